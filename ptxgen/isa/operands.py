@@ -1,0 +1,91 @@
+"""What can stand in an operand place of an instruction: plain data, shared by the builder's IR and the text parser."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ptxgen.types import B32, F32, F64, DType
+
+
+@dataclass(frozen=True)
+class Register:
+    """A virtual register, e.g. %r3. `name` holds the percent sign; `type` is the type it carries."""
+
+    name: str
+    type: DType
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A constant. `value` is an int for integer and bit types, a float for f32 and f64 (spelt bit by bit in the text:
+    PTX ISA 4.5.2 has no decimal float that survives the assembler unchanged)."""
+
+    value: int | float
+    type: DType
+
+    def __str__(self) -> str:
+        if self.type == F32:
+            return f"0f{struct.unpack('<I', struct.pack('<f', self.value))[0]:08X}"
+        if self.type == F64:
+            return f"0d{struct.unpack('<Q', struct.pack('<d', self.value))[0]:016X}"
+        return str(int(self.value))
+
+
+@dataclass(frozen=True)
+class Special:
+    """A read-only special register, e.g. %tid.x (PTX ISA 10)."""
+
+    name: str
+    type: DType
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The name of a variable or parameter, used as an address or as the base of one."""
+
+    name: str
+    type: DType = B32
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Address:
+    """A memory operand: [base + offset], offset in bytes (PTX ISA 6.4.1)."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"[{self.base}+{self.offset}]" if self.offset else f"[{self.base}]"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """{%f1, %f2, ...}: several registers in one operand place. An element may be None: the sink `_`."""
+
+    elements: tuple[Register | Immediate | None, ...]
+
+    def __str__(self) -> str:
+        return "{" + ", ".join("_" if e is None else str(e) for e in self.elements) + "}"
+
+
+@dataclass(frozen=True)
+class LabelRef:
+    """The target of a branch."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+AnyOperand = Register | Immediate | Special | Symbol | Address | Vector | LabelRef
