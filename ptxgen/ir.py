@@ -1,0 +1,102 @@
+"""A kernel as plain data: parameters, shared arrays and a flat list of instructions. Written by the builder, read by the
+verifier and the module writer; nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ptxgen.errors import Location
+from ptxgen.isa.operands import AnyOperand, Register
+from ptxgen.isa.table import Instruction
+from ptxgen.types import DType
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An entry parameter. A pointer has type u64 and says what it points at, so that the text is documented."""
+
+    name: str
+    type: DType
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """A statically sized array in shared memory, `count` elements of `type`, aligned to `align` bytes."""
+
+    name: str
+    type: DType
+    count: int
+    align: int
+
+    @property
+    def bytes(self) -> int:
+        return self.type.bytes * self.count
+
+
+@dataclass(frozen=True)
+class Op:
+    """One instruction: a row of the table, its modifiers and operands, an optional guard predicate, and who wrote it."""
+
+    row: Instruction
+    modifiers: Mapping[str, str]
+    operands: Mapping[str, AnyOperand]
+    where: Location
+    guard: Register | None = None
+    guard_negated: bool = False
+
+    def __str__(self) -> str:
+        guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
+        written = []
+        for place in self.row.operands:
+            operand = self.operands.get(place.name)
+            if operand is None:
+                continue
+            if place.name == "dp":
+                written[-1] += f"|{operand}"
+            else:
+                written.append(str(operand))
+        text = f"{guard}{self.row.opcode(self.modifiers)}"
+        return f"{text} {', '.join(written)};" if written else f"{text};"
+
+
+@dataclass(frozen=True)
+class Label:
+    """A place that branches name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A comment that the author wants in the text (ASCII)."""
+
+    text: str
+
+
+Line = Op | Label | Remark
+
+
+@dataclass
+class Function:
+    """One entry point."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    shared: list[SharedArray] = field(default_factory=list)
+    body: list[Line] = field(default_factory=list)
+    max_threads: tuple[int, int, int] = (1, 1, 1)
+    summary: str = ""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Static shared memory, alignment included."""
+        total = 0
+        for array in self.shared:
+            total = -(-total // array.align) * array.align + array.bytes
+        return total
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(line for line in self.body if isinstance(line, Op))

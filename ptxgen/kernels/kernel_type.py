@@ -1,0 +1,161 @@
+"""The contract of a kernel: one frozen dataclass that says everything about it, so that the executor, the tests, the
+golden files, the docs and the profiler need nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ptxgen.types import DType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+Direction = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True)
+class Array:
+    """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    direction: Direction = "in"
+    align: int = 16
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A value argument; `low` and `high` bound it (inclusive) where the kernel relies on that."""
+
+    dtype: DType
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        return str(self.dtype)
+
+
+Argument = Array | Scalar
+Signature = dict[str, Argument]
+"""Arguments in the order of the entry's parameters."""
+
+
+def read(dtype: DType, *shape: int, align: int = 16) -> Array:
+    return Array(dtype, shape, "in", align)
+
+
+def write(dtype: DType, *shape: int, align: int = 16) -> Array:
+    return Array(dtype, shape, "out", align)
+
+
+def update(dtype: DType, *shape: int, align: int = 16) -> Array:
+    return Array(dtype, shape, "inout", align)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How many blocks and threads. Shared memory is static: the builder counts it."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...]) -> None:
+        object.__setattr__(self, "grid", _three(grid))
+        object.__setattr__(self, "block", _three(block))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.block)
+
+
+def _three(size: int | tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = ((size,) if isinstance(size, int) else size) + (1,) * (2 if isinstance(size, int) else 3 - len(size))
+    return x, y, z
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch has to do at least: floating-point or integer operations, and bytes read plus bytes written."""
+
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class KernelType(ABC):
+    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. It checks them in `__post_init__`
+    and raises ArgumentError. `family` groups kernels in lists."""
+
+    family: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What `ptxgen list` shows, and the name of the PTX entry. A plain class attribute where the class is one kernel."""
+
+    @abstractmethod
+    def signature(self) -> Signature:
+        """The arguments by name, in the order of the entry's parameters."""
+
+    @abstractmethod
+    def launch(self) -> Launch:
+        """The launch geometry; nobody else knows it."""
+
+    @abstractmethod
+    def emit(self, k: KernelBuilder) -> None:
+        """Write the body."""
+
+    @abstractmethod
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """What every `out` and `inout` argument must hold afterwards, computed in NumPy with float64 inside."""
+
+    @abstractmethod
+    def work(self) -> Work:
+        """The least work of one launch."""
+
+    @classmethod
+    @abstractmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        """Sample shapes for tests: real model shapes, and the awkward ones (odd N, one block of K, ...). `fixed` holds the
+        fields that the registered name fixes (see registry.py)."""
+
+    @abstractmethod
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Random arguments for a test: an array for each Array (contents of an `out` do not matter) and a number for each Scalar."""
+
+    @abstractmethod
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
+
+    def parameters(self) -> dict[str, Any]:
+        """The shape as a dictionary, for manifests and messages."""
+        from dataclasses import fields
+
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"
+
+
+def hidden_field() -> Any:
+    """A dataclass field that a registered name fixes (a format, an epilogue) and users do not set."""
+    return field(metadata={"shown": False})

@@ -1,0 +1,48 @@
+"""GPU targets: which PTX version a GPU needs. What each instruction needs is said by its row."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ptxgen.errors import ArgumentError
+
+# The first PTX version that knows each GPU (PTX ISA, "Release notes", table of PTX versions).
+FIRST_PTX = {75: (6, 3), 80: (7, 0), 86: (7, 1), 89: (7, 8), 90: (7, 8), 100: (8, 6), 103: (8, 8), 120: (8, 7), 121: (8, 8)}
+
+# What every driver that CUDA 13 runs on accepts (580 and later).
+NEWEST_PTX = (9, 0)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU generation. `sm` is 90 for sm_90; `feature` is "a" for sm_90a, whose code runs on that GPU only."""
+
+    sm: int
+    feature: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"sm_{self.sm}{self.feature}"
+
+    @property
+    def first_ptx(self) -> tuple[int, int]:
+        return max(FIRST_PTX[self.sm], (8, 0)) if self.feature else FIRST_PTX[self.sm]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, name: str) -> Target:
+        """`sm_90`, `sm_90a`. Raises ArgumentError that lists the known ones."""
+        found = re.fullmatch(r"sm_(\d+)(a?)", name)
+        if not found or int(found[1]) not in FIRST_PTX or (found[2] and int(found[1]) < 90):
+            raise ArgumentError(f"unknown target {name!r}; known: {', '.join(f'sm_{sm}' for sm in FIRST_PTX)}, with an `a` from sm_90")
+        return cls(int(found[1]), found[2])
+
+
+ALL = tuple(Target(sm) for sm in (75, 80, 86, 89, 90, 100, 120))
+"""The targets that every kernel is assembled for in tests."""
+
+DEFAULT = Target(75)
+"""What is emitted when nobody names a target: runs on every supported GPU."""
