@@ -48,7 +48,7 @@ class Op:
 
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
-        written = []
+        written: list[str] = []
         for place in self.row.operands:
             operand = self.operands.get(place.name)
             if operand is None:

@@ -37,7 +37,9 @@ class Target:
         """`sm_90`, `sm_90a`. Raises ArgumentError that lists the known ones."""
         found = re.fullmatch(r"sm_(\d+)(a?)", name)
         if not found or int(found[1]) not in FIRST_PTX or (found[2] and int(found[1]) < 90):
-            raise ArgumentError(f"unknown target {name!r}; known: {', '.join(f'sm_{sm}' for sm in FIRST_PTX)}, with an `a` from sm_90")
+            raise ArgumentError(
+                f"unknown target {name!r}; known: {', '.join(f'sm_{sm}' for sm in FIRST_PTX)}, with an `a` from sm_90"
+            )
         return cls(int(found[1]), found[2])
 
 

@@ -140,7 +140,7 @@ class KernelType(ABC):
 
     @abstractmethod
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Random arguments for a test: an array for each Array (contents of an `out` do not matter) and a number for each Scalar."""
+        """Random arguments for a test: an array for each Array (an `out` holds anything), a number for each Scalar."""
 
     @abstractmethod
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:

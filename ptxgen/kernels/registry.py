@@ -89,7 +89,9 @@ def find(name: str) -> Entry:
     _discover()
     if name not in _entries:
         near = difflib.get_close_matches(name, _entries, n=3)
-        raise ArgumentError(f"no kernel is called {name!r}; " + (f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`"))
+        raise ArgumentError(
+            f"no kernel is called {name!r}; " + (f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`")
+        )
     return _entries[name]
 
 

@@ -1,0 +1,97 @@
+"""What the threads of a warp or a block do together: shuffles, reductions, barriers. Every order is fixed, so results are
+the same bits on every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptxgen.errors import AuthorError
+from ptxgen.flow import ControlFlow
+from ptxgen.ir import Function
+from ptxgen.memory import MemoryAccess
+from ptxgen.target import Target
+from ptxgen.types import U32, DType
+from ptxgen.value import Value
+
+WARP = 32
+FULL_WARP = 0xFFFFFFFF
+Combine = Callable[[Value, Value], Value]
+
+
+class Cooperation(MemoryAccess, ControlFlow):
+    """The warp and block operations of KernelBuilder. `threads` is the number of threads of a block."""
+
+    def __init__(self, function: Function, threads: int, target: Target) -> None:
+        super().__init__(function, target)
+        self.threads = threads
+
+    @property
+    def lane(self) -> Value:
+        """The lane in its warp, 0..31."""
+        return self.special("%laneid")
+
+    @property
+    def warp(self) -> Value:
+        """The warp in its block, for one-dimensional blocks."""
+        return self._once("warp", "shr", [self.special("%tid.x"), WARP.bit_length() - 1], {}, U32)
+
+    def barrier(self) -> None:
+        """Every thread of the block waits for every other (bar.sync 0)."""
+        self.write("bar_sync", [0])
+
+    def shuffle_xor(self, value: Value, mask: int) -> Value:
+        """The value of lane `lane ^ mask`; all 32 lanes must take part."""
+        return self.op("shfl", value, mask, WARP - 1, FULL_WARP, mode="bfly", result=value.type)
+
+    def shuffle(self, value: Value, lane: Value | int) -> Value:
+        """The value of lane `lane`; all 32 lanes must take part."""
+        return self.op("shfl", value, lane, WARP - 1, FULL_WARP, mode="idx", result=value.type)
+
+    def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP) -> Value:
+        """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
+        `combine`): partners 16, 8, 4, 2, 1 lanes away, in this order."""
+        offset = width // 2
+        while offset:
+            value = combine(value, self.shuffle_xor(value, offset))
+            offset //= 2
+        return value
+
+    def warp_sum(self, value: Value, *, width: int = WARP) -> Value:
+        """The sum over the warp, in every lane."""
+        return self.warp_reduce(value, lambda a, b: a + b, width=width)
+
+    def warp_max(self, value: Value, *, width: int = WARP) -> Value:
+        """The largest over the warp, in every lane."""
+        return self.warp_reduce(value, lambda a, b: self.op("max", a, b), width=width)
+
+    def block_sum(self, value: Value) -> Value:
+        """The sum over the block, in every thread. All threads must reach it."""
+        return self._block_reduce(value, lambda a, b: a + b, 0.0 if value.type.is_float else 0)
+
+    def block_max(self, value: Value) -> Value:
+        """The largest over the block, in every thread. All threads must reach it."""
+        lowest = float("-inf") if value.type.is_float else _lowest(value.type)
+        return self._block_reduce(value, lambda a, b: self.op("max", a, b), lowest)
+
+    def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
+        threads = self.threads
+        if threads % WARP:
+            raise AuthorError(f"a block reduction needs whole warps, the block has {threads} threads", self.where())
+        warps = threads // WARP
+        value = self.warp_reduce(value, combine)
+        if warps == 1:
+            return value
+        partial = self.shared(value.type, warps)
+        if self.loop_depth:  # the last pass may still be reading
+            self.barrier()
+        with self.when(self.lane == 0):
+            self.store(partial[self.warp], value)
+        self.barrier()
+        mine = self.variable(neutral, value.type)
+        with self.when(self.lane < warps):
+            self.assign(mine, self.load(partial[self.lane]))
+        return self.warp_reduce(mine, combine)
+
+
+def _lowest(type: DType) -> int:
+    return -(1 << (type.bits - 1)) if type.is_signed else 0

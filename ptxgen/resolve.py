@@ -1,0 +1,171 @@
+"""Finds the row of the instruction table that fits what an author wrote, and says in words why none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ptxgen.errors import Location, TypeMismatch
+from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
+from ptxgen.isa.table import Instruction, Operand
+from ptxgen.types import BY_NAME, PRED, DType, Kind
+
+Source = AnyOperand | int | float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A row with its modifiers, its typed sources, and the types its destinations get."""
+
+    row: Instruction
+    modifiers: dict[str, str]
+    sources: dict[str, AnyOperand]
+    destinations: dict[str, tuple[DType, int]]  # type and vector length
+
+
+def resolve(
+    name: str,
+    rows: Sequence[Instruction],
+    sources: Sequence[Source],
+    modifiers: Mapping[str, str],
+    result: DType | None,
+    where: Callable[[], Location],
+) -> Fit:
+    """The first row that takes these sources under these modifiers; TypeMismatch if none does. `result` is the type the
+    author wants for the destination, where the sources do not settle it."""
+    reasons = []
+    for row in rows:
+        outcome = _fit(row, sources, modifiers, result)
+        if isinstance(outcome, Fit):
+            return outcome
+        reasons.append((len(outcome), row, outcome))
+    types = [str(s.type) if isinstance(s, Register | Special) else None for s in sources]
+    known = sorted({t for t in types if t})
+    if len(known) > 1 and all(len(_groups(row)) == 1 for row in rows):
+        first = next(t for t in types if t)
+        other, place = next((t, i) for i, t in enumerate(types) if t and t != first)
+        ordinal = ("first", "second", "third", "fourth")[min(place, 3)]
+        hint = f"convert the {ordinal} with k.{first}(...)" if BY_NAME[other] != PRED else ""
+        raise TypeMismatch(f"{name} needs operands of one type, got {' and '.join(t for t in types if t)}", where(), hint)
+    _, row, problems = min(reasons, key=lambda reason: reason[0])
+    got = ", ".join(t or str(s) for t, s in zip(types, sources, strict=True))
+    forms = "; ".join(sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in rows})[:6])
+    raise TypeMismatch(f"{name} does not take ({got}): {'; '.join(problems)}", where(), f"forms: {forms}")
+
+
+def _groups(row: Instruction) -> set[str]:
+    return {place.spec.rstrip("+*") for place in row.sources if place.spec not in ("addr", "label", "symbol", "imm")}
+
+
+def _fit(row: Instruction, sources: Sequence[Source], given: Mapping[str, str], result: DType | None) -> Fit | list[str]:
+    slots = {slot.name: slot for slot in row.modifiers}
+    for name, value in given.items():
+        if name not in slots:
+            return [f"has no modifier {name!r}; it has {', '.join(slots) or 'none'}"]
+        if value not in slots[name].values:
+            return [f"{name} may be {', '.join(slots[name].values)}, not {value!r}"]
+    modifiers = {**row.defaults, **given}
+    needed = sum(not place.optional for place in row.sources)
+    if not needed <= len(sources) <= len(row.sources):
+        return [f"takes {needed} operands, got {len(sources)}"]
+    bound = dict(zip((place.name for place in row.sources), sources, strict=False))
+
+    for place in row.sources:
+        _infer(row, place, _type_of(bound.get(place.name)), modifiers)
+    for place in row.destinations:
+        if not place.name.startswith("dp"):
+            _infer(row, place, result, modifiers)
+    missing = [s.name for s in row.modifiers if not s.optional and s.name not in modifiers]
+    if missing:
+        return [f"needs {name}=, one of {', '.join(slots[name].values)}" for name in missing]
+
+    typed: dict[str, AnyOperand] = {}
+    for place in row.sources:
+        if place.name not in bound:
+            continue
+        source = bound[place.name]
+        if isinstance(source, int | float):
+            type = _constant_type(row, place, modifiers, bound, result)
+            problem = _constant_problem(place, source, type)
+            if problem or type is None:
+                return [problem or f"the type of the constant {source} is not settled by the other operands"]
+            typed[place.name] = Immediate(source if type.is_float else int(source), type)
+        else:
+            typed[place.name] = source
+    destinations = {}
+    for place in row.destinations:
+        if place.optional:
+            continue
+        type = _destination_type(row, place, modifiers, typed, result)
+        destinations[place.name] = (type, row.vector_length(place, modifiers))
+    probe: dict[str, AnyOperand] = {name: _stand_in(type, length) for name, (type, length) in destinations.items()}
+    problems = row.problems(modifiers, {**probe, **typed}, strict=True)
+    return problems or Fit(row, modifiers, typed, destinations)
+
+
+def _stand_in(type: DType, length: int) -> AnyOperand:
+    register = Register("%_", type)
+    return register if length == 1 else Vector((register,) * length)
+
+
+def _type_of(source: Source | None) -> DType | None:
+    if isinstance(source, Register | Special | Immediate):
+        return source.type
+    if isinstance(source, Vector) and isinstance(source.elements[0], Register):
+        return source.elements[0].type
+    return None
+
+
+def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str]) -> None:
+    """Settle the modifier that names this operand's type, if there is one and nobody said."""
+    spec = place.spec.rstrip("+*")
+    if type is None or not spec.startswith("{") or spec[1:-1] in modifiers:
+        return
+    values = next(slot.values for slot in row.modifiers if slot.name == spec[1:-1])
+    bits = f"b{type.bits}"
+    if type.name in values:
+        modifiers[spec[1:-1]] = type.name
+    elif bits in values and not type.is_float:
+        modifiers[spec[1:-1]] = bits
+
+
+def _constant_type(
+    row: Instruction, place: Operand, modifiers: Mapping[str, str], bound: Mapping[str, Source], result: DType | None
+) -> DType | None:
+    if place.spec == "imm":
+        return BY_NAME["s32"]
+    if place.spec.startswith("="):
+        like = _type_of(bound.get(place.spec[1:]))
+        return like or result
+    for other in row.sources:  # the like operand's own type, which may be more than the b32 that the opcode spells
+        if other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
+            return type
+    allowed = row.spec_types(place, modifiers)
+    return allowed[0] if allowed else None
+
+
+def _constant_problem(place: Operand, value: float, type: DType | None) -> str:
+    if type is None:
+        return ""
+    if type == PRED:
+        return f"operand {place.name} must be a predicate, got the constant {value}"
+    if type.is_float:
+        return "" if type.name in ("f32", "f64") else f"PTX has no {type} constants; convert one with k.{type}(...)"
+    if isinstance(value, float):
+        return f"operand {place.name} is {type}, got the float constant {value}"
+    low = -(1 << (type.bits - 1)) if type.kind is not Kind.UNSIGNED else 0
+    high = (1 << (type.bits - type.is_signed)) - 1
+    return "" if low <= value <= high else f"the constant {value} does not fit {type}"
+
+
+def _destination_type(
+    row: Instruction, place: Operand, modifiers: Mapping[str, str], typed: Mapping[str, AnyOperand], result: DType | None
+) -> DType:
+    if result is not None and place is row.destinations[0]:
+        return result
+    for other in row.sources:
+        same = other.spec.rstrip("+*") == place.spec.rstrip("+*") or other.spec == f"={place.name}"
+        source = typed.get(other.name)
+        if same and not isinstance(source, Address) and (type := _type_of(source)) is not None:
+            return type
+    return row.spec_types(place, modifiers)[0]
