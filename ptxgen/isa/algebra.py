@@ -7,7 +7,8 @@ number takes the type of the other side):
     /            floats only, correctly rounded; for integers see `div` and `rem`
     & | ^ ~      integers, bits and predicates
     << >>        by a value of any integer type; a count of the width or more gives 0 (or the sign), as PTX clamps
-    == != < <= > >=   predicates; on floats false if either side is NaN (`!=` too: use `isnan` for the unordered forms)
+    == != < <= > >=   predicates; bits compare as unsigned; on floats false if either side is NaN (`!=` too: use `isnan` for
+                      the unordered forms)
     unary -      floats flip the sign bit, NaN included
 """
 
@@ -99,7 +100,8 @@ class Algebra(Protocol):
     def sqrt(self, a: Value) -> Value: ...
     def isnan(self, a: Value) -> Value: ...
     def canonical(self, a: Value) -> Value:
-        """Any NaN becomes the hardware's (0x7fffffff for f32, 0x7fff for f16 and bf16)."""
+        """Any NaN becomes the hardware's (0x7fffffff for f32, 0x7fff for f16 and bf16). May be put off until somebody looks at
+        the bits (`bits`, a store, a wider use), since arithmetic gives NaN for any NaN."""
         ...
 
     def rounded(self, mode: str, work: Callable[..., Value], *operands: Value) -> Value:
@@ -111,7 +113,7 @@ class Algebra(Protocol):
         ...
 
     def flush(self, a: Value) -> Value:
-        """Subnormal f32 become zero of the same sign (`.ftz`)."""
+        """Subnormal f32 or f16 become zero of the same sign (`.ftz`)."""
         ...
 
     def approx(self, function: str, a: Value) -> Value:
@@ -132,8 +134,8 @@ class Algebra(Protocol):
         """Which lanes execute this instruction, a predicate."""
         ...
 
-    def from_lane(self, a: Value, source: Value) -> Value:
-        """In each lane, the value that lane `source` (u32, 0..31) holds."""
+    def from_lane(self, a: Value, source: Value | Sequence[int]) -> Value:
+        """In each lane, the value that lane `source` (u32, 0..31) holds; or 32 lane numbers known in advance."""
         ...
 
     def ballot(self, p: Value) -> Value:
@@ -144,15 +146,21 @@ class Algebra(Protocol):
         """Tell the sanitiser where a lane reads from, so that it can report an inactive source."""
         ...
 
-    # Memory. `space` is global, shared, local, param, const or generic.
-    def load(self, space: str, address: Address, type: DType, count: int = 1, *, hint: str = "") -> tuple[Value, ...]:
+    # The carry flag, one bit a lane (PTX ISA 9.7.2)
+    def carry(self) -> Value:
+        """A predicate."""
+        ...
+
+    def set_carry(self, p: Value) -> None: ...
+
+    # Memory. `space` is global, shared, local, param, const or generic. An address is the operand, or a number that
+    # `address_of` gave and arithmetic changed.
+    def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Value, ...]:
         """`count` consecutive elements a lane."""
         ...
 
-    def store(self, space: str, address: Address, values: Sequence[Value], type: DType) -> None: ...
-    def atomic(
-        self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value
-    ) -> Value:
+    def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None: ...
+    def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Value:
         """For each active lane in turn: old = memory; memory = update(old, *operands). Returns old."""
         ...
 

@@ -13,10 +13,19 @@ values. Every other keyword is an operand, destinations (names that start with `
     "{type}"      the type that the modifier `type` names
     "=d"          the same type as operand d
     "{type}+"     as "{type}", or a wider register of the same kind (ld, st, cvt: PTX ISA 9.4.1)
-    "{type}*"     one register, or a vector of as many as the modifier `vec` says (v2, v4, v8)
-    "b32[4]"      a vector of exactly 4
+    "2{type}"     the type twice as wide (mul.wide)
+    "{type}*"     one register, or a vector of as many as the modifier `vec` says (v2, v4, v8); "{type}+*" is both
+    "b32[4]"      a vector of exactly 4, in braces
+    "b32[num]"    a vector of as many as the modifier `num` says (x1, x2, x4), in braces
     "addr"        a memory operand;  "label" a branch target;  "symbol" the name of a variable;  "imm" an integer constant
     a trailing ?  the operand may be missing; `dp` is printed after the first destination as `d|dp`
+
+How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Value` of the type that its spec names (its
+register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them, `addr` as
+an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's `Value`, a
+tuple for a vector, a tuple of one entry a place where the row has two destinations. The caller fits a value to a wider
+register by the sign of the value's type. The meanings of bra, brx.idx, call, ret and exit do nothing: whoever runs a program
+moves its program counter by the row's name.
 """
 
 from __future__ import annotations
@@ -71,6 +80,7 @@ class Instruction:
     section: str
     defaults: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Need] = field(default_factory=dict)
+    rule: Callable[[Modifiers], str] | None = None  # what is wrong with these modifiers together; "" if nothing is
 
     @property
     def destinations(self) -> tuple[Operand, ...]:
@@ -104,10 +114,12 @@ class Instruction:
 
     def spec_types(self, operand: Operand, modifiers: Modifiers) -> tuple[DType, ...]:
         """The types the operand may have under these modifiers; empty where the spec names none or another operand (`=d`)."""
-        spec = operand.spec.rstrip("+*")
-        spec = re.sub(r"\[\d+\]$", "", spec)
+        spec = re.sub(r"\[\w+\]$", "", operand.spec.rstrip("+*"))
         if spec in ("addr", "label", "symbol", "imm") or spec.startswith("="):
             return ()
+        if spec.startswith("2{"):
+            narrow = BY_NAME[modifiers[spec[2:-1]]]
+            return (BY_NAME[f"{narrow.name[0]}{2 * narrow.bits}"],)
         if spec.startswith("{"):
             name = modifiers.get(spec[1:-1])
             return (BY_NAME[name],) if name in BY_NAME else ()
@@ -115,12 +127,16 @@ class Instruction:
 
     def vector_length(self, operand: Operand, modifiers: Modifiers) -> int:
         """How many registers stand in the operand place: 1 for a plain one, n for {..n..}."""
-        fixed = re.search(r"\[(\d+)\]$", operand.spec)
+        fixed = re.search(r"\[(\w+)\]$", operand.spec)
         if fixed:
-            return int(fixed[1])
+            return int(fixed[1] if fixed[1].isdigit() else modifiers[fixed[1]][1:])
         if operand.spec.endswith("*") and "vec" in modifiers:
             return int(modifiers["vec"][1:])
         return 1
+
+    def is_vector(self, operand: Operand, modifiers: Modifiers) -> bool:
+        """Whether the operand is written in braces, which a vector of one may be."""
+        return "[" in operand.spec or self.vector_length(operand, modifiers) > 1
 
     def need(self, modifiers: Modifiers) -> Need:
         """The least GPU and PTX version for these modifiers; `needs` keys are `slot` or `slot=value`."""
@@ -134,7 +150,7 @@ class Instruction:
     def problems(self, modifiers: Modifiers, operands: Mapping[str, AnyOperand], *, strict: bool = False) -> list[str]:
         """What is wrong with these operands, in words; empty if nothing is. PTX's own rules (PTX ISA 9.4), or with `strict`
         the DSL's: an integer operand has exactly the type that the instruction names."""
-        found = []
+        found = [text] if self.rule and (text := self.rule(modifiers)) else []
         for place in self.operands:
             operand = operands.get(place.name)
             if operand is None:
@@ -148,13 +164,19 @@ class Instruction:
     def _operand_problems(
         self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
     ) -> list[str]:
-        kinds: dict[str, tuple[type, ...]] = {"addr": (Address,), "label": (LabelRef,), "symbol": (Symbol,), "imm": (Immediate,)}
+        kinds: dict[str, tuple[type, ...]] = {
+            "addr": (Address,),
+            "label": (LabelRef,),
+            "symbol": (Symbol,),
+            "imm": (Immediate,),
+        }
         if place.spec in kinds:
             good = isinstance(operand, kinds[place.spec])
             return [] if good else [f"operand {place.name} must be a {place.spec}, got {operand}"]
         length = self.vector_length(place, modifiers)
-        if isinstance(operand, Vector) != (length > 1):
-            return [f"operand {place.name} must be {f'a vector of {length}' if length > 1 else 'one register'}, got {operand}"]
+        braces = self.is_vector(place, modifiers)
+        if isinstance(operand, Vector) != braces:
+            return [f"operand {place.name} must be {f'a vector of {length}' if braces else 'one register'}, got {operand}"]
         elements = operand.elements if isinstance(operand, Vector) else (operand,)
         if len(elements) != length:
             return [f"operand {place.name} must have {length} elements, got {len(elements)}"]
@@ -168,7 +190,7 @@ class Instruction:
             if place.is_destination and not isinstance(element, Register | None):
                 found.append(f"destination {place.name} must be a register, got {element}")
             elif isinstance(element, Register | Special) and allowed:
-                if not any(_fits(element.type, want, wider=place.spec.endswith("+"), strict=strict) for want in allowed):
+                if not any(_fits(element.type, want, wider="+" in place.spec, strict=strict) for want in allowed):
                     names = " or ".join(t.name for t in allowed)
                     found.append(f"operand {place.name} must be {names}, got {element.type}")
             elif isinstance(element, Address | LabelRef):
@@ -194,10 +216,12 @@ def _match(slots: tuple[Slot, ...], words: tuple[str, ...]) -> dict[str, str] | 
     if not slots:
         return {} if not words else None
     slot, rest = slots[0], slots[1:]
-    if words and words[0] in slot.values:
-        found = _match(rest, words[1:])
-        if found is not None:
-            return {slot.name: words[0], **found} if slot.name else found
+    for value in slot.values:  # a value may be of several words (`xorsign.abs`)
+        length = value.count(".") + 1
+        if words[:length] == tuple(value.split(".")):
+            found = _match(rest, words[length:])
+            if found is not None:
+                return {slot.name: value, **found} if slot.name else found
     return _match(rest, words) if slot.optional else None
 
 
@@ -213,11 +237,13 @@ def instruction(
     name: str = "",
     defaults: Mapping[str, str] | None = None,
     needs: Mapping[str, Need] | None = None,
+    rule: Callable[[Modifiers], str] | None = None,
     **places: str | tuple[str, ...],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a row to the table. `places` are the modifiers (tuples) and operands (strings) in the order of the text; `name` is
     the builder's name for the row (by default the function's): several rows may share it, told apart by operand types.
-    `defaults` are modifiers that the builder writes when the author says nothing (`rnd="rn"`: decision 5 of the design)."""
+    `defaults` are modifiers that the builder writes when the author says nothing (`rnd="rn"`: decision 5 of the design); `rule`
+    says which modifiers do not go together."""
     slots = []
     mnemonic, *words = template.split(".")
     for word in words:
@@ -236,7 +262,7 @@ def instruction(
     def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
         row = Instruction(
             name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section,
-            dict(defaults or {}), dict(needs or {}),
+            dict(defaults or {}), dict(needs or {}), rule,
         )  # fmt: skip
         _rows.append(row)
         return meaning

@@ -1,0 +1,161 @@
+"""Loads, stores, prefetches and addresses: rows of PTX ISA 9.7.9 that touch memory or name a state space. Moves between
+registers are in move.py, asynchronous copies in async_copy.py, atomics in atomic.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.operands import Address
+from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, dtype, state_space, together
+from ptxgen.isa.table import Need, instruction
+
+Data = Value | tuple[Value, ...]
+MEMORY_TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+VECTORS = ("v2", "v4", "v8")
+L1_EVICTION = tuple(f"L1::{p}" for p in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"))
+PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
+HINT_NEEDS: dict[str, Need] = {
+    "evict": (75, (7, 4)),
+    "prefetch": (75, (7, 4)),
+    "prefetch=L2::256B": (80, (7, 4)),
+    "space=shared::cta": (75, (7, 8)),
+    "space=param::entry": (75, (8, 3)),
+    "space=param::func": (75, (8, 3)),
+    "vec=v8": (100, (8, 8)),
+    **CLUSTER_SCOPE,
+}
+
+
+def _vector_fits(modifiers: Mapping[str, str]) -> str:
+    """A vector access moves at most 16 bytes, or 32 on global memory of sm_100 and later."""
+    length, type = int(modifiers.get("vec", "v1")[1:]), modifiers["type"]
+    size = length * dtype(type).bytes
+    if length == 8:
+        return "" if size == 32 and modifiers.get("space", "global") == "global" else "v8 takes 32-bit types in global memory"
+    return "" if size <= 16 else f"{modifiers['vec']} of {type} is {size} bytes; a vector access moves at most 16"
+
+
+def _one_policy(modifiers: Mapping[str, str]) -> str:
+    if "cop" in modifiers and "evict" in modifiers:
+        return f"a cache operator ({modifiers['cop']}) and an eviction priority ({modifiers['evict']}) do not go together"
+    return ""
+
+
+def _volatile_alone(modifiers: Mapping[str, str]) -> str:
+    if modifiers.get("order") == "volatile" and ("cop" in modifiers or "evict" in modifiers):
+        return "volatile takes no cache operator and no eviction priority"
+    return ""
+
+
+def _load(v: Algebra, space: str, a: Address, type: str, vec: str) -> Any:
+    values = v.load(space, a, dtype(type), int(vec[1:]) if vec else 1)
+    return values if vec else values[0]
+
+
+def _store(v: Algebra, space: str, a: Address, b: Data, type: str) -> None:
+    v.store(space, a, b if isinstance(b, tuple) else (b,), dtype(type))
+
+
+@instruction("ld.{order?}.{space?}.{cop?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
+             cop=("ca", "cg", "cs", "lu", "cv"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS, type=MEMORY_TYPES,
+             d="{type}+*", a="addr", needs=HINT_NEEDS, section="9.7.9.8",
+             rule=together(_vector_fits, _one_policy, _volatile_alone))  # fmt: skip
+def ld(v: Algebra, a: Address, type: str, order: str = "", space: str = "", cop: str = "", evict: str = "", prefetch: str = "",
+       vec: str = "") -> Any:  # fmt: skip
+    """Load from global memory, or from wherever a generic address points."""
+    return _load(v, state_space(space), a, type, vec)
+
+
+@instruction("ld.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta", "local"),
+             vec=("v2", "v4"), type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
+             rule=_vector_fits)  # fmt: skip
+@instruction("ld.{space}.{vec?}.{type}", space=("param", "const", "param::entry", "param::func"), vec=("v2", "v4"),
+             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
+             rule=_vector_fits)  # fmt: skip
+def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec: str = "") -> Any:
+    """Load from the named state space."""
+    return _load(v, state_space(space), a, type, vec)
+
+
+@instruction("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
+             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
+             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8", rule=_vector_fits)  # fmt: skip
+def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
+               vec: str = "") -> Any:  # fmt: skip
+    """A load that other threads of the scope can synchronise with."""
+    return _load(v, state_space(space), a, type, vec)
+
+
+@instruction("ld.global.{cop?}.nc.{evict?}.{prefetch?}.{vec?}.{type}", cop=("ca", "cg", "cs"), evict=L1_EVICTION,
+             prefetch=PREFETCH_SIZES, vec=VECTORS, type=MEMORY_TYPES, d="{type}+*", a="addr", needs=HINT_NEEDS,
+             section="9.7.9.9", rule=together(_vector_fits, _one_policy))  # fmt: skip
+def ld_nc(v: Algebra, a: Address, type: str, cop: str = "", evict: str = "", prefetch: str = "", vec: str = "") -> Any:
+    """Load through the read-only path: nobody may write the memory while the kernel runs."""
+    return _load(v, "global", a, type, vec)
+
+
+@instruction("st.{order?}.{space?}.{cop?}.{evict?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
+             cop=("wb", "cg", "cs", "wt"), evict=L1_EVICTION, vec=VECTORS, type=MEMORY_TYPES, a="addr", b="{type}+*",
+             needs=HINT_NEEDS, section="9.7.9.11", rule=together(_vector_fits, _one_policy, _volatile_alone))  # fmt: skip
+def st(v: Algebra, a: Address, b: Data, type: str, order: str = "", space: str = "", cop: str = "",
+       evict: str = "", vec: str = "") -> None:  # fmt: skip
+    """Store to global memory, or to wherever a generic address points."""
+    _store(v, state_space(space), a, b, type)
+
+
+@instruction("st.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta", "local"),
+             vec=("v2", "v4"), type=MEMORY_TYPES, a="addr", b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
+             rule=_vector_fits)  # fmt: skip
+@instruction("st.{space}.{vec?}.{type}", space=("param", "param::func"), vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
+             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11", rule=_vector_fits)  # fmt: skip
+def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str = "", vec: str = "") -> None:
+    """Store to the named state space; to a parameter only for a call."""
+    _store(v, state_space(space), a, b, type)
+
+
+@instruction("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
+             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=VECTORS, type=MEMORY_TYPES, a="addr",
+             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11", rule=_vector_fits)  # fmt: skip
+def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "",
+               evict: str = "", vec: str = "") -> None:  # fmt: skip
+    """A store that other threads of the scope can synchronise with."""
+    _store(v, state_space(space), a, b, type)
+
+
+@instruction("prefetch.{space?}.{level}", space=("global", "local"), level=("L1", "L2"), a="addr", section="9.7.9.15")
+@instruction("prefetch.global.{level}", level=("L2::evict_last", "L2::evict_normal"), a="addr", sm=80, ptx=(7, 4),
+             section="9.7.9.15")  # fmt: skip
+@instruction("prefetchu.{level}", level=("L1",), a="addr", name="prefetchu", section="9.7.9.15")
+def prefetch(v: Algebra, a: Address, level: str, space: str = "") -> None:
+    """Bring the cache line of the address nearer."""
+    v.no_effect()
+
+
+WINDOWS = ("const", "global", "local", "shared", "shared::cta")
+WINDOW_NEEDS: dict[str, Need] = {
+    "space=shared::cta": (75, (7, 8)),
+    "space=param": (75, (7, 7)),
+    "space=param::entry": (75, (8, 3)),
+}
+
+
+@instruction("isspacep.{space}", space=WINDOWS, d="pred", a="u64", needs=WINDOW_NEEDS, section="9.7.9.19")
+def isspacep(v: Algebra, a: Value, space: str) -> Value:
+    """Whether a generic address falls in the window of a state space."""
+    return v.is_space(state_space(space), a)
+
+
+@instruction("cvta.{space}.{type}", space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}", a="{type}",
+             needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
+def cvta(v: Algebra, a: Value, space: str, type: str) -> Value:
+    """The generic address of an address in a state space (of a variable, too)."""
+    return v.to_generic(state_space(space), a)
+
+
+@instruction("cvta.to.{space}.{type}", space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}", a="{type}",
+             needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
+def cvta_to(v: Algebra, a: Value, space: str, type: str) -> Value:
+    """The address in a state space of a generic address."""
+    return v.from_generic(state_space(space), a)

@@ -1,0 +1,79 @@
+"""What several families of rows share: lists of types and rounding modes, and the pieces of meaning behind `.ftz`, `.sat`,
+`.relu` and the packed types. No rows here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.types import BF16, BY_NAME, F16, DType
+
+UNSIGNED = ("u16", "u32", "u64")
+SIGNED = ("s16", "s32", "s64")
+INTEGERS = (*UNSIGNED, *SIGNED)
+BITS = ("b16", "b32", "b64")
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+INTEGER_ROUNDINGS = ("rni", "rzi", "rmi", "rpi")
+RN = {"rnd": "rn"}
+FTZ = ("ftz",)
+SAT = ("sat",)
+RELU = ("relu",)
+SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func")
+SCOPES = ("cta", "cluster", "gpu", "sys")
+CLUSTER_SCOPE = {"scope=cluster": (90, (7, 8))}
+
+
+def state_space(word: str) -> str:
+    """The state space of a `.ss` modifier: `shared` of `shared::cta`, `generic` of none."""
+    return word.partition("::")[0] or "generic"
+
+
+def dtype(name: str) -> DType:
+    return BY_NAME[name]
+
+
+def saturate(v: Algebra, a: Value, sat: str) -> Value:
+    """`.sat`: clamped to [0, 1], NaN to 0."""
+    if not sat:
+        return a
+    return v.min(v.max(a, v.const(0.0, a.type)), v.const(1.0, a.type))
+
+
+def rectify(v: Algebra, a: Value, relu: str) -> Value:
+    """`.relu`: a negative number becomes 0, a NaN the canonical one."""
+    if not relu:
+        return a
+    return v.select(v.isnan(a), v.canonical(a), v.max(a, v.const(0.0, a.type)))
+
+
+def float_op(
+    v: Algebra, work: Callable[..., Value], *operands: Value, rnd: str = "rn", ftz: str = "", sat: str = "", relu: str = ""
+) -> Value:
+    """An operation of f32 or f16 under its modifiers: operands and result flushed, rounded, clamped; NaN canonical."""
+    if ftz:
+        operands = tuple(v.flush(a) for a in operands)
+    d = work(*operands) if rnd == "rn" else v.rounded(rnd, work, *operands)
+    if ftz:
+        d = v.flush(d)
+    if sat:
+        return saturate(v, d, sat)
+    return rectify(v, d, relu) if relu else v.canonical(d)
+
+
+def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value) -> Value:
+    """`work` on both halves of packed operands (f16x2, bf16x2), or on scalars as they are."""
+    whole = dtype(type)
+    if whole.lanes == 1:
+        return work(*operands)
+    halves = [v.lanes_of(a) for a in operands]
+    return v.join(work(*(h[0] for h in halves)), work(*(h[1] for h in halves)), whole)
+
+
+def packed(element: DType) -> DType:
+    """The packed pair of an f16 or bf16."""
+    return {F16: BY_NAME["f16x2"], BF16: BY_NAME["bf16x2"]}[element]
+
+
+def together(*rules: Callable[[Mapping[str, str]], str]) -> Callable[[Mapping[str, str]], str]:
+    """The first complaint of several rules."""
+    return lambda modifiers: next((text for rule in rules if (text := rule(modifiers))), "")
