@@ -1,0 +1,123 @@
+"""Byte-level BPE, the "gpt2" vocabularies of GGUF: fragments of text to ids through `tokenizers`, and ids to bytes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from executor.errors import ModelError
+from executor.model.gguf_file import GgufFile
+from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+_WORDS: Final = (
+    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How text is cut into words before merging. words: the regular expression; empty means GPT-2's with each digit alone.
+
+    nfc: text is first composed, as the tokenizer that the model was trained with does. ignore_merges: a word that is a token
+    is that token, whatever the merges give.
+    """
+
+    words: str
+    nfc: bool = False
+    ignore_merges: bool = False
+    add_bos: bool = False
+
+
+_SMOLLM: Final = Split("")
+_QWEN2: Final = Split(_WORDS.format(numbers=r"\p{N}"), nfc=True)
+_LLAMA: Final = Split(_WORDS.format(numbers=r"\p{N}{1,3}"), ignore_merges=True, add_bos=True)
+SPLITS: Final[dict[str, Split]] = {
+    "smollm": _SMOLLM,
+    "qwen2": _QWEN2,
+    "deepseek-r1-qwen": _QWEN2,
+    "llama-bpe": _LLAMA,
+    "llama3": _LLAMA,
+    "llama-v3": _LLAMA,
+}
+
+_log = logging.getLogger(__name__)
+
+
+def byte_characters() -> list[str]:
+    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+class ByteLevelEncoder:
+    """Ids of one fragment of text that holds no special token, and the bytes of one token."""
+
+    adds_space_prefix = False
+
+    def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
+        keys = VocabularyKeys(file)
+        name = keys.text("pre")
+        if name not in SPLITS:
+            known = ", ".join(SPLITS)
+            keys.fail("pre", f"is {'missing' if name is None else repr(name)[:80]}; known pre-tokenizers: {known}")
+        self.split = SPLITS[name]
+        self.default_add_bos = self.split.add_bos
+        self._vocabulary = vocabulary
+        self._ids = {text: index for index, text in reversed(list(enumerate(vocabulary.tokens)))}
+        characters = byte_characters()
+        self._bytes = {character: byte for byte, character in enumerate(characters)}
+        self._absent = frozenset(byte for byte, character in enumerate(characters) if character not in self._ids)
+        self._backend = self._build(file, self._merges(keys))
+
+    def _merges(self, keys: VocabularyKeys) -> list[tuple[str, str]]:
+        ids = self._ids
+        merges = []
+        for index, merge in enumerate(keys.strings("merges")):
+            cut = merge.find(" ", 1)
+            left, right = merge[:cut], merge[cut + 1 :]
+            if cut < 0 or left not in ids or right not in ids or left + right not in ids:
+                keys.fail(
+                    "merges",
+                    f"holds {repr(merge)[:80]} at {index}; a merge joins two tokens into a third, with one space between",
+                )
+            merges.append((left, right))
+        return merges
+
+    def _build(self, file: GgufFile, merges: list[tuple[str, str]]) -> Backend:
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+        try:
+            backend = Tokenizer(models.BPE(vocab=self._ids, merges=merges, ignore_merges=self.split.ignore_merges))
+        except Exception as error:  # the library raises plain Exception
+            raise ModelError(f"the vocabulary cannot be used: {error}", file.path) from error
+        if self.split.nfc:
+            backend.normalizer = normalizers.NFC()
+        first: pre_tokenizers.PreTokenizer
+        if self.split.words:
+            first = pre_tokenizers.Split(Regex(self.split.words), "isolated")
+        else:
+            first = pre_tokenizers.Digits(individual_digits=True)
+        second = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not self.split.words)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([first, second])
+        return backend
+
+    def encode(self, fragment: str) -> list[int]:
+        """Ids of the fragment. Bytes that the vocabulary has no token for are left out, as everywhere, and logged."""
+        if self._absent:
+            lost = self._absent.intersection(fragment.encode())
+            if lost:
+                _log.warning("bytes left out, having no token: %s", ", ".join(f"0x{byte:02x}" for byte in sorted(lost)))
+        return list(self._backend.encode(fragment, add_special_tokens=False).ids)
+
+    def piece(self, index: int) -> bytes:
+        """The bytes that a token stands for."""
+        text = self._vocabulary.tokens[index]
+        if self._vocabulary.kinds[index] is not TokenKind.NORMAL:
+            return text.encode()
+        return b"".join(bytes([self._bytes[c]]) if c in self._bytes else c.encode() for c in text)

@@ -1,0 +1,309 @@
+"""What a model is, read from GGUF metadata: shapes and variants of the dense architectures. Holds no weights and runs nothing.
+
+Keys and defaults are those of llama.cpp (src/llama-model.cpp). A setting that would change the logits and is not computed
+here is an error, never ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, NoReturn
+
+import numpy as np
+
+from executor.errors import ModelError
+from executor.model.gguf_file import GgmlType, GgufFile, Value
+
+RopeStyle = Literal["adjacent", "neox"]
+
+ARCHITECTURES: Final[dict[str, RopeStyle]] = {"llama": "adjacent", "qwen2": "neox", "qwen3": "neox"}
+WEIGHT_TYPES: Final = (
+    GgmlType.F32,
+    GgmlType.F16,
+    GgmlType.BF16,
+    GgmlType.Q4_0,
+    GgmlType.Q4_1,
+    GgmlType.Q5_0,
+    GgmlType.Q5_1,
+    GgmlType.Q8_0,
+    GgmlType.Q4_K,
+    GgmlType.Q5_K,
+    GgmlType.Q6_K,
+)
+TENSORS_PER_LAYER: Final = 9  # two norms, q, k, v, output, gate, up, down
+MAX_DIMENSION: Final = 1 << 24  # values; the widest released model has under 2^15, the largest vocabulary under 2^19
+MAX_CONTEXT: Final = 1 << 31  # tokens: positions are signed 32-bit
+
+# Settings that other families use, with the values that leave a dense Llama or Qwen model as it is.
+_NEUTRAL: Final[dict[str, tuple[Value, ...]]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "final_logit_softcapping": (0.0,),
+    "logit_scale": (0.0, 1.0),
+    "residual_scale": (0.0, 1.0),
+    "rope.scale_linear": (0.0, 1.0),
+    "rope.scaling.attn_factor": (0.0, 1.0),
+    "rope.scaling.factor": (0.0, 1.0),
+    "use_parallel_residual": (False,),
+}
+# The parts of a model whose tensors take part in the result: a stranger among them means another model than we compute.
+_MODEL_PARTS: Final = re.compile(r"(blk|output|token_embd|rope|position_embd|token_types|cls|enc|dec|per_layer|altup|v|mm)[._]")
+_HARMLESS: Final = re.compile(r"blk\.\d+\.(attn_rot_embd|attn_rot_freqs)\.weight|.*rope_inv_freq")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a dense decoder. Sizes are counts of values, layers, heads or tokens.
+
+    rope_style: pairs (2i, 2i+1) for "adjacent", (i, i + head_dim/2) for "neox". rope_freqs: the file has divisors for the
+    rotary frequencies (Llama-3). tied: the output head is the embedding table. context_length: tokens it was trained on.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    ff: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context_length: int
+    rms_eps: float
+    rope_base: float
+    rope_style: RopeStyle
+    rope_dim: int
+    rope_freqs: bool
+    qkv_bias: bool
+    qk_norm: bool
+    tied: bool
+
+    @property
+    def q_dim(self) -> int:
+        """Width of the queries of one token."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of the keys, and of the values, of one token."""
+        return self.kv_heads * self.head_dim
+
+    @classmethod
+    def from_gguf(cls, file: GgufFile) -> ModelConfig:
+        """Read and check the metadata of a file. ModelError names the key, its value and what is allowed."""
+        return _Metadata(file).config()
+
+
+def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that the model needs, with its shape, rows first."""
+    c = config
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (c.vocab, c.hidden), "output_norm.weight": (c.hidden,)}
+    if not c.tied:
+        shapes["output.weight"] = (c.vocab, c.hidden)
+    if c.rope_freqs:
+        shapes["rope_freqs.weight"] = (c.rope_dim // 2,)
+    for layer in range(c.layers):
+        block = f"blk.{layer}."
+        shapes |= {
+            block + "attn_norm.weight": (c.hidden,),
+            block + "attn_q.weight": (c.q_dim, c.hidden),
+            block + "attn_k.weight": (c.kv_dim, c.hidden),
+            block + "attn_v.weight": (c.kv_dim, c.hidden),
+            block + "attn_output.weight": (c.hidden, c.q_dim),
+            block + "ffn_norm.weight": (c.hidden,),
+            block + "ffn_gate.weight": (c.ff, c.hidden),
+            block + "ffn_up.weight": (c.ff, c.hidden),
+            block + "ffn_down.weight": (c.hidden, c.ff),
+        }
+        if c.qkv_bias:
+            shapes |= {block + f"attn_{x}.bias": (n,) for x, n in (("q", c.q_dim), ("k", c.kv_dim), ("v", c.kv_dim))}
+        if c.qk_norm:
+            shapes |= {block + f"attn_{x}_norm.weight": (c.head_dim,) for x in "qk"}
+    return shapes
+
+
+def check_tensors(file: GgufFile, config: ModelConfig) -> None:
+    """Every tensor is there with its shape and a type that we compute with, and none is there that would change the result.
+
+    Matrices: one of WEIGHT_TYPES. Norms, biases and rope_freqs: F32. ModelError names the tensor.
+    """
+    expected = expected_tensors(config)
+    allowed = ", ".join(kind.name for kind in WEIGHT_TYPES)
+    for name, shape in expected.items():
+        tensor = file.tensors.get(name)
+        if tensor is None:
+            raise ModelError(
+                f"tensor {name} is missing; a {config.architecture} model needs it with shape {list(shape)}", file.path
+            )
+        if tensor.shape != shape:
+            raise ModelError(f"tensor {name} has shape {list(tensor.shape)}; the metadata needs {list(shape)}", file.path)
+        if len(shape) == 1 and tensor.ggml_type is not GgmlType.F32:
+            raise ModelError(
+                f"tensor {name} has type {tensor.ggml_type.name}; norms, biases and factors must be F32", file.path
+            )
+        if len(shape) > 1 and tensor.ggml_type not in WEIGHT_TYPES:
+            raise ModelError(
+                f"tensor {name} has type {tensor.ggml_type.name}, which is not supported; supported: {allowed}", file.path
+            )
+    for name in file.tensors.keys() - expected.keys():
+        if _MODEL_PARTS.match(name) and not _HARMLESS.fullmatch(name):
+            why = _reason(name)
+            raise ModelError(
+                f"tensor {name[:80]} is not part of a {config.architecture} model as it is computed here{why}", file.path
+            )
+        _log.info("%s: tensor %s is not used", file.path, name)
+    if config.rope_freqs:
+        factors = file.data("rope_freqs.weight").view(np.float32)
+        if not bool(np.all(np.isfinite(factors) & (factors > 0))):
+            raise ModelError("tensor rope_freqs.weight holds a value that is not a positive finite number", file.path)
+
+
+def _reason(name: str) -> str:
+    if "exp" in name:
+        return ": mixtures of experts are not supported"
+    if name.startswith("rope_factors"):
+        return ": long and short rotary factors are not supported"
+    if name.endswith(".bias"):
+        return ": only the biases of Q, K and V are supported"
+    return ""
+
+
+class _Metadata:
+    """Typed access to the keys of one file; every failure names the key."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.arch = ""
+
+    def fail(self, message: str) -> NoReturn:
+        raise ModelError(message, self.file.path)
+
+    def get(self, key: str) -> Value | None:
+        return self.file.metadata.get(f"{self.arch}.{key}")
+
+    def show(self, value: object) -> str:
+        return repr(value)[:80]
+
+    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            self.fail(f"metadata key {self.arch}.{key} is missing")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            self.fail(f"{self.arch}.{key} is {self.show(value)}; allowed: one whole number, 1 to {most}")
+        return value
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.get(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            self.fail(f"metadata key {self.arch}.{key} is missing")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            self.fail(f"{self.arch}.{key} is {self.show(value)}; allowed: a positive finite number")
+        return float(value)
+
+    def config(self) -> ModelConfig:
+        arch = self.file.metadata.get("general.architecture")
+        known = ", ".join(ARCHITECTURES)
+        if arch is None:
+            self.fail("metadata key general.architecture is missing")
+        if not isinstance(arch, str) or arch not in ARCHITECTURES:
+            self.fail(f"architecture {self.show(arch)} is not supported; supported: {known}")
+        self.arch = arch
+        self.refuse_other_models()
+        layers, hidden, heads = self.layers(), self.integer("embedding_length"), self.integer("attention.head_count")
+        kv_heads = self.integer("attention.head_count_kv", heads)
+        if heads % kv_heads:
+            self.fail(f"{arch}.attention.head_count is {heads}, which {kv_heads} key-value heads do not divide")
+        head_dim = self.head_dim(hidden, heads)
+        tensors = self.file.tensors
+        return ModelConfig(
+            architecture=arch,
+            layers=layers,
+            hidden=hidden,
+            ff=self.integer("feed_forward_length"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            vocab=self.vocab(),
+            context_length=self.integer("context_length", most=MAX_CONTEXT),
+            rms_eps=self.epsilon(),
+            rope_base=self.positive("rope.freq_base", 10000.0),
+            rope_style=ARCHITECTURES[arch],
+            rope_dim=self.rope_dim(head_dim),
+            rope_freqs="rope_freqs.weight" in tensors,
+            # llama.cpp lets any of these models have them; Qwen2 cannot be without.
+            qkv_bias=arch == "qwen2" or "blk.0.attn_q.bias" in tensors,
+            qk_norm=arch == "qwen3",
+            tied="output.weight" not in tensors,
+        )
+
+    def refuse_other_models(self) -> None:
+        scaling = self.get("rope.scaling.type")
+        for key, neutral in _NEUTRAL.items():
+            value = self.get(key)
+            if key == "rope.scaling.factor" and isinstance(scaling, str) and scaling == "none":
+                continue  # the factor of a scaling that is switched off
+            if value is not None and not any(_equal(value, allowed) for allowed in neutral):
+                allowed_text = " or ".join(map(str, neutral))
+                self.fail(f"{self.arch}.{key} is {self.show(value)}, which is not supported; supported: {allowed_text}")
+        if scaling is not None and not (isinstance(scaling, str) and scaling in ("none", "linear")):
+            self.fail(f"{self.arch}.rope.scaling.type is {self.show(scaling)}, which is not supported; supported: none")
+
+    def layers(self) -> int:
+        layers = self.integer("block_count")
+        # Bounds the work below before any list of names is made.
+        if layers * TENSORS_PER_LAYER > len(self.file.tensors):
+            self.fail(
+                f"{self.arch}.block_count is {layers}, and the {len(self.file.tensors)} tensors cannot make so many layers"
+            )
+        return layers
+
+    def head_dim(self, hidden: int, heads: int) -> int:
+        if self.get("attention.key_length") is None and hidden % heads:
+            self.fail(f"{self.arch}.embedding_length is {hidden}, which {heads} heads do not divide")
+        key_length = self.integer("attention.key_length", hidden // heads or None)
+        value_length = self.integer("attention.value_length", hidden // heads or None)
+        if key_length != value_length:
+            self.fail(f"{self.arch}: keys of {key_length} and values of {value_length} are not supported; they must be equal")
+        if key_length % 2:
+            self.fail(f"{self.arch}.attention.key_length is {key_length}; rotary embedding needs an even number")
+        return key_length
+
+    def rope_dim(self, head_dim: int) -> int:
+        rotated = self.integer("rope.dimension_count", head_dim)
+        if rotated != head_dim:
+            self.fail(f"{self.arch}.rope.dimension_count is {rotated}; only the whole head of {head_dim} can be rotated")
+        return rotated
+
+    def epsilon(self) -> float:
+        eps = self.positive("attention.layer_norm_rms_epsilon")
+        if eps >= 1:
+            self.fail(f"{self.arch}.attention.layer_norm_rms_epsilon is {eps}; allowed: above 0, below 1")
+        return eps
+
+    def vocab(self) -> int:
+        """As llama.cpp: the tokens count, and the key where the file has no tokens."""
+        tokens = self.file.metadata.get("tokenizer.ggml.tokens")
+        if tokens is None:
+            return self.integer("vocab_size")
+        if not isinstance(tokens, list) or not 1 <= len(tokens) <= MAX_DIMENSION:
+            self.fail("tokenizer.ggml.tokens holds no tokens")
+        return len(tokens)
+
+
+def _equal(value: Value, allowed: Value) -> bool:
+    """Equal, and of one kind: True is not 1."""
+    return isinstance(value, (bool, int, float)) and isinstance(value, bool) == isinstance(allowed, bool) and value == allowed

@@ -1,0 +1,145 @@
+"""A loaded model that decodes: tokens in, logits or tokens out. One token a step, greedy or sampled on the host."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.device.protocol import Device
+from executor.model.config import ModelConfig, check_tensors
+from executor.model.decoder import Decoder
+from executor.model.gguf_file import GgufFile
+from executor.model.sampling import Sampler
+from executor.model.tokenizer import Tokenizer
+from executor.modules import Modules
+from ptxgen.errors import ArgumentError
+
+DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache nobody wants to pay for unasked
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Generation:
+    """What a call of `generate` made, and how long it took."""
+
+    tokens: list[int] = field(default_factory=list)
+    stopped: Literal["eos", "length", "context"] = "length"
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0  # until the first token was there
+    decode_seconds: float = 0.0  # for the tokens after the first
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed after the first token; 0 if there was no second one."""
+        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
+
+
+class LanguageModel:
+    """A GGUF model on a device. Not thread-safe; one sequence at a time."""
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, decoder: Decoder, modules: Modules) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.decoder = decoder
+        self.modules = modules
+
+    @classmethod
+    def load(
+        cls, path: str | Path, device: Device, *, context: int | None = None, progress: Progress | None = None
+    ) -> LanguageModel:
+        """Read, check and upload a model, and load every kernel it needs.
+
+        context: most tokens of a sequence (default: the model's own limit, at most 4096). Raises ModelError for a file that is
+        not a good model, ArgumentError for a context out of range, DeviceError if the device cannot hold it."""
+        file = GgufFile.open(path)
+        config = ModelConfig.from_gguf(file)
+        check_tensors(file, config)
+        tokenizer = Tokenizer.from_gguf(file)
+        if context is None:
+            context = min(config.context_length, DEFAULT_CONTEXT)
+        if not 1 <= context <= config.context_length:
+            raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {context}")
+        modules = Modules(device)
+        decoder = Decoder.build(file, config, device, modules, context, progress)
+        return cls(config, tokenizer, decoder, modules)
+
+    @property
+    def device(self) -> Device:
+        return self.decoder.device
+
+    @property
+    def context(self) -> int:
+        """The most tokens a sequence can have."""
+        return self.decoder.context
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """f32[len(tokens), vocab]: the logits after each token. Starts a new sequence."""
+        self._check_prompt(tokens)
+        self.decoder.reset()
+        rows = np.empty((len(tokens), self.config.vocab), np.float32)
+        for row, token in zip(rows, tokens, strict=True):
+            self.decoder.step(token)
+            row[:] = self.decoder.logits()
+        return rows
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        sampler: Sampler,
+        stop: Collection[int] = (),
+        on_token: Callable[[int], None] | None = None,
+    ) -> Generation:
+        """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result.
+        `on_token` sees each token as soon as it is known. Starts a new sequence."""
+        self._check_prompt(prompt)
+        if max_tokens < 1:
+            raise ArgumentError(f"the number of tokens to generate must be at least 1, got {max_tokens}")
+        made = Generation(prompt_tokens=len(prompt))
+        self.decoder.reset()
+        start = time.perf_counter()
+        for token in prompt[:-1]:
+            self.decoder.step(token, head=False)
+        token = prompt[-1]
+        while True:
+            self.decoder.step(token)
+            token = self.decoder.argmax() if sampler.is_greedy else sampler.sample(self.decoder.logits())
+            now = time.perf_counter()
+            if not made.tokens:
+                made.prompt_seconds = now - start
+            made.decode_seconds = now - start - made.prompt_seconds
+            if token in stop:
+                made.stopped = "eos"
+                break
+            made.tokens.append(token)
+            if on_token is not None:
+                on_token(token)
+            if len(made.tokens) == max_tokens:
+                made.stopped = "length"
+                break
+            if self.decoder.position == self.context:
+                made.stopped = "context"
+                break
+        _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
+        return made
+
+    def _check_prompt(self, tokens: Sequence[int]) -> None:
+        if not tokens:
+            raise ArgumentError("the prompt has no tokens; give at least one")
+        if len(tokens) > self.context:
+            raise ArgumentError(f"the prompt has {len(tokens)} tokens, the context holds {self.context}")
+        for token in tokens:
+            if not 0 <= token < self.config.vocab:
+                raise ArgumentError(f"token id {token} is out of range; the vocabulary has ids 0 to {self.config.vocab - 1}")

@@ -1,0 +1,348 @@
+"""A strict, memory-mapped reader of the GGUF container. What the metadata means lives in config.py and tokenizer.py.
+
+A file is an adversary here: every count, length and offset is checked against the bytes that are left before anything is
+allocated or read, so a bad file costs a ModelError and nothing else.
+
+Layout, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import mmap
+import os
+import stat
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NoReturn, TypeAlias
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from executor.errors import ModelError
+
+GgmlType: TypeAlias = GGMLQuantizationType
+Array: TypeAlias = NDArray[np.generic]
+Value: TypeAlias = "int | float | bool | str | list[str] | list[Value] | Array"
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = (2, 3)
+DEFAULT_ALIGNMENT: Final = 32  # bytes
+MAX_DIMENSIONS: Final = 4
+MAX_NESTING: Final = 4  # arrays of arrays; no known key has even two levels
+
+_SCALARS: Final[dict[int, struct.Struct]] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_BOOL: Final = 7
+_STRING: Final = 8
+_ARRAY: Final = 9
+_NAMES: Final[dict[int, str]] = dict(
+    enumerate(("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"))
+)
+_MIN_BYTES: Final = {kind: packed.size for kind, packed in _SCALARS.items()} | {_BOOL: 1, _STRING: 8, _ARRAY: 12}
+_MIN_PAIR: Final = 8 + 4 + 1  # key length, value type, value
+_MIN_TENSOR: Final = 8 + 4 + 8 + 4 + 8  # name length, dimensions, one size, type, offset
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies. `shape` has rows first, so shape[-1] is the length of a row (K): the file has the reverse.
+
+    offset: bytes from the start of the file; nbytes: bytes of the packed blocks.
+    """
+
+    name: str
+    ggml_type: GgmlType
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class GgufFile:
+    """An open model file: `metadata`, `tensors`, and read-only views of tensor bytes that copy nothing."""
+
+    def __init__(
+        self, path: Path, content: NDArray[np.uint8], metadata: dict[str, Value], tensors: dict[str, TensorInfo]
+    ) -> None:
+        self.path = path
+        self.metadata: Mapping[str, Value] = MappingProxyType(metadata)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self._content: NDArray[np.uint8] | None = content
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> GgufFile:
+        """Map the file and read its directory. ModelError for anything that is not a whole, consistent GGUF file."""
+        where = Path(path)
+        began = time.perf_counter()
+        content = _map(where)
+        reader = _Reader(where, memoryview(content.data))
+        metadata, tensors = reader.read()
+        _log.info("%s: %d keys, %d tensors, %.3f s", where, len(metadata), len(tensors), time.perf_counter() - began)
+        return cls(where, content, metadata, tensors)
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The packed bytes of a tensor: u8[nbytes], a read-only view of the mapping."""
+        if self._content is None:
+            raise ModelError(f"the file is closed; tensor {name} cannot be read", self.path)
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise ModelError(f"there is no tensor {name}", self.path)
+        return self._content[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def close(self) -> None:
+        """Let go of the mapping. Views handed out before stay valid: the memory is unmapped with the last of them."""
+        self._content = None
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def block_shape(ggml_type: GgmlType) -> tuple[int, int]:
+    """Values and bytes of one block of a type, as gguf-py states them."""
+    values, size = GGML_QUANT_SIZES[ggml_type]
+    return int(values), int(size)
+
+
+def known_types() -> str:
+    """Every GGML type name, for messages."""
+    return ", ".join(kind.name for kind in GGMLQuantizationType)
+
+
+def _map(path: Path) -> NDArray[np.uint8]:
+    try:
+        # Not blocking: a pipe would otherwise wait for a writer; it is refused below, like all that is not a file.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise ModelError("there is no such file", path) from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path) from None
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelError("this is a directory, not a GGUF file", path)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError("this is not a regular file, so it cannot be mapped", path)
+        if status.st_size == 0:
+            raise ModelError("the file is empty", path)
+        mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelError(f"cannot be mapped: {error.strerror}", path) from None
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(mapped, np.uint8)
+
+
+class _Reader:
+    """A cursor over the directory of a file. Each read says what it reads, so that a short file names what it lacks."""
+
+    def __init__(self, path: Path, view: memoryview) -> None:
+        self.path = path
+        self.view = view
+        self.size = len(view)
+        self.at = 0
+
+    def fail(self, message: str) -> NoReturn:
+        raise ModelError(message, self.path)
+
+    def need(self, count: int, what: str) -> int:
+        """Step over `count` bytes; the offset where they start."""
+        start = self.at
+        if count > self.size - start:
+            self.fail(f"truncated: {what} needs {count} bytes at offset {start}, and the file ends at {self.size}")
+        self.at = start + count
+        return start
+
+    def u32(self, what: str) -> int:
+        return int(_U32.unpack_from(self.view, self.need(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(_U64.unpack_from(self.view, self.need(8, what))[0])
+
+    def string(self, what: str) -> str:
+        length = self.u64(f"the length of {what}")
+        start = self.need(length, what)
+        try:
+            return str(self.view[start : start + length], "utf-8")
+        except UnicodeDecodeError as error:
+            self.fail(f"{what} at offset {start} is not UTF-8: {error.reason} at byte {error.start}")
+
+    def count(self, what: str, least: int) -> int:
+        """A count of things that take at least `least` bytes each, refused if the rest of the file cannot hold them."""
+        value = self.u64(f"the number of {what}")
+        if value * least > self.size - self.at:
+            self.fail(f"{value} {what} cannot fit in the {self.size - self.at} bytes that follow offset {self.at}")
+        return value
+
+    def read(self) -> tuple[dict[str, Value], dict[str, TensorInfo]]:
+        self.header()
+        tensor_count = self.count("tensors", _MIN_TENSOR)
+        pair_count = self.count("metadata keys", _MIN_PAIR)
+        metadata: dict[str, Value] = {}
+        for index in range(pair_count):
+            key = self.string(f"metadata key {index}")
+            if key in metadata:
+                self.fail(f"metadata key {_short(key)} is there twice")
+            label = _short(key)
+            metadata[key] = self.value(self.u32(f"the value type of {label}"), label, MAX_NESTING)
+        self.refuse_parts(metadata)
+        alignment = self.alignment(metadata)
+        tensors: dict[str, TensorInfo] = {}
+        for index in range(tensor_count):
+            tensor = self.tensor(index, alignment)
+            if tensor.name in tensors:
+                self.fail(f"tensor {_short(tensor.name)} is there twice")
+            tensors[tensor.name] = tensor
+        return metadata, self.placed(tensors, alignment)
+
+    def header(self) -> None:
+        magic = bytes(self.view[: len(MAGIC)])
+        if magic == MAGIC[::-1]:
+            self.fail("this is a byte-swapped (big-endian) GGUF file; only little-endian files can be read")
+        if len(magic) == len(MAGIC) and magic != MAGIC:
+            self.fail(f"this is not a GGUF file: it starts with {magic!r}, not {MAGIC!r}")
+        self.need(len(MAGIC), "the magic number")
+        version = self.u32("the version")
+        if version not in VERSIONS:
+            if version and version & 0xFFFF == 0:
+                self.fail("this is a byte-swapped (big-endian) GGUF file; only little-endian files can be read")
+            self.fail(f"GGUF version {version} is not supported; supported versions: {', '.join(map(str, VERSIONS))}")
+
+    def value(self, kind: int, key: str, nesting: int) -> Value:
+        if kind == _STRING:
+            return self.string(f"the value of {key}")
+        if kind == _ARRAY:
+            return self.array(key, nesting)
+        if kind == _BOOL:
+            return self.boolean(self.view[self.need(1, f"the value of {key}")], key)
+        packed = _SCALARS.get(kind)
+        if packed is None:
+            self.unknown(kind, key)
+        number: int | float = packed.unpack_from(self.view, self.need(packed.size, f"the value of {key}"))[0]
+        return number
+
+    def array(self, key: str, nesting: int) -> Value:
+        kind = self.u32(f"the element type of {key}")
+        if kind not in _MIN_BYTES:
+            self.unknown(kind, key)
+        count = self.count(f"elements of {key}", _MIN_BYTES[kind])
+        if kind == _STRING:
+            return self.strings(key, count)
+        if kind == _ARRAY:
+            if nesting == 0:
+                self.fail(f"{key} nests arrays deeper than {MAX_NESTING} levels")
+            return [self.array(key, nesting - 1) for _ in range(count)]
+        if kind == _BOOL:
+            start = self.need(count, key)
+            flags = np.frombuffer(self.view, np.uint8, count, start)
+            if count and int(flags.max()) > 1:
+                self.boolean(int(flags.max()), key)
+            return flags.astype(np.bool_)
+        packed = _SCALARS[kind]
+        start = self.need(count * packed.size, key)
+        return np.frombuffer(self.view, np.dtype(packed.format), count, start)
+
+    def strings(self, key: str, count: int) -> list[str]:
+        """Vocabularies have 10^5 of these, so the loop is written out."""
+        view, at, size, length_of = self.view, self.at, self.size, _U64.unpack_from
+        out: list[str] = []
+        append = out.append
+        for index in range(count):
+            start = at + 8
+            at = start + length_of(view, at)[0] if start <= size else start
+            if at > size:
+                self.fail(f"truncated: element {index} of {key} ends beyond the file, which has {size} bytes")
+            try:
+                append(str(view[start:at], "utf-8"))
+            except UnicodeDecodeError as error:
+                self.fail(f"element {index} of {key} at offset {start} is not UTF-8: {error.reason} at byte {error.start}")
+        self.at = at
+        return out
+
+    def boolean(self, byte: int, key: str) -> bool:
+        if byte > 1:
+            self.fail(f"{key} holds a bool with the value {byte}; allowed: 0, 1")
+        return bool(byte)
+
+    def unknown(self, kind: int, key: str) -> NoReturn:
+        allowed = ", ".join(f"{number} {name}" for number, name in _NAMES.items())
+        self.fail(f"metadata key {key} has value type {kind}, which does not exist; known types: {allowed}")
+
+    def refuse_parts(self, metadata: Mapping[str, Value]) -> None:
+        parts = metadata.get("split.count", 0)
+        if isinstance(parts, int) and parts > 1:
+            self.fail(f"this is one of {parts} parts of a split model; join them into one file first")
+
+    def alignment(self, metadata: Mapping[str, Value]) -> int:
+        value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0 or value & (value - 1):
+            self.fail(f"general.alignment is {_short(value)}; allowed: a power of two")
+        return value
+
+    def tensor(self, index: int, alignment: int) -> TensorInfo:
+        """One directory entry; its offset is still relative to the data section."""
+        name = self.string(f"the name of tensor {index}")
+        label = f"tensor {_short(name)}"
+        dimensions = self.u32(f"the dimensions of {label}")
+        if not 1 <= dimensions <= MAX_DIMENSIONS:
+            self.fail(f"{label} has {dimensions} dimensions; allowed: 1 to {MAX_DIMENSIONS}")
+        shape = tuple(self.u64(f"the shape of {label}") for _ in range(dimensions))[::-1]
+        number = self.u32(f"the type of {label}")
+        offset = self.u64(f"the offset of {label}")
+        try:
+            ggml_type = GGMLQuantizationType(number)
+        except ValueError:
+            self.fail(f"{label} has GGML type {number}, which does not exist; known types: {known_types()}")
+        if 0 in shape:
+            self.fail(f"{label} has shape {list(shape)}; every dimension must be at least 1")
+        values, size = block_shape(ggml_type)
+        if shape[-1] % values:
+            self.fail(f"{label} has rows of {shape[-1]} values, which {ggml_type.name} blocks of {values} do not divide")
+        if offset % alignment:
+            self.fail(f"{label} starts at offset {offset}, which is not a multiple of the alignment {alignment}")
+        return TensorInfo(name, ggml_type, shape, offset, math.prod(shape) // values * size)
+
+    def placed(self, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
+        """Offsets made absolute, once it is known where the data section starts; none overlaps or leaves the file."""
+        start = -(-self.at // alignment) * alignment
+        taken, owner = 0, ""
+        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
+            if tensor.offset < taken:
+                self.fail(
+                    f"tensor {_short(tensor.name)} at offset {tensor.offset} overlaps {_short(owner)}, which ends at {taken}"
+                )
+            taken, owner = tensor.offset + tensor.nbytes, tensor.name
+            if taken > self.size - start:
+                self.fail(
+                    f"tensor {_short(owner)} with shape {list(tensor.shape)} and type {tensor.ggml_type.name} ends at "
+                    f"{start + taken}, beyond the end of the file at {self.size}"
+                )
+        return {name: TensorInfo(name, t.ggml_type, t.shape, start + t.offset, t.nbytes) for name, t in tensors.items()}
+
+
+def _short(value: object) -> str:
+    """A value for a message: a hostile file may hold megabytes."""
+    text = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,89 @@
+"""The next token from the logits of one position: greedy, or drawn after top-k, top-p, min-p, temperature. Runs on the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.errors import ModelError
+from ptxgen.errors import ArgumentError
+
+MAX_SEED: Final = (1 << 64) - 1
+
+
+class Sampler:
+    """Draws token ids; the same settings, seed and logits give the same ids on every machine.
+
+    The filters run in llama.cpp's order, each on what the one before left, and at least one candidate stays:
+    top_k: the k largest logits (0: all); top_p: the fewest candidates whose probabilities add up to top_p (1: all);
+    min_p: those with at least min_p times the largest probability (0: all). Then temperature divides the logits, and one
+    candidate is drawn with PCG64. Temperature 0 takes the largest logit, the lowest id among equals, and draws nothing.
+    ArgumentError names a setting out of its range.
+    """
+
+    def __init__(
+        self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int | None = None
+    ) -> None:
+        _check("temperature", 0 <= temperature < math.inf, temperature, "0 or more, finite")
+        _check("top_k", top_k >= 0, top_k, "0 (off) or more")
+        _check("top_p", 0 < top_p <= 1, top_p, "above 0, up to 1 (off)")
+        _check("min_p", 0 <= min_p <= 1, min_p, "0 (off) to 1")
+        _check("seed", seed is None or 0 <= seed <= MAX_SEED, seed, f"0 to {MAX_SEED}")
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.min_p = min_p
+        self.seed = seed
+        self._random = np.random.Generator(np.random.PCG64(seed))
+
+    def sample(self, logits: NDArray[np.float32]) -> int:
+        """The next id. logits: f32[vocab]; -inf forbids a token. ModelError for NaN, +inf, or nothing that is allowed."""
+        _check("logits", logits.ndim == 1 and logits.size > 0, list(logits.shape), "one dimension, at least one value")
+        best = int(np.argmax(logits))  # the first NaN, if there is one
+        if not math.isfinite(logits[best]):
+            raise ModelError(f"the logits cannot be sampled: token {best} has {logits[best]}, and the largest must be finite")
+        if self.temperature == 0:
+            return best
+        ids, values = self._candidates(logits)
+        chances = _softmax(values, self.temperature)
+        drawn = np.searchsorted(np.cumsum(chances), self._random.random(), side="right")
+        return int(ids[min(int(drawn), ids.size - 1)])
+
+    def _candidates(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """What the filters leave: ids and their logits, largest first, the lower id first among equals."""
+        ids = np.arange(logits.size)
+        if 0 < self.top_k < logits.size:
+            ids = np.flatnonzero(logits >= np.partition(logits, -self.top_k)[-self.top_k])
+        elif self.min_p > 0 and self.top_p == 1:
+            ids = np.flatnonzero(self._likely(logits.astype(np.float64), float(logits.max())))  # less to sort
+        ids = ids[np.argsort(-logits[ids], kind="stable")]
+        if self.top_k:
+            ids = ids[: self.top_k]
+        values = logits[ids].astype(np.float64)
+        if self.top_p < 1:
+            reached = np.searchsorted(np.cumsum(_softmax(values)), self.top_p, side="left")
+            ids, values = ids[: int(reached) + 1], values[: int(reached) + 1]
+        if self.min_p > 0:
+            kept = self._likely(values, float(values[0]))
+            ids, values = ids[kept], values[kept]
+        return ids, values
+
+    def _likely(self, values: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
+        kept: NDArray[np.bool_] = values >= largest + math.log(self.min_p)
+        return kept
+
+
+def _softmax(values: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
+    """Probabilities of values whose first is the largest."""
+    with np.errstate(over="ignore"):  # a tiny temperature makes differences infinite: their probability is 0
+        weights = np.exp((values - values[0]) / temperature)
+    probabilities: NDArray[np.float64] = weights / weights.sum()
+    return probabilities
+
+
+def _check(name: str, allowed: bool, value: object, ranges: str) -> None:
+    if not allowed:
+        raise ArgumentError(f"{name} is {value}; allowed: {ranges}")

@@ -1,0 +1,99 @@
+"""SentencePiece-style BPE, the "llama" vocabularies of GGUF: pairs merged by score, bytes as the last resort."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from typing import Final
+
+from executor.errors import ModelError
+from executor.model.gguf_file import GgufFile
+from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+
+SPACE: Final = "\u2581"  # stands for a space inside a token
+_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class SentencePieceEncoder:
+    """Ids of one fragment of text that holds no special token, and the bytes of one token.
+
+    The algorithm of llama.cpp (src/llama-vocab.cpp) and SentencePiece's BPE: of all neighbouring symbols whose union is a
+    token, the union with the highest score is made, the leftmost of equals first, until there is none.
+    """
+
+    default_add_bos = True
+
+    def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
+        keys = VocabularyKeys(file)
+        if not vocabulary.scores:
+            keys.fail("scores", "is missing; a llama vocabulary needs a score for each token")
+        self.adds_space_prefix = keys.flag("add_space_prefix", True)
+        self._path = file.path
+        self._vocabulary = vocabulary
+        self._ids: dict[str, int] = {}
+        self._bytes: dict[int, int] = {}  # byte -> id
+        self._byte_of: dict[int, int] = {}  # id -> byte
+        for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
+            if kind is TokenKind.BYTE:
+                match = _BYTE.fullmatch(text)
+                if match is None:
+                    keys.fail("tokens", f"has the byte token {repr(text)[:80]} at {index}; allowed: <0x00> to <0xFF>")
+                self._byte_of[index] = int(match[1], 16)
+                self._bytes.setdefault(self._byte_of[index], index)
+            elif kind in (TokenKind.NORMAL, TokenKind.USER_DEFINED):
+                self._ids.setdefault(text, index)
+
+    def encode(self, fragment: str) -> list[int]:
+        """Ids of the fragment; a symbol that is no token becomes its UTF-8 bytes, or the unknown token if those are none."""
+        out: list[int] = []
+        for symbol in self._merge(fragment.replace(" ", SPACE)):
+            index = self._ids.get(symbol)
+            if index is not None:
+                out.append(index)
+            else:
+                out.extend(self._byte_id(byte) for byte in symbol.encode())
+        return out
+
+    def _byte_id(self, byte: int) -> int:
+        index = self._bytes.get(byte, self._vocabulary.unknown_id)
+        if index is None:
+            raise ModelError(f"the vocabulary has no token for byte 0x{byte:02x} and no unknown token", self._path)
+        return index
+
+    def _merge(self, text: str) -> list[str]:
+        ids, scores = self._ids, self._vocabulary.scores
+        symbols: list[str] = list(text)  # "" once merged into its left neighbour
+        end = len(symbols)
+        after = list(range(1, end + 1))
+        before = list(range(-1, end - 1))
+        queue: list[tuple[float, int, int, str]] = []
+
+        def offer(left: int, right: int) -> None:
+            union = symbols[left] + symbols[right]
+            index = ids.get(union)
+            if index is not None:
+                heapq.heappush(queue, (-scores[index], left, right, union))
+
+        for left in range(end - 1):
+            offer(left, left + 1)
+        while queue:
+            _, left, right, union = heapq.heappop(queue)
+            # A pair is stale once either side has grown or gone; then its union is another text.
+            if not symbols[left] or not symbols[right] or symbols[left] + symbols[right] != union or after[left] != right:
+                continue
+            symbols[left], symbols[right] = union, ""
+            after[left] = after[right]
+            if after[left] < end:
+                before[after[left]] = left
+                offer(left, after[left])
+            if before[left] >= 0:
+                offer(before[left], left)
+        return [symbol for symbol in symbols if symbol]
+
+    def piece(self, index: int) -> bytes:
+        """The bytes that a token stands for."""
+        byte = self._byte_of.get(index)
+        if byte is not None:
+            return bytes([byte])
+        text = self._vocabulary.tokens[index]
+        return (text.replace(SPACE, " ") if self._vocabulary.kinds[index] is TokenKind.NORMAL else text).encode()

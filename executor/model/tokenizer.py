@@ -1,0 +1,207 @@
+"""Text to token ids and back, from the metadata of a GGUF file. The algorithms live in byte_level.py and sentencepiece.py."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
+
+from executor.errors import ModelError
+from executor.model.byte_level import ByteLevelEncoder
+from executor.model.gguf_file import GgufFile
+from executor.model.sentencepiece import SentencePieceEncoder
+from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+from ptxgen.errors import ArgumentError
+
+ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] = {
+    "gpt2": ByteLevelEncoder,
+    "llama": SentencePieceEncoder,
+}
+NO_VOCABULARY: Final = ("none", "no_vocab")
+_SPECIAL: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+_SILENT: Final = (*_SPECIAL, TokenKind.UNUSED)
+
+
+class Encoder(Protocol):
+    """What a vocabulary's algorithm offers: ids of a fragment without special tokens, bytes of a token."""
+
+    default_add_bos: bool
+    adds_space_prefix: bool
+
+    def encode(self, fragment: str) -> list[int]: ...
+
+    def piece(self, index: int) -> bytes: ...
+
+
+class Tokenizer:
+    """The tokenizer of one model. Ids are whole numbers in [0, vocab_size).
+
+    bos_id, eos_id: None if the file names none. eos_ids: every id that ends a generation (end of text, of turn, of message).
+    chat_template: the file's Jinja2 template, or None. A file without a vocabulary gives a tokenizer that knows vocab_size
+    and eos_ids, and raises ModelError when text is asked of it.
+    """
+
+    def __init__(self, file: GgufFile, vocabulary: Vocabulary | None, encoder: Encoder | None, vocab_size: int) -> None:
+        keys = VocabularyKeys(file)
+        self.path = file.path
+        self.vocab_size = vocab_size
+        self.bos_id = vocabulary.bos_id if vocabulary else keys.token_id("bos_token_id", vocab_size)
+        self.eos_id = vocabulary.eos_id if vocabulary else keys.token_id("eos_token_id", vocab_size)
+        self.eos_ids = vocabulary.end_ids if vocabulary else frozenset(() if self.eos_id is None else (self.eos_id,))
+        self.chat_template = _template(file)
+        self.add_bos = keys.flag("add_bos_token", encoder.default_add_bos if encoder else False)
+        self.add_eos = keys.flag("add_eos_token", False)
+        self._vocabulary = vocabulary
+        self._encoder = encoder
+        self._marks: dict[bool, tuple[re.Pattern[str] | None, dict[str, int]]] = {}
+        for wanted, key, index in ((self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id)):
+            if wanted and index is None and encoder is not None:
+                keys.fail(f"{key}_token_id", f"is missing, and the file wants {key.upper()} added to every text")
+
+    @classmethod
+    def from_gguf(cls, file: GgufFile) -> Tokenizer:
+        """The tokenizer that the file's metadata describes. ModelError names the key that is wrong and the allowed values."""
+        keys = VocabularyKeys(file)
+        model = keys.text("model")
+        if model in NO_VOCABULARY:
+            return cls(file, None, None, _stated_size(file))
+        if model is None or model not in ENCODERS:
+            known = ", ".join((*ENCODERS, *NO_VOCABULARY))
+            keys.fail("model", f"is {'missing' if model is None else repr(model)[:80]}; known vocabularies: {known}")
+        vocabulary = Vocabulary.from_gguf(file)
+        return cls(file, vocabulary, ENCODERS[model](file, vocabulary), len(vocabulary.tokens))
+
+    @property
+    def bos_token(self) -> str:
+        """The text of BOS, as chat templates want it; empty if there is none."""
+        return self._text(self.bos_id)
+
+    @property
+    def eos_token(self) -> str:
+        """The text of EOS, as chat templates want it; empty if there is none."""
+        return self._text(self.eos_id)
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Ids of a text.
+
+        add_special: put BOS and EOS around it if the model wants them; a text that already starts with BOS gets no second one.
+        parse_special: control tokens written in the text become their ids; if not, they are ordinary characters.
+        """
+        vocabulary, encoder = self._parts()
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
+        out: list[int] = []
+        after_special = True
+        for fragment, index in self._fragments(vocabulary, text, parse_special):
+            if index is None:
+                prefix = " " if after_special and encoder.adds_space_prefix else ""
+                out += encoder.encode(prefix + fragment)
+            else:
+                out.append(index)
+            after_special = index is not None
+        if add_special and self.add_bos and self.bos_id is not None and out[:1] != [self.bos_id]:
+            out.insert(0, self.bos_id)
+        if add_special and self.add_eos and self.eos_id is not None:
+            out.append(self.eos_id)
+        return out
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD.
+
+        A leading BOS marks the start of a text, so the space that encode put there is taken away; a continuation keeps it.
+        """
+        pieces = self.stream(skip_special)
+        return "".join([pieces.push(index) for index in ids]) + pieces.finish()
+
+    def stream(self, skip_special: bool = True) -> TextStream:
+        """A decoder for ids that arrive one by one."""
+        self._parts()
+        return TextStream(self, skip_special)
+
+    def token_bytes(self, index: int, skip_special: bool = True) -> bytes:
+        """The bytes of one token; none for a control token unless asked for."""
+        vocabulary, encoder = self._parts()
+        if not 0 <= index < self.vocab_size:
+            raise ArgumentError(f"token id {index} is out of range; allowed: 0 to {self.vocab_size - 1}")
+        return b"" if skip_special and vocabulary.kinds[index] in _SILENT else encoder.piece(index)
+
+    def adds_space_after(self, index: int) -> bool:
+        """Whether text after this id got a space that is not the writer's: only so after BOS, in some vocabularies."""
+        return self._encoder is not None and self._encoder.adds_space_prefix and index == self.bos_id
+
+    def _text(self, index: int | None) -> str:
+        return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""
+
+    def _parts(self) -> tuple[Vocabulary, Encoder]:
+        if self._vocabulary is None or self._encoder is None:
+            raise ModelError("the file has no vocabulary, so there is no text; give and take token ids", self.path)
+        return self._vocabulary, self._encoder
+
+    def _fragments(self, vocabulary: Vocabulary, text: str, parse_special: bool) -> Iterator[tuple[str, int | None]]:
+        """Runs of plain text (with no id) and marks (with theirs). User-defined tokens are always marks."""
+        if parse_special not in self._marks:
+            wanted = (TokenKind.USER_DEFINED, *_SPECIAL) if parse_special else (TokenKind.USER_DEFINED,)
+            self._marks[parse_special] = _marks(vocabulary, wanted)
+        pattern, ids = self._marks[parse_special]
+        at = 0
+        for match in pattern.finditer(text) if pattern else ():
+            if match.start() > at:
+                yield text[at : match.start()], None
+            yield match[0], ids[match[0]]
+            at = match.end()
+        if at < len(text):
+            yield text[at:], None
+
+
+class TextStream:
+    """Text as ids arrive: what `push` returns is whole characters, and bytes of an unfinished one wait for the next id."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._count = 0
+        self._drop_space = False
+
+    def push(self, index: int) -> str:
+        """The text that this id completes, maybe none."""
+        piece = self._tokenizer.token_bytes(int(index), self._skip_special)
+        if self._drop_space and piece.startswith(b" "):
+            piece = piece[1:]
+        self._drop_space = self._count == 0 and self._tokenizer.adds_space_after(int(index))
+        self._count += 1
+        return self._decoder.decode(piece)
+
+    def finish(self) -> str:
+        """What is left when no more ids come: U+FFFD for a character that never got whole, or nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _marks(vocabulary: Vocabulary, kinds: tuple[TokenKind, ...]) -> tuple[re.Pattern[str] | None, dict[str, int]]:
+    pairs = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    ids: dict[str, int] = {}
+    for index, (text, kind) in enumerate(pairs):
+        if text and kind in kinds:
+            ids.setdefault(text, index)
+    longest_first = sorted(ids, key=len, reverse=True)
+    return (re.compile("|".join(map(re.escape, longest_first))) if ids else None), ids
+
+
+def _template(file: GgufFile) -> str | None:
+    value = file.metadata.get("tokenizer.chat_template")
+    if value is not None and not isinstance(value, str):
+        raise ModelError("tokenizer.chat_template must be a string", file.path)
+    return value
+
+
+def _stated_size(file: GgufFile) -> int:
+    key = f"{file.metadata.get('general.architecture')}.vocab_size"
+    size = file.metadata.get(key)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ModelError(
+            f"a model without a vocabulary needs {key}, a whole number of at least 1; it is {repr(size)[:80]}", file.path
+        )
+    return size
