@@ -1,0 +1,76 @@
+"""Times decoding: tokens per second of a model, one sequence, greedy, each token waited for as a user would.
+
+    python -m benchmarks.decode --model SmolLM2.gguf --device cuda:0 -n 128 -o benchmarks/results/smollm2.json
+    python -m benchmarks.decode --synthetic llama-3.2-1b --device cuda:0 -n 128 -o benchmarks/results/llama-3.2-1b.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from benchmarks.models import MODELS, write_q4_k_m
+from executor.device import open_device
+from executor.model.generation import LanguageModel
+from executor.model.sampling import Sampler
+
+PROMPT = [1, 2, 3, 4]
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), help="A GGUF file.")
+@click.option("--synthetic", type=click.Choice(sorted(MODELS)), help="A model with random weights instead.")
+@click.option("--device", default="auto")
+@click.option("-n", "tokens", default=128, help="Tokens of a run.")
+@click.option("--runs", default=5, help="Runs after one that warms up.")
+@click.option("--commit", help="What was timed; found from git if there is one.")
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True)
+def main(
+    model: Path | None, synthetic: str | None, device: str, tokens: int, runs: int, commit: str | None, output: Path
+) -> None:
+    """Time greedy decoding and write the result as JSON."""
+    if (model is None) == (synthetic is None):
+        raise click.UsageError("give either --model or --synthetic")
+    with tempfile.TemporaryDirectory() as folder, open_device(device) as opened:
+        if synthetic is not None:
+            model = Path(folder) / f"{synthetic}.gguf"
+            write_q4_k_m(synthetic, model)
+        assert model is not None
+        start = time.perf_counter()
+        loaded = LanguageModel.load(model, opened)
+        load_seconds = time.perf_counter() - start
+        sampler = Sampler(temperature=0.0)
+        results = [loaded.generate(PROMPT, max_tokens=tokens, sampler=sampler) for _ in range(runs + 1)][1:]
+        speeds = [result.tokens_per_second for result in results]
+        record = {
+            "what": "greedy decode, one sequence",
+            "model": synthetic or model.name,
+            "synthetic_weights": synthetic is not None,
+            "prompt_tokens": len(PROMPT),
+            "tokens": tokens,
+            "tokens_per_second": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds), "runs": runs},
+            "first_token_seconds": statistics.median(result.prompt_seconds for result in results),
+            "load_seconds": load_seconds,
+            "machine": opened.describe(),
+            "commit": commit or _git_commit(),
+            "command": " ".join(["python -m benchmarks.decode", *sys.argv[1:]]),
+        }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(record, indent=1) + "\n")
+    click.echo(f"{record['model']}: {statistics.median(speeds):.1f} tok/s ({min(speeds):.1f} to {max(speeds):.1f})")
+
+
+def _git_commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    return found.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
