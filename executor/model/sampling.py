@@ -39,13 +39,18 @@ class Sampler:
         self.seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
 
+    @property
+    def is_greedy(self) -> bool:
+        """Always the largest logit: nothing is drawn, so the choice can be made where the logits are."""
+        return self.temperature == 0
+
     def sample(self, logits: NDArray[np.float32]) -> int:
         """The next id. logits: f32[vocab]; -inf forbids a token. ModelError for NaN, +inf, or nothing that is allowed."""
         _check("logits", logits.ndim == 1 and logits.size > 0, list(logits.shape), "one dimension, at least one value")
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise ModelError(f"the logits cannot be sampled: token {best} has {logits[best]}, and the largest must be finite")
-        if self.temperature == 0:
+        if self.is_greedy:
             return best
         ids, values = self._candidates(logits)
         chances = _softmax(values, self.temperature)
