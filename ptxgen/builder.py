@@ -26,7 +26,7 @@ class KernelBuilder(Cooperation):
         self, name: str, signature: Signature, launch: Launch, target: Target = DEFAULT, summary: str = ""
     ) -> None:  # fmt: skip
         parameters = tuple(
-            Parameter(key, U64, f"{arg}, {arg.direction}") if isinstance(arg, Array) else Parameter(key, arg.dtype)
+            Parameter(key, U64, f"{arg}, {arg.direction}", arg.align) if isinstance(arg, Array) else Parameter(key, arg.dtype)
             for key, arg in signature.items()
         )
         super().__init__(Function(name, parameters, max_threads=launch.block, summary=summary), launch.threads, target)
@@ -46,7 +46,7 @@ class KernelBuilder(Cooperation):
             return value
         if argument.nbytes >= LARGEST_ARRAY:
             raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
-        base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
+        base = self._once(f"global {name}", "cvta_to", [value], {"space": "global"}, U64)
         return GlobalArray(self, name, base, argument.dtype, argument.shape)
 
 
@@ -85,4 +85,6 @@ def build(kernel: KernelType, target: Target = DEFAULT) -> Function:
     summary = (type(kernel).__doc__ or "").strip().splitlines()
     k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "")
     kernel.emit(k)
-    return k.finish()
+    function = k.finish()
+    function.kernel = str(kernel)
+    return function

@@ -207,7 +207,7 @@ class Core:
 
     def new_label(self, purpose: str) -> str:
         self._labels += 1
-        return f"{purpose}_{self._labels}"
+        return f"${purpose}_{self._labels}"  # the $ keeps it apart from every other name
 
     def place(self, label: str) -> None:
         self.body.append(Label(label))

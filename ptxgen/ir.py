@@ -14,11 +14,13 @@ from ptxgen.types import DType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An entry parameter. A pointer has type u64 and says what it points at, so that the text is documented."""
+    """An entry parameter. A pointer has type u64, the alignment in bytes of what it points at (0 for a plain number), and a note
+    that says what that is, so that the text is documented."""
 
     name: str
     type: DType
     note: str = ""
+    align: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ Line = Op | Label | Remark
 
 @dataclass
 class Function:
-    """One entry point."""
+    """One entry point. `summary` and `kernel` (the type with its shape) are comments of the text."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -88,6 +90,7 @@ class Function:
     body: list[Line] = field(default_factory=list)
     max_threads: tuple[int, int, int] = (1, 1, 1)
     summary: str = ""
+    kernel: str = ""
 
     @property
     def shared_bytes(self) -> int:
