@@ -1,0 +1,1 @@
+"""The subcommands of `ptxrun`, a file each."""

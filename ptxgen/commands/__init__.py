@@ -1,0 +1,1 @@
+"""The subcommands of `ptxgen`, a file each, and what both commands share (front.py)."""

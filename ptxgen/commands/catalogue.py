@@ -1,0 +1,185 @@
+"""`ptxgen list`, `ptxgen emit` and `ptxgen check`: the catalogue as a table, as PTX, and as what the assembler says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ptxgen.commands import front
+from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.files import replacing
+from ptxgen.target import ALL, DEFAULT, Target
+
+if TYPE_CHECKING:
+    from ptxgen.kernels.kernel_type import KernelType
+    from ptxgen.kernels.registry import Entry
+
+target_names = f"{', '.join(map(str, ALL))}, sm_90a, ..."
+
+
+@click.command("list")
+@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+def list_command(as_json: bool) -> None:
+    """List every kernel of the catalogue with the parameters that its shape takes.
+
+    \b
+    Example:
+      ptxgen list
+    """
+    from ptxgen.kernels.registry import entries
+
+    known = entries()
+    if as_json:
+        front.print_json([_listed(entry) for entry in known.values()])
+        return
+    rows = [(name, str(entry.type.family), _shape(entry), entry.summary) for name, entry in known.items()]
+    front.print_table(("kernel", "family", "parameters", "what it computes"), rows, bold="kernel")
+
+
+@click.command("emit")
+@click.argument("name")
+@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.")
+@click.option("target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {target_names}")
+@click.option("--lines", is_flag=True, help="Name the Python line of every instruction (.loc), for debuggers and sanitisers.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write FILE, and what a launch needs to FILE's name in .json."
+)
+def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: bool, output: Path | None) -> None:
+    """Write the PTX of one kernel to stdout or to a file. No GPU is needed.
+
+    \b
+    Example:
+      ptxgen emit q4k_gemv --set k=4096 --set n=4096 --target sm_90 -o gemv.ptx
+    writes gemv.ptx, and gemv.json with entry, parameters, grid, block and shared memory.
+    """
+    from ptxgen.commands.shapes import parse_shape
+    from ptxgen.kernels.registry import find
+    from ptxgen.module import emit
+
+    target = Target.parse(target_name)
+    entry = find(name)
+    if output is not None and output.suffix == ".json":
+        raise ArgumentError(f"{output} would hold both the PTX and what a launch needs; name it .ptx")
+    emitted = emit(entry.make(**parse_shape(entry, settings)), target, lines=lines)
+    if output is None:
+        click.echo(emitted.text, nl=False)
+        return
+    with replacing(output) as stream:
+        stream.write(emitted.text.encode("ascii"))
+    with replacing(output.with_suffix(".json")) as stream:
+        stream.write((json.dumps(emitted.manifest(), indent=2) + "\n").encode())
+
+
+@click.command("check")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.")
+@click.option(
+    "target_names",
+    "--target",
+    multiple=True,
+    default=(str(DEFAULT),),
+    show_default=True,
+    help=f"GPU target, or `all`; may be given again. Targets: {target_names}",
+)
+@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+@click.pass_context
+def check_command(
+    ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], target_names: tuple[str, ...], as_json: bool
+) -> None:
+    """Verify and assemble kernels (all, or the named ones) and report the registers, spills and shared memory they take.
+
+    Exit code 1 if one of them fails. No GPU is needed.
+
+    \b
+    Examples:
+      ptxgen check --target all
+      ptxgen check q4k_gemv --set k=4096 --set n=4096 --target sm_90
+    """
+    from ptxgen.kernels.registry import entries, find
+
+    targets = list(
+        dict.fromkeys(target for name in target_names for target in (ALL if name == "all" else (Target.parse(name),)))
+    )
+    chosen = [find(name) for name in names] or list(entries().values())
+    kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings)]
+    results = list(_checked(kernels, targets))
+    failures = [result for result in results if result.error]
+    if as_json:
+        front.print_json([asdict(result) for result in results])
+    elif results:
+        columns = ("kernel", "target", "registers", "spilled B", "stack B", "shared B", "")
+        rows = [_row(result) for result in results]
+        front.print_table(columns, rows, numeric=columns[2:6], bold="registers")
+        for failure in failures:
+            click.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
+    if failures:
+        ctx.exit(front.FAILED)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One kernel on one target. Sizes in bytes; spilled counts stores and loads; error is None if all is well."""
+
+    kernel: str
+    target: str
+    registers: int = 0
+    spilled_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    error: str | None = None
+
+
+def _kernels(entry: Entry, settings: tuple[str, ...]) -> Iterator[KernelType]:
+    from ptxgen.commands.shapes import parse_shape
+
+    if settings:
+        yield entry.make(**parse_shape(entry, settings))
+    else:
+        yield from entry.cases()
+
+
+def _checked(kernels: Sequence[KernelType], targets: Sequence[Target]) -> Iterator[CheckResult]:
+    with front.progress() as report:
+        total = len(kernels) * len(targets)
+        for done, (kernel, target) in enumerate((kernel, target) for kernel in kernels for target in targets):
+            report("check", done, total)
+            yield _check(kernel, target)
+
+
+def _check(kernel: KernelType, target: Target) -> CheckResult:
+    from ptxgen.assemble import assemble
+    from ptxgen.module import emit
+
+    try:
+        assembled = assemble(emit(kernel, target).text, target)
+    except PtxGenError as error:
+        return CheckResult(str(kernel), str(target), error=str(error))
+    spilled = assembled.spill_stores + assembled.spill_loads
+    return CheckResult(str(kernel), str(target), assembled.registers, spilled, assembled.stack, assembled.shared)
+
+
+def _row(result: CheckResult) -> tuple[str, ...]:
+    figures = (result.registers, result.spilled_bytes, result.stack_bytes, result.shared_bytes)
+    shown = ("-",) * len(figures) if result.error else map(str, figures)
+    return (result.kernel, result.target, *shown, "failed" if result.error else "ok")
+
+
+def _shape(entry: Entry) -> str:
+    return ", ".join(name if default is MISSING else f"{name}={default}" for name, default in entry.parameters.items())
+
+
+def _listed(entry: Entry) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "required": default is MISSING} | ({} if default is MISSING else {"default": _plain(default)})
+        for name, default in entry.parameters.items()
+    ]
+    return {"name": entry.name, "family": entry.type.family, "parameters": parameters, "summary": entry.summary}
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,0 +1,123 @@
+"""What `ptxgen` and `ptxrun` share: how errors become exit codes, how tables, JSON and progress are printed. No subcommand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ptxgen import __version__
+from ptxgen.errors import PtxGenError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FAILED: Final = 1
+"""Exit code when the command ran and what it looked at is wrong: a check that failed, a sanitiser's finding."""
+BAD_INPUT: Final = 2
+"""Exit code for what the user gave: options, files, devices. click's usage errors have it too."""
+INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141
+"""What a shell reports for a program that SIGPIPE ended; Python ignores that signal."""
+
+WIDTH: Final = 100  # columns of a table that no terminal limits
+
+Report = Callable[[str, int, int], None]
+"""Takes a stage's name, how much of it is done, and its total."""
+
+
+class Front(click.Group):
+    """A group of subcommands that ends with one clear line and the right exit code.
+
+    The package's errors are the user's to mend: one line, exit code 2. Any other exception is a bug and keeps its traceback.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # so that a closed pipe is noticed here, and not by the interpreter on its way out
+            return result
+        except PtxGenError as error:
+            click.echo(f"{ctx.find_root().info_name}: {error}", err=True)
+            ctx.exit(BAD_INPUT)
+        except KeyboardInterrupt:
+            click.echo(err=True)
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(CLOSED_PIPE)
+
+
+def front(name: str, help: str) -> Front:
+    """An empty command of this name with --version and --verbose."""
+
+    def started(verbose: bool) -> None:
+        logging.basicConfig(
+            level=logging.INFO if verbose else logging.WARNING, format=f"{name}: %(message)s", stream=sys.stderr, force=True
+        )
+
+    group = Front(
+        name=name,
+        help=help,
+        callback=started,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
+        params=[click.Option(["-v", "--verbose"], is_flag=True, help="Say on stderr what is being done.")],
+    )
+    return click.version_option(__version__, prog_name=name)(group)
+
+
+def print_json(facts: Any) -> None:
+    """Facts as JSON on stdout, in the order in which they were given."""
+    click.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[str] = (), bold: str = "") -> None:
+    """A table on stdout; the columns named in `numeric` stand to the right, the one in `bold` is the one that matters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in numeric else "left",
+            style="bold" if column == bold else None,
+            overflow="fold",
+            no_wrap=column in numeric or column == columns[0],
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: a shape such as [4096] is not rich's markup
+    _console().print(table)
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A bar for each stage on stderr, gone when the block ends; nothing at all where stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    stages: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage)
+            bars.update(stages[stage], completed=done, total=total)
+
+        yield report
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)

@@ -1,0 +1,183 @@
+"""`ptxgen run`: launches an entry of a PTX file on the CPU emulator, with arguments from the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ptxgen.commands import front
+from ptxgen.errors import ArgumentError, ParseError
+from ptxgen.files import replacing
+
+if TYPE_CHECKING:
+    from ptxgen.commands.arguments import Given
+    from ptxgen.emulator.sanitizer import Finding
+
+HEAD: Final = 8  # elements of an array that are shown
+
+
+def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """`4`, `4,2` or `4,2,1`."""
+    if not re.fullmatch(r"[0-9]+(,[0-9]+){0,2}", value):
+        raise click.BadParameter(f"{value!r} is not one to three whole numbers with commas between them, such as 4 or 4,2")
+    return tuple(map(int, value.split(",")))
+
+
+@click.command("run")
+@click.argument("path", metavar="FILE.ptx", type=click.Path(path_type=Path))
+@click.option("--entry", help="The kernel to launch; needed if the file has several.")
+@click.option("--grid", metavar="X[,Y[,Z]]", callback=_dimensions, default="1", show_default=True, help="Blocks.")
+@click.option("--block", metavar="X[,Y[,Z]]", callback=_dimensions, default="1", show_default=True, help="Threads of a block.")
+@click.option("words", "--arg", multiple=True, metavar="ARG", help="An argument, in the order of the entry's parameters.")
+@click.option("--shared", type=click.IntRange(min=0), default=0, show_default=True, help="Dynamic shared memory in bytes.")
+@click.option(
+    "--sanitize/--no-sanitize", default=True, show_default=True, help="Look for wrong accesses, races, stuck barriers."
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Run warps and blocks in an order shuffled by this seed.")
+@click.option(
+    "saves", "--save", multiple=True, metavar="ARG=FILE.npy", help="Save an array afterwards, by index from 0 or name."
+)
+@click.option("as_json", "--json", is_flag=True, help="The findings and the arrays' first elements as JSON.")
+@click.pass_context
+def run_command(
+    ctx: click.Context,
+    path: Path,
+    entry: str | None,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    words: tuple[str, ...],
+    shared: int,
+    sanitize: bool,
+    seed: int | None,
+    saves: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
+
+    Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any.
+
+    \b
+    Example:
+      ptxgen run add.ptx --grid 4 --block 256 --arg f32[1000]=out \\
+          --arg f32[1000]=random:1 --arg f32[1000]=ones --arg u32:1000 --save 0=sum.npy
+
+    An ARG is one of these (quote it in shells that expand brackets):
+
+    \b
+      u32:100                a scalar: TYPE:VALUE
+      f32[1024]=zeros        an array: TYPE[SHAPE]=SOURCE, written in place
+      f32[4,1024]=ones       more dimensions
+      u32[64]=arange         0, 1, 2, ...
+      f32[1024]=random:7     floats: normal, mean 0; integers: any value; seed 7
+      f32[4]=1,2.5,3,4       these numbers; one number fills the array
+      f32[1024]=@x.npy       from a file of this type and size
+      @x.npy                 from a file, with its type and shape
+      f32[1024]=out          memory that nothing wrote yet: reading it is a finding
+    """
+    from ptxgen.commands.arguments import parse_argument
+    from ptxgen.emulator import run, uninitialised
+
+    text = _text(path)
+    chosen, names = _parameters(path, text, entry)
+    given = [parse_argument(word) for word in words]
+    saved = [_save(word, given, names) for word in saves]
+    arguments = [argument.value if argument.written else uninitialised(argument.value) for argument in given]
+    start = time.perf_counter()
+    findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed)
+    seconds = time.perf_counter() - start
+    for index, file in saved:
+        _write(file, given[index])
+    if as_json:
+        front.print_json(_facts(chosen, seconds, findings, given, names))
+    elif findings:
+        click.echo("\n".join(map(str, findings)))
+    else:
+        front.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
+    if findings:
+        ctx.exit(front.FAILED)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path}: not PTX: byte {error.start} is not ASCII") from error
+
+
+def _parameters(path: Path, text: str, entry: str | None) -> tuple[str, list[str]]:
+    """The entry to launch and the names of its parameters."""
+    from ptxgen.emulator.parse import parse
+
+    try:
+        program = parse(text)
+    except ParseError as error:
+        raise ArgumentError(f"{path}: {error}") from error
+    listed = ", ".join(program.entries) or "none"
+    if entry is None:
+        if len(program.entries) != 1:
+            raise ArgumentError(f"{path}: name the kernel with --entry; the file has {listed}")
+        entry = program.entries[0]
+    if entry not in program.entries:
+        raise ArgumentError(f"{path}: there is no entry {entry!r}; the file has {listed}")
+    return entry, [parameter.name for parameter in program.functions[entry].parameters]
+
+
+def _save(word: str, given: Sequence[Given], names: Sequence[str]) -> tuple[int, Path]:
+    """The index of the array to save, and the file."""
+    which, equals, file = word.partition("=")
+    known = list(names[: len(given)])
+    index = known.index(which) if which in known else int(which) if which.isascii() and which.isdigit() else -1
+    if not (equals and file):
+        raise ArgumentError(f"--save {word} is not of the form ARG=FILE.npy")
+    if not 0 <= index < len(given):
+        raise ArgumentError(f"--save {word}: no argument {which!r}; there are 0 to {len(given) - 1}, or {', '.join(known)}")
+    if not getattr(given[index].value, "ndim", 0):
+        raise ArgumentError(f"--save {word}: argument {which} is a scalar, {given[index].word}")
+    return index, Path(file)
+
+
+def _write(path: Path, argument: Given) -> None:
+    import numpy as np
+
+    with replacing(path) as stream:
+        np.save(stream, argument.value, allow_pickle=False)
+
+
+def _rows(given: Sequence[Given], names: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    return [
+        (str(index), name, argument.word, " ".join(f"{value:.7g}" for value in _head(argument)))
+        for index, (argument, name) in enumerate(zip(given, names, strict=True))
+    ]
+
+
+def _facts(
+    entry: str, seconds: float, findings: Sequence[Finding], given: Sequence[Given], names: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "seconds": seconds,
+        "findings": [{"kind": str(finding.kind), "ptx_line": finding.ptx_line, "text": str(finding)} for finding in findings],
+        "arguments": [
+            {
+                "name": name,
+                "dtype": str(argument.value.dtype),
+                "shape": list(argument.value.shape),
+                "head": [value if math.isfinite(value) else str(value) for value in _head(argument)],
+            }
+            for argument, name in zip(given, names, strict=True)
+        ],
+    }
+
+
+def _head(argument: Given) -> list[float]:
+    """The first elements in memory; JSON has no word for infinities and NaN, so callers take care of those."""
+    values: list[float] = argument.value.ravel()[:HEAD].tolist()
+    return values
