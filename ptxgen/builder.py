@@ -46,7 +46,7 @@ class KernelBuilder(Cooperation):
             return value
         if argument.nbytes >= LARGEST_ARRAY:
             raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
-        base = self._once(f"global {name}", "cvta_to", [value], {"space": "global"}, U64)
+        base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
         return GlobalArray(self, name, base, argument.dtype, argument.shape)
 
 

@@ -32,7 +32,10 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     @property
     def warp(self) -> Value:
-        """The warp in its block, for one-dimensional blocks."""
+        """The warp in its block, which must be one-dimensional."""
+        block = self._function.max_threads
+        if block[1:] != (1, 1):
+            raise AuthorError(f"k.warp needs a one-dimensional block, this one is {block}", self.where())
         return self._once("warp", "shr", [self.special("%tid.x"), WARP.bit_length() - 1], {}, U32)
 
     def barrier(self) -> None:

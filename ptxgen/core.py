@@ -4,18 +4,23 @@ control flow and cooperation are layers on top (memory.py, flow.py, cooperation.
 from __future__ import annotations
 
 import linecache
+import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ptxgen import resolve as resolving
 from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.ir import Function, Label, Line, Op, Remark
 from ptxgen.isa import table
 from ptxgen.isa.operands import AnyOperand, Register, Special, Symbol, Vector
-from ptxgen.resolve import Fit, Source, resolve
+from ptxgen.resolve import Fit, resolve
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
 from ptxgen.value import Value
+
+Source = Value | float | AnyOperand | Sequence[Value]
+"""What an author may give as an operand: a register, a number, an address, several registers for a vector."""
 
 # Frames of these modules are the builder's own; the first one outside is the author's.
 _OWN = frozenset(
@@ -45,7 +50,9 @@ class Core:
 
     # Instructions
 
-    def __getattr__(self, name: str) -> Callable[..., Value]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The instruction called `name` as a method (`and_`, `or_`, `not_` for those that are Python keywords). It returns the
+        destination, a tuple of Values where the instruction has several, None where it has none."""
         if name.startswith("_"):
             raise AttributeError(name)
         row_name = name.rstrip("_")
@@ -53,19 +60,26 @@ class Core:
             table.named(row_name)
         except UnknownInstruction as error:
             raise UnknownInstruction(error.message, self.where(), error.hint) from None
-        return lambda *operands, **modifiers: self.op(row_name, *operands, **modifiers)
 
-    def op(
-        self, name: str, *operands: Value | float | AnyOperand, result: DType | None = None, **modifiers: str
-    ) -> Value:  # fmt: skip
-        """Write an instruction and return its destination. `result` is the destination's type where the operands do not settle
-        it. Raises TypeMismatch, UnknownInstruction, UnavailableInstruction with the author's line."""
-        return self.write(name, operands, modifiers, result=result)[0]
+        def instruction(*operands: Source, result: DType | None = None, **modifiers: str) -> Any:
+            values = self.write(row_name, operands, modifiers, result=result)
+            return values if len(values) > 1 else values[0] if values else None
+
+        return instruction
+
+    def op(self, name: str, *operands: Source, result: DType | None = None, **modifiers: str) -> Value:
+        """Write an instruction and return its destination (the first, if it has several). `result` is the destination's type
+        where the operands do not settle it. Raises TypeMismatch, UnknownInstruction, UnavailableInstruction with the author's
+        line."""
+        values = self.write(name, operands, modifiers, result=result)
+        if not values:
+            raise AuthorError(f"{name} has no result", self.where(), f"call k.{name}(...) as a statement")
+        return values[0]
 
     def write(
         self,
         name: str,
-        operands: Sequence[Value | float | AnyOperand],
+        operands: Sequence[Source],
         modifiers: Mapping[str, str] | None = None,
         *,
         result: DType | None = None,
@@ -74,8 +88,9 @@ class Core:
         guard_negated: bool = False,
         prologue: bool = False,
     ) -> tuple[Value, ...]:
-        """Write an instruction; returns its destinations, the registers of a vector one by one. `into` is an existing
-        register to write, `guard` a predicate under which the instruction runs; `prologue` puts it at the entry."""
+        """Write an instruction; returns its destinations, the registers of a vector one by one. A tuple of Values among the
+        operands is a vector. `into` is an existing register to write, `guard` a predicate under which the instruction runs;
+        `prologue` puts it at the entry."""
         fit = self._resolve(name, operands, modifiers or {}, into.type if into is not None else result)
         self._check_available(fit)
         values: list[Value] = []
@@ -92,18 +107,20 @@ class Core:
         (self._prologue if prologue else self.body).append(line)
         return tuple(values)
 
-    def _resolve(self, name: str, operands: Sequence[Any], modifiers: Mapping[str, str], result: DType | None) -> Fit:
-        sources: list[Source] = []
-        for operand in operands:
-            if isinstance(operand, Value):
-                if operand.k is not self:
-                    raise AuthorError(f"{operand} belongs to another kernel", self.where())
-                sources.append(operand.register)
-            elif isinstance(operand, bool) or not isinstance(operand, int | float | AnyOperand):
-                raise TypeMismatch(f"{name} takes registers and numbers, got {operand!r}", self.where())
-            else:
-                sources.append(operand)
+    def _resolve(self, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], result: DType | None) -> Fit:
+        sources = [self._source(name, operand) for operand in operands]
         return resolve(name, table.named(name), sources, modifiers, result, self.where)
+
+    def _source(self, name: str, operand: Source) -> resolving.Source:
+        if isinstance(operand, Value):
+            if operand.k is not self:
+                raise AuthorError(f"{operand} belongs to another kernel", self.where())
+            return operand.register
+        if isinstance(operand, tuple | list) and operand and all(isinstance(one, Value) for one in operand):
+            return Vector(tuple(one.register for one in operand))
+        if isinstance(operand, bool) or not isinstance(operand, int | float | AnyOperand):
+            raise TypeMismatch(f"{name} takes registers and numbers, got {operand!r}", self.where())
+        return operand
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)
@@ -132,7 +149,7 @@ class Core:
             raise TypeMismatch(
                 f"cannot assign {value.type} to {variable.type}", self.where(), f"convert with k.{variable.type}(...)"
             )
-        return self.write("mov", [value], into=variable)[0]
+        return self.write("mov", [value], _plain_bits(variable.type), into=variable)[0]
 
     def special(self, name: str) -> Value:
         """A special register (PTX ISA 10), e.g. %smid, read once at the entry."""
@@ -142,9 +159,7 @@ class Core:
         """The 32-bit shared-window address of a shared array."""
         return self._once(name, "mov", [Symbol(name)], {"type": "u32"}, U32)
 
-    def _once(
-        self, key: str, name: str, operands: Sequence[Value | float | AnyOperand], modifiers: Mapping[str, str], type: DType
-    ) -> Value:
+    def _once(self, key: str, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], type: DType) -> Value:
         """A value computed at the entry, from where it reaches every use."""
         if key not in self._known:
             self._known[key] = self.write(name, operands, modifiers, result=type, prologue=True)[0]
@@ -155,6 +170,12 @@ class Core:
     def convert(self, value: Value | float, type: DType) -> Value:
         """The number as another type: a constant goes into a register, a register is converted (to integers toward zero)."""
         if not isinstance(value, Value):
+            if type in (F16, BF16):  # no constants of these types in PTX
+                try:
+                    bits = _half_bits(value, type)
+                except OverflowError:
+                    raise TypeMismatch(f"the constant {value} does not fit {type}", self.where()) from None
+                return self.write("mov", [bits], {"type": "b16"}, result=type)[0]
             return self.variable(value, type)
         return value if value.type == type else self.op("cvt", value, result=type)
 
@@ -164,10 +185,10 @@ class Core:
     def f64(self, value: Value | float) -> Value:
         return self.convert(value, F64)
 
-    def f16(self, value: Value) -> Value:
+    def f16(self, value: Value | float) -> Value:
         return self.convert(value, F16)
 
-    def bf16(self, value: Value) -> Value:
+    def bf16(self, value: Value | float) -> Value:
         return self.convert(value, BF16)
 
     def u32(self, value: Value | int) -> Value:
@@ -190,7 +211,7 @@ class Core:
 
     def select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
         """a where the predicate holds, else b."""
-        return self.op("selp", a, b, condition)
+        return self.write("selp", [a, b, condition], _plain_bits(a.type if isinstance(a, Value) else None))[0]
 
     def compare(self, relation: str, a: Value | float, b: Value | float) -> Value:
         """A predicate: lt, le, gt, ge, eq, ne. On floats false if either is NaN, save that `ne` is then true, as in Python."""
@@ -228,3 +249,16 @@ class Core:
         self.write("ret", [])
         self._function.body = [*self._prologue, *self.body]
         return self._function
+
+
+def _plain_bits(type: DType | None) -> dict[str, str]:
+    """mov and selp have no form for the short and packed floats: their bits are moved (PTX ISA 9.7.9.3)."""
+    return {"type": f"b{type.bits}"} if type is not None and type.is_float and type not in (F32, F64) else {}
+
+
+def _half_bits(value: float, type: DType) -> int:
+    """The bits of a Python number rounded to nearest even as f16 or bf16. Raises OverflowError."""
+    if type == F16:
+        return int.from_bytes(struct.pack("<e", value), "little")
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

@@ -88,7 +88,7 @@ class ControlFlow(Core):
         last = self.body[-1] if self.body else None
         if not isinstance(last, Label) or "endif" not in last.name:
             raise AuthorError("k.otherwise must follow the body of a k.when directly", self.where())
-        end = self.new_label("endif")
+        end = self.new_label("endelse")
         self.body.pop()
         self.branch(end)
         self.body.append(last)

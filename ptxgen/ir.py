@@ -14,7 +14,7 @@ from ptxgen.types import DType
 
 @dataclass(frozen=True)
 class Parameter:
-    """An entry parameter. A pointer has type u64, the alignment in bytes of what it points at (0 for a plain number), and a note
+    """An entry parameter. A pointer has type u64, the alignment in bytes of what it points at (0 for a plain number) and a note
     that says what that is, so that the text is documented."""
 
     name: str

@@ -105,19 +105,26 @@ def _linear(k: Core, name: str, shape: tuple[int, ...], index: Index | tuple[Ind
 class MemoryAccess(Core):
     """The loads and stores of KernelBuilder."""
 
-    def load(self, element: Element, dtype: DType | None = None, **hints: str) -> Value:
+    def load(self, element: Element, dtype: DType | None = None, *, nc: bool = False, **hints: str) -> Value:
         """Load the element, seen as `dtype` if given (its address must suit it). u8 and u16 arrive as u32, s8 and s16 as s32.
-        `hints` are the cache modifiers of the row."""
-        return self._load(element, dtype, hints)[0]
+        `nc` goes through the read-only path: nobody may write the memory while the kernel runs. `hints` are the cache
+        modifiers of the row."""
+        return self._load(element, dtype, nc, hints)[0]
 
-    def load_vector(self, element: Element, count: int, dtype: DType | None = None, **hints: str) -> tuple[Value, ...]:
+    def load_vector(
+        self, element: Element, count: int, dtype: DType | None = None, *, nc: bool = False, **hints: str
+    ) -> tuple[Value, ...]:
         """Load `count` (2 or 4) consecutive elements in one instruction, whose address must be a multiple of its size."""
-        return self._load(element, dtype, {**hints, "vec": f"v{count}"})
+        return self._load(element, dtype, nc, {**hints, "vec": f"v{count}"})
 
-    def _load(self, element: Element, dtype: DType | None, hints: Mapping[str, str]) -> tuple[Value, ...]:
+    def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
         type = dtype or element.dtype
-        modifiers = {"space": element.space, "type": _memory_type(type).name, **hints}
-        return self.write("ld", [element.address], modifiers, result=_register_type(type))
+        modifiers = {"type": _memory_type(type).name, **hints}
+        if not nc:
+            modifiers["space"] = element.space
+        elif element.space != "global":
+            raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
+        return self.write("ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type))
 
     def store(self, element: Element, value: Value | float | Sequence[Value], **hints: str) -> None:
         """Store a value of the element's type; u32 (s32) goes into u8 and u16 (s8 and s16) by its low bits. A sequence of 2 or

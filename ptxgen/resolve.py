@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from ptxgen.errors import Location, TypeMismatch
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
@@ -11,6 +12,7 @@ from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import BY_NAME, PRED, DType, Kind
 
 Source = AnyOperand | int | float
+LARGEST_F32 = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,17 @@ def resolve(
     result: DType | None,
     where: Callable[[], Location],
 ) -> Fit:
-    """The first row that takes these sources under these modifiers; TypeMismatch if none does. `result` is the type the
-    author wants for the destination, where the sources do not settle it."""
-    reasons = []
-    for row in rows:
-        outcome = _fit(row, sources, modifiers, result)
-        if isinstance(outcome, Fit):
-            return outcome
-        reasons.append((len(outcome), row, outcome))
+    """The first row that takes these sources under these modifiers, those for older GPUs and PTX first; a row that names the
+    sources' own type comes before one that moves their bits. TypeMismatch if none does. `result` is the type the author
+    wants for the destination, where the sources do not settle it."""
+    rows = sorted(rows, key=lambda row: (row.sm, row.ptx))
+    for as_bits in (False, True):
+        reasons = []
+        for row in rows:
+            outcome = _fit(row, sources, modifiers, result, as_bits)
+            if isinstance(outcome, Fit):
+                return outcome
+            reasons.append((len(outcome), row, outcome))
     types = [str(s.type) if isinstance(s, Register | Special) else None for s in sources]
     known = sorted({t for t in types if t})
     if len(known) > 1 and all(len(_groups(row)) == 1 for row in rows):
@@ -57,7 +62,9 @@ def _groups(row: Instruction) -> set[str]:
     return {place.spec.rstrip("+*") for place in row.sources if place.spec not in ("addr", "label", "symbol", "imm")}
 
 
-def _fit(row: Instruction, sources: Sequence[Source], given: Mapping[str, str], result: DType | None) -> Fit | list[str]:
+def _fit(
+    row: Instruction, sources: Sequence[Source], given: Mapping[str, str], result: DType | None, as_bits: bool
+) -> Fit | list[str]:
     slots = {slot.name: slot for slot in row.modifiers}
     for name, value in given.items():
         if name not in slots:
@@ -71,10 +78,10 @@ def _fit(row: Instruction, sources: Sequence[Source], given: Mapping[str, str], 
     bound = dict(zip((place.name for place in row.sources), sources, strict=False))
 
     for place in row.sources:
-        _infer(row, place, _type_of(bound.get(place.name)), modifiers)
+        _infer(row, place, _type_of(bound.get(place.name)), modifiers, as_bits)
     for place in row.destinations:
         if not place.name.startswith("dp"):
-            _infer(row, place, result, modifiers)
+            _infer(row, place, result, modifiers, as_bits)
     missing = [s.name for s in row.modifiers if not s.optional and s.name not in modifiers]
     if missing:
         return [f"needs {name}=, one of {', '.join(slots[name].values)}" for name in missing]
@@ -99,7 +106,7 @@ def _fit(row: Instruction, sources: Sequence[Source], given: Mapping[str, str], 
         type = _destination_type(row, place, modifiers, typed, result)
         destinations[place.name] = (type, row.vector_length(place, modifiers))
     probe: dict[str, AnyOperand] = {name: _stand_in(type, length) for name, (type, length) in destinations.items()}
-    problems = row.problems(modifiers, {**probe, **typed}, strict=True)
+    problems = row.problems(modifiers, {**probe, **typed}, strict=True) or _mixed(row, typed)
     return problems or Fit(row, modifiers, typed, destinations)
 
 
@@ -116,7 +123,20 @@ def _type_of(source: Source | None) -> DType | None:
     return None
 
 
-def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str]) -> None:
+def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
+    """A `.b` form takes registers of any type, but the DSL does not let `u32 & s32` through: only plain bits mix."""
+    seen: dict[str, tuple[str, DType]] = {}
+    for place in row.sources:
+        type = _type_of(typed.get(place.name))
+        if type is None or type.kind is Kind.BITS or not place.spec.startswith("{"):
+            continue
+        name, first = seen.setdefault(place.spec, (place.name, type))
+        if type != first:
+            return [f"operands {name} and {place.name} must be of one type, got {first} and {type}"]
+    return []
+
+
+def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
     """Settle the modifier that names this operand's type, if there is one and nobody said."""
     spec = place.spec.rstrip("+*")
     if type is None or not spec.startswith("{") or spec[1:-1] in modifiers:
@@ -125,7 +145,7 @@ def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict
     bits = f"b{type.bits}"
     if type.name in values:
         modifiers[spec[1:-1]] = type.name
-    elif bits in values and not type.is_float:
+    elif as_bits and bits in values and not type.is_float:
         modifiers[spec[1:-1]] = bits
 
 
@@ -137,8 +157,8 @@ def _constant_type(
     if place.spec.startswith("="):
         like = _type_of(bound.get(place.spec[1:]))
         return like or result
-    for other in row.sources:  # the like operand's own type, which may be more than the b32 that the opcode spells
-        if other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
+    for other in row.sources:  # the like operand's own type, which may say more than the b32 that the opcode spells
+        if place.spec.startswith("{") and other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
             return type
     allowed = row.spec_types(place, modifiers)
     return allowed[0] if allowed else None
@@ -150,7 +170,10 @@ def _constant_problem(place: Operand, value: float, type: DType | None) -> str:
     if type == PRED:
         return f"operand {place.name} must be a predicate, got the constant {value}"
     if type.is_float:
-        return "" if type.name in ("f32", "f64") else f"PTX has no {type} constants; convert one with k.{type}(...)"
+        if type.name not in ("f32", "f64"):
+            return f"PTX has no {type} constants; convert one with k.{type}(...)"
+        fits = type.name == "f64" or not isfinite(value) or abs(value) <= LARGEST_F32
+        return "" if fits else f"the constant {value} does not fit {type}"
     if isinstance(value, float):
         return f"operand {place.name} is {type}, got the float constant {value}"
     low = -(1 << (type.bits - 1)) if type.kind is not Kind.UNSIGNED else 0
