@@ -81,7 +81,8 @@ def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec
 
 @instruction("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
              space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
-             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8", rule=_vector_fits)  # fmt: skip
+             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
+             rule=_vector_fits)  # fmt: skip
 def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
                vec: str = "") -> Any:  # fmt: skip
     """A load that other threads of the scope can synchronise with."""
@@ -147,15 +148,8 @@ def isspacep(v: Algebra, a: Value, space: str) -> Value:
     return v.is_space(state_space(space), a)
 
 
-@instruction("cvta.{space}.{type}", space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}", a="{type}",
-             needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
-def cvta(v: Algebra, a: Value, space: str, type: str) -> Value:
-    """The generic address of an address in a state space (of a variable, too)."""
-    return v.to_generic(state_space(space), a)
-
-
-@instruction("cvta.to.{space}.{type}", space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}", a="{type}",
-             needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
-def cvta_to(v: Algebra, a: Value, space: str, type: str) -> Value:
-    """The address in a state space of a generic address."""
-    return v.from_generic(state_space(space), a)
+@instruction("cvta.{to?}.{space}.{type}", to=("to",), space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}",
+             a="{type}", needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
+def cvta(v: Algebra, a: Value, space: str, type: str, to: str = "") -> Value:
+    """The generic address of an address in a state space (of a variable, too); with `to`, the other way round."""
+    return v.from_generic(state_space(space), a) if to else v.to_generic(state_space(space), a)

@@ -1,0 +1,89 @@
+"""Approximations of PTX ISA 9.7.3: instructions whose result the ISA bounds but does not fix. Default kernels use none."""
+
+from __future__ import annotations
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.parts import FTZ
+from ptxgen.isa.table import instruction
+from ptxgen.types import F64
+
+LARGE = 2.0**126
+
+
+def approximation(v: Algebra, function: str, a: Value, ftz: str) -> Value:
+    """`function` of f32 within its error, with the flushing of `.ftz`."""
+    d = v.approx(function, v.flush(a) if ftz else a)
+    return v.canonical(v.flush(d) if ftz else d)
+
+
+@instruction("div.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", b="f32", section="9.7.3.8")
+def div_approx(v: Algebra, a: Value, b: Value, ftz: str = "") -> Value:
+    """a / b within 2 ulp; for 2^126 < |b| the result is 0 (NaN if a is infinite)."""
+    if ftz:
+        a, b = v.flush(a), v.flush(b)
+    huge = (v.abs(b) > LARGE) & (v.abs(b) != float("inf"))
+    d = v.select(huge, a * (b * 0.0), a / b)
+    return v.canonical(v.flush(d) if ftz else d)
+
+
+@instruction("div.full.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", b="f32", section="9.7.3.8")
+def div_full(v: Algebra, a: Value, b: Value, ftz: str = "") -> Value:
+    """a / b within 2 ulp over the whole range."""
+    if ftz:
+        a, b = v.flush(a), v.flush(b)
+    d = a / b
+    return v.canonical(v.flush(d) if ftz else d)
+
+
+@instruction("rcp.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.13")
+def rcp_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """1 / a within 1 ulp."""
+    return approximation(v, "rcp", a, ftz)
+
+
+@instruction("sqrt.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.15")
+def sqrt_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """The square root within a relative error of 2^-23."""
+    return approximation(v, "sqrt", a, ftz)
+
+
+@instruction("rsqrt.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.16")
+def rsqrt_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """1 / sqrt(a) within a relative error of 2^-22.9."""
+    return approximation(v, "rsqrt", a, ftz)
+
+
+@instruction("rsqrt.approx.f64", d="f64", a="f64", name="rsqrt_approx", section="9.7.3.16")
+def rsqrt_approx_f64(v: Algebra, a: Value) -> Value:
+    """1 / sqrt(a); the GPU gives it within about 2^-21 of its value."""
+    return v.const(1.0, F64) / v.sqrt(a)
+
+
+@instruction("sin.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.18")
+def sin_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """sin(a), within 2^-20.5 for |a| <= 2 pi."""
+    return approximation(v, "sin", a, ftz)
+
+
+@instruction("cos.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.19")
+def cos_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """cos(a), within 2^-20.5 for |a| <= 2 pi."""
+    return approximation(v, "cos", a, ftz)
+
+
+@instruction("lg2.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.20")
+def lg2_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """log2(a), within 2^-22 (absolute between 0.5 and 2, relative elsewhere)."""
+    return approximation(v, "lg2", a, ftz)
+
+
+@instruction("ex2.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.21")
+def ex2_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
+    """2 ** a within 2 ulp."""
+    return approximation(v, "ex2", a, ftz)
+
+
+@instruction("tanh.approx.f32", d="f32", a="f32", ptx=(7, 0), section="9.7.3.22")
+def tanh_approx(v: Algebra, a: Value) -> Value:
+    """tanh(a) within a relative error of 2^-11."""
+    return approximation(v, "tanh", a, "")

@@ -1,0 +1,123 @@
+"""Comparison and selection: the rows of PTX ISA 9.7.6 and 9.7.7."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.parts import BITS, FTZ, INTEGERS, SIGNED, UNSIGNED, by_half, dtype
+from ptxgen.isa.table import Need, instruction
+from ptxgen.types import F32, U32
+
+EQUALITY = ("eq", "ne")
+SIGNED_ORDER = ("eq", "ne", "lt", "le", "gt", "ge")
+UNSIGNED_ORDER = (*SIGNED_ORDER, "lo", "ls", "hi", "hs")
+FLOAT_ORDER = (*SIGNED_ORDER, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
+BOOLEANS = ("and", "or", "xor")
+HALF_NEEDS: dict[str, Need] = {"type=bf16": (90, (7, 8)), "type=bf16x2": (90, (7, 8))}
+
+
+def compare(v: Algebra, cmp: str, a: Value, b: Value) -> Value:
+    """The predicate `a cmp b`; a trailing u makes it true when either is NaN (PTX ISA 9.3.1)."""
+    if cmp in ("num", "nan"):
+        nan = v.isnan(a) | v.isnan(b)
+        return nan if cmp == "nan" else ~nan
+    plain = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(cmp, cmp[:2])
+    relations = {"eq": a.__eq__, "ne": a.__ne__, "lt": a.__lt__, "le": a.__le__, "gt": a.__gt__, "ge": a.__ge__}
+    holds = relations[plain](b)
+    return holds | v.isnan(a) | v.isnan(b) if len(cmp) == 3 else holds
+
+
+def combine(bool: str, p: Value, c: Value | None) -> Value:
+    """`p bool c`, or p where there is no third operand."""
+    if c is None:
+        return p
+    return {"and": p & c, "or": p | c, "xor": p ^ c}[bool]
+
+
+def _no_ftz_on_f64(modifiers: Mapping[str, str]) -> str:
+    return "ftz is for f32" if "ftz" in modifiers and modifiers["type"] in ("f64", "bf16", "bf16x2") else ""
+
+
+@instruction("setp.{cmp}.{type}", cmp=UNSIGNED_ORDER, type=UNSIGNED, d="pred", dp="pred?", a="{type}", b="{type}",
+             section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{type}", cmp=SIGNED_ORDER, type=SIGNED, d="pred", dp="pred?", a="{type}", b="{type}",
+             section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f32", "f64"), d="pred", dp="pred?", a="{type}",
+             b="{type}", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{type}", cmp=EQUALITY, type=BITS, d="pred", dp="pred?", a="{type}", b="{type}", section="9.7.6.2")
+@instruction("setp.{cmp}.{bool}.{type}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, type=UNSIGNED, d="pred", dp="pred?", a="{type}",
+             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{type}", cmp=SIGNED_ORDER, bool=BOOLEANS, type=SIGNED, d="pred", dp="pred?", a="{type}",
+             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f32", "f64"), d="pred",
+             dp="pred?", a="{type}", b="{type}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, d="pred", dp="pred?", a="{type}",
+             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f16", "bf16"), d="pred", dp="pred?", a="{type}",
+             b="{type}", needs=HALF_NEEDS, rule=_no_ftz_on_f64, section="9.7.7.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f16", "bf16"), d="pred",
+             dp="pred?", a="{type}", b="{type}", c="pred", needs=HALF_NEEDS, rule=_no_ftz_on_f64,
+             section="9.7.7.2")  # fmt: skip
+def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
+         ftz: str = "") -> tuple[Value, Value]:  # fmt: skip
+    """Compare; the second destination gets the opposite. With a third operand both are combined with it."""
+    if ftz:
+        a, b = v.flush(a), v.flush(b)
+    holds = compare(v, cmp, a, b)
+    return combine(bool, holds, c), combine(bool, ~holds, c)
+
+
+@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f16x2", "bf16x2"), d="pred", dp="pred", a="{type}",
+             b="{type}", needs=HALF_NEEDS, rule=_no_ftz_on_f64, name="setp", section="9.7.7.2")  # fmt: skip
+def setp_packed(v: Algebra, a: Value, b: Value, cmp: str, type: str, ftz: str = "") -> tuple[Value, Value]:
+    """Compare the low halves into the first destination and the high halves into the second."""
+    if ftz:
+        a, b = by_half(v, type, v.flush, a), by_half(v, type, v.flush, b)
+    (a_low, a_high), (b_low, b_high) = v.lanes_of(a), v.lanes_of(b)
+    return compare(v, cmp, a_low, b_low), compare(v, cmp, a_high, b_high)
+
+
+SET_RESULTS = ("u32", "s32", "f32")
+
+
+@instruction("set.{cmp}.{to}.{of}", cmp=UNSIGNED_ORDER, to=SET_RESULTS, of=UNSIGNED, d="{to}", a="{of}", b="{of}",
+             section="9.7.6.1")  # fmt: skip
+@instruction("set.{cmp}.{to}.{of}", cmp=SIGNED_ORDER, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}", b="{of}",
+             section="9.7.6.1")  # fmt: skip
+@instruction("set.{cmp}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"), d="{to}", a="{of}",
+             b="{of}", section="9.7.6.1")  # fmt: skip
+@instruction("set.{cmp}.{to}.{of}", cmp=EQUALITY, to=SET_RESULTS, of=BITS, d="{to}", a="{of}", b="{of}", section="9.7.6.1")
+@instruction("set.{cmp}.{bool}.{to}.{of}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=UNSIGNED, d="{to}", a="{of}",
+             b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
+@instruction("set.{cmp}.{bool}.{to}.{of}", cmp=SIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}",
+             b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
+@instruction("set.{cmp}.{bool}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"),
+             d="{to}", a="{of}", b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
+def set_(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to: str, of: str, bool: str = "",
+         ftz: str = "") -> Value:  # fmt: skip
+    """Compare, giving all ones (1.0 for f32) or zero."""
+    if ftz:
+        a, b = v.flush(a), v.flush(b)
+    holds = combine(bool, compare(v, cmp, a, b), c)
+    if to == "f32":
+        return v.select(holds, v.const(1.0, F32), v.const(0.0, F32))
+    return v.bits(v.select(holds, v.const(0xFFFFFFFF, U32), v.const(0, U32)), dtype(to))
+
+
+@instruction("selp.{type}", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="pred",
+             section="9.7.6.3")  # fmt: skip
+def selp(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
+    """a where the predicate c holds, else b."""
+    return v.select(c, a, b)
+
+
+@instruction("slct.{type}.s32", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="s32",
+             section="9.7.6.4")  # fmt: skip
+@instruction("slct.{ftz?}.{type}.f32", ftz=FTZ, type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}",
+             c="f32", section="9.7.6.4")  # fmt: skip
+def slct(v: Algebra, a: Value, b: Value, c: Value, type: str, ftz: str = "") -> Value:
+    """a where c >= 0 (-0 is, NaN is not), else b."""
+    if ftz:
+        c = v.flush(c)
+    return v.select(c >= 0, a, b)

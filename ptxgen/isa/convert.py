@@ -1,0 +1,138 @@
+"""Conversion between number types: the rows of `cvt`, PTX ISA 9.7.9.21."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.parts import FTZ, INTEGER_ROUNDINGS, RELU, RN, ROUNDINGS, SAT, dtype, rectify, saturate
+from ptxgen.isa.table import Need, instruction
+from ptxgen.types import B32, BF16X2, F16, F16X2, F32, F64, U32, DType
+
+INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
+FLOATS = ("f16", "f32", "f64", "bf16")
+SECTION = "9.7.9.21"
+BF16_NEEDS: dict[str, Need] = {"to=bf16": (90, (7, 8)), "of=bf16": (90, (7, 8))}
+
+
+def _range(type: DType) -> tuple[int, int]:
+    return (-(1 << type.bits - 1), (1 << type.bits - 1) - 1) if type.is_signed else (0, (1 << type.bits) - 1)
+
+
+def _ftz_needs_f32(modifiers: Mapping[str, str]) -> str:
+    return "ftz needs an f32 on one side" if "ftz" in modifiers and "f32" not in (modifiers["to"], modifiers["of"]) else ""
+
+
+def _narrows(modifiers: Mapping[str, str]) -> str:
+    to, of = dtype(modifiers["to"]), dtype(modifiers["of"])
+    if to.bits >= of.bits:
+        return f"a rounding mode is for a narrower result; {of} to {to} is exact"
+    return _ftz_needs_f32(modifiers)
+
+
+def _widens(modifiers: Mapping[str, str]) -> str:
+    to, of = dtype(modifiers["to"]), dtype(modifiers["of"])
+    if to.bits <= of.bits:
+        return f"{of} to {to} needs a rounding mode"
+    return _ftz_needs_f32(modifiers)
+
+
+def _same(modifiers: Mapping[str, str]) -> str:
+    if modifiers["to"] != modifiers["of"]:
+        return f"{modifiers['of']} to {modifiers['to']} takes rn, rz, rm or rp"
+    return _ftz_needs_f32(modifiers)
+
+
+@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", section=SECTION)
+def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
+    """Integer to integer: the low bits, or the nearest value with `sat`; extended by the sign of the source."""
+    if sat:
+        (low, high), (least, most) = _range(dtype(to)), _range(dtype(of))
+        a = v.min(v.max(a, v.const(max(low, least), a.type)), v.const(min(high, most), a.type))
+    return v.convert(a, dtype(to))
+
+
+@instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", name="cvt",
+             defaults=RN, needs=BF16_NEEDS, section=SECTION)  # fmt: skip
+def cvt_from_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, sat: str = "") -> Value:
+    """Integer to float, rounded as `rnd` says."""
+    return saturate(v, _rounded(v, a, dtype(to), rnd), sat)
+
+
+@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
+             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=_ftz_needs_f32,
+             section=SECTION)  # fmt: skip
+def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+    """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
+    if ftz and of == "f32":
+        a = v.flush(a)
+    type = dtype(to)
+    d = v.convert(a if rnd == "rzi" else v.to_integral(a, rnd), type)
+    if type.bits == 64 or a.type == F64:
+        d = v.select(v.isnan(a), v.const(-(1 << type.bits - 1) if type.is_signed else 1 << type.bits - 1, type), d)
+    return d
+
+
+@instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
+             d="{to}+", a="{of}+", name="cvt", defaults=RN, rule=_narrows, section=SECTION)  # fmt: skip
+def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+    """Float to a narrower float, rounded as `rnd` says."""
+    if ftz and of == "f32":
+        a = v.flush(a)
+    d = _rounded(v, a, dtype(to), rnd)
+    return v.canonical(saturate(v, v.flush(d) if ftz and to == "f32" else d, sat))
+
+
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", name="cvt",
+             defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", name="cvt",
+             defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+def cvt_half(v: Algebra, a: Value, rnd: str, to: str, relu: str = "") -> Value:
+    """f32 to bf16 or f16; with `relu` a negative number gives 0."""
+    return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))
+
+
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"), d="{to}", a="f32", b="f32",
+             name="cvt", defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") -> Value:
+    """Two f32 to a packed pair: a to the high half, b to the low half."""
+    pair = {"f16x2": F16X2, "bf16x2": BF16X2}[to]
+    half = dtype(to.removesuffix("x2"))
+    high, low = (v.canonical(rectify(v, _rounded(v, x, half, rnd), relu)) for x in (a, b))
+    return v.join(low, high, pair)
+
+
+@instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
+             a="{of}+", name="cvt", needs=BF16_NEEDS, rule=_widens, section=SECTION)  # fmt: skip
+def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
+    """Float to a wider float, exact."""
+    if ftz and of == "f32":
+        a = v.flush(a)
+    d = v.convert(a, dtype(to))
+    d = saturate(v, v.flush(d) if ftz and to == "f32" else d, sat)
+    return v.canonical(d) if to == "f32" else d
+
+
+@instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"),
+             of=("f16", "f32", "f64"), d="{to}+", a="{of}+", name="cvt", rule=_same, section=SECTION)  # fmt: skip
+def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str = "", sat: str = "") -> Value:
+    """A float of the same type: rounded to a whole number, flushed or clamped as the modifiers say."""
+    if ftz:
+        a = v.flush(a)
+    d = v.to_integral(a, rnd) if rnd else a
+    d = saturate(v, d, sat)
+    return v.canonical(d) if a.type in (F16, F32) and rnd else d
+
+
+@instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", name="cvt", sm=80, ptx=(7, 0), section=SECTION)
+def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
+    """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero."""
+    word = v.bits(a, U32)
+    rounded = (word + 0x1000) & 0xFFFFE000
+    special = (word & 0x7F800000) == 0x7F800000
+    kept = v.select(v.isnan(a), v.const(0x7FFFFFFF, U32), word)
+    return v.bits(v.select(special, kept, rounded), B32)
+
+
+def _rounded(v: Algebra, a: Value, type: DType, rnd: str) -> Value:
+    return v.convert(a, type) if rnd == "rn" else v.rounded(rnd, lambda x: v.convert(x, type), a)

@@ -1,0 +1,77 @@
+"""Extended-precision integer arithmetic through the carry flag: the rows of PTX ISA 9.7.2."""
+
+from __future__ import annotations
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.parts import dtype
+from ptxgen.isa.table import instruction
+
+TYPES = ("u32", "s32", "u64", "s64")
+CC = ("cc",)
+
+
+def _add(v: Algebra, a: Value, b: Value, *, carry_in: bool, carry_out: bool) -> Value:
+    """a + b, plus the carry flag with `carry_in`; sets the flag with `carry_out`."""
+    unsigned = dtype(f"u{a.type.bits}")
+    left, right = v.bits(a, unsigned), v.bits(b, unsigned)
+    d = left + right
+    carried = d < left
+    if carry_in:
+        d, before = d + v.select(v.carry(), v.const(1, unsigned), v.const(0, unsigned)), d
+        carried = carried | (d < before)
+    if carry_out:
+        v.set_carry(carried)
+    return v.bits(d, a.type)
+
+
+def _subtract(v: Algebra, a: Value, b: Value, *, borrow_in: bool, borrow_out: bool) -> Value:
+    """a - b, less the flag (as a borrow) with `borrow_in`; sets the flag with `borrow_out`."""
+    unsigned = dtype(f"u{a.type.bits}")
+    left, right = v.bits(a, unsigned), v.bits(b, unsigned)
+    d = left - right
+    borrowed = left < right
+    if borrow_in:
+        flag = v.carry()
+        borrowed = borrowed | (flag & (d == 0))
+        d = d - v.select(flag, v.const(1, unsigned), v.const(0, unsigned))
+    if borrow_out:
+        v.set_carry(borrowed)
+    return v.bits(d, a.type)
+
+
+@instruction("add.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.1")
+def add_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a + b; the carry flag gets the carry."""
+    return _add(v, a, b, carry_in=False, carry_out=True)
+
+
+@instruction("addc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.2")
+def addc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
+    """d = a + b + carry flag; with `cc` the flag gets the new carry."""
+    return _add(v, a, b, carry_in=True, carry_out=bool(cc))
+
+
+@instruction("sub.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.3")
+def sub_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a - b; the carry flag gets the borrow."""
+    return _subtract(v, a, b, borrow_in=False, borrow_out=True)
+
+
+@instruction("subc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.4")
+def subc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
+    """d = a - (b + carry flag); with `cc` the flag gets the new borrow."""
+    return _subtract(v, a, b, borrow_in=True, borrow_out=bool(cc))
+
+
+@instruction("mad.{half}.cc.{type}", half=("lo", "hi"), type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
+             section="9.7.2.5")  # fmt: skip
+def mad_cc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str) -> Value:
+    """Half of a * b, plus c; the carry flag gets the carry of the addition."""
+    return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=False, carry_out=True)
+
+
+@instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
+             section="9.7.2.6")  # fmt: skip
+def madc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str, cc: str = "") -> Value:
+    """Half of a * b, plus c, plus the carry flag; with `cc` the flag gets the carry of the addition."""
+    return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=True, carry_out=bool(cc))

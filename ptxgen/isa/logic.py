@@ -1,0 +1,97 @@
+"""Logic and shifts: the rows of PTX ISA 9.7.8."""
+
+from __future__ import annotations
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.parts import BITS, INTEGERS, dtype
+from ptxgen.isa.table import instruction
+from ptxgen.types import B32, U32
+
+LOGIC = ("pred", *BITS)
+
+
+@instruction("and.{type}", type=LOGIC, d="{type}", a="{type}", b="{type}", section="9.7.8.1")
+def and_(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a & b."""
+    return a & b
+
+
+@instruction("or.{type}", type=LOGIC, d="{type}", a="{type}", b="{type}", section="9.7.8.2")
+def or_(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a | b."""
+    return a | b
+
+
+@instruction("xor.{type}", type=LOGIC, d="{type}", a="{type}", b="{type}", section="9.7.8.3")
+def xor(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a ^ b."""
+    return a ^ b
+
+
+@instruction("not.{type}", type=LOGIC, d="{type}", a="{type}", section="9.7.8.4")
+def not_(v: Algebra, a: Value, type: str) -> Value:
+    """d = ~a."""
+    return ~a
+
+
+@instruction("cnot.{type}", type=BITS, d="{type}", a="{type}", section="9.7.8.5")
+def cnot(v: Algebra, a: Value, type: str) -> Value:
+    """d = 1 where a is 0, else 0."""
+    return v.select(a == 0, v.const(1, a.type), v.const(0, a.type))
+
+
+def _lookup(v: Algebra, table: int, inputs: tuple[Value, ...]) -> Value | bool:
+    """The truth table (bit i is the result where the inputs, the first highest, spell i) as logic; a bool if constant."""
+    if not inputs:
+        return bool(table & 1)
+    half = 1 << len(inputs) - 1
+    low = _lookup(v, table & ((1 << half) - 1), inputs[1:])
+    high = _lookup(v, table >> half, inputs[1:])
+    if table & ((1 << half) - 1) == table >> half:
+        return low
+    a = inputs[0]
+    if isinstance(low, bool) and isinstance(high, bool):
+        return a if high else ~a
+    if isinstance(low, bool):
+        assert not isinstance(high, bool)
+        return ~a | high if low else a & high
+    if isinstance(high, bool):
+        return a | low if high else ~a & low
+    return (a & high) | (~a & low)
+
+
+@instruction("lop3.b32", d="b32", a="b32", b="b32", c="b32", table="imm", section="9.7.8.6")
+def lop3(v: Algebra, a: Value, b: Value, c: Value, table: int) -> Value:
+    """Any logic function of three inputs: bit i of `table` is the result where (a, b, c) spell i, a highest."""
+    d = _lookup(v, table & 0xFF, (a, b, c))
+    return v.const(0xFFFFFFFF if d else 0, B32) if isinstance(d, bool) else d
+
+
+@instruction("shf.{direction}.{mode}.b32", direction=("l", "r"), mode=("clamp", "wrap"), d="b32", a="b32", b="b32", c="u32",
+             section="9.7.8.7")  # fmt: skip
+def shf(v: Algebra, a: Value, b: Value, c: Value, direction: str, mode: str) -> Value:
+    """Shift the 64 bits {b, a} by c (up to 32, or modulo 32); the high half of a left shift, the low half of a right one."""
+    n = v.min(c, v.const(32, U32)) if mode == "clamp" else c & 31
+    rest = 32 - n
+    return (b << n) | (a >> rest) if direction == "l" else (b << rest) | (a >> n)
+
+
+@instruction("shl.{type}", type=BITS, d="{type}", a="{type}", b="u32", section="9.7.8.8")
+def shl(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a << b; a count of the width or more gives 0."""
+    return a << b
+
+
+@instruction("shr.{type}", type=(*INTEGERS, *BITS), d="{type}", a="{type}", b="u32", section="9.7.8.9")
+def shr(v: Algebra, a: Value, b: Value, type: str) -> Value:
+    """d = a >> b, filled with the sign for signed types; a count of the width or more gives all fill."""
+    return a >> b
+
+
+@instruction("bmsk.{mode}.b32", mode=("clamp", "wrap"), d="b32", a="u32", b="u32", ptx=(7, 6), section="9.7.1.22")
+def bmsk(v: Algebra, a: Value, b: Value, mode: str) -> Value:
+    """A mask of b ones that starts at bit a; both cut at 32, or taken modulo 32."""
+    if mode == "wrap":
+        a, b = a & 31, b & 31
+    one = v.const(1, dtype("u32"))
+    return v.bits(((one << b) - 1) << a, B32)
