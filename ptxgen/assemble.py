@@ -1,7 +1,7 @@
 """PTX text -> machine code (cubin), with no GPU and no driver: the only place that talks to nvJitLink.
 
-nvJitLink is reached through `cuda.bindings.nvjitlink`, which is a plain binding of a library and needs no driver. This is the one
-exception to "ptxgen never imports cuda", so the import stands inside the function. Loading a cubin is the executor's work.
+nvJitLink is reached through `cuda.bindings.nvjitlink`, which is a plain binding of a library and needs no driver. This is the
+one exception to "ptxgen never imports cuda", so the import stands inside the function. Loading a cubin is the executor's work.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def _library() -> Any:
 
         nvjitlink.version()  # loads the shared library
     except (ImportError, RuntimeError) as error:
-        raise AssembleError(f"cannot load nvJitLink ({error}); install it with `pip install {PACKAGE} cuda-bindings`") from error
+        raise AssembleError(
+            f"cannot load nvJitLink ({error}); install it with `pip install {PACKAGE} cuda-bindings`"
+        ) from error
     return nvjitlink
 
 

@@ -1,0 +1,57 @@
+"""Devices by name. The CUDA bindings are imported when a GPU is asked for, never before: this works on a machine with no
+driver."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from executor.device.protocol import Device, Event, LoadedKernel, Memory
+from executor.errors import DeviceError
+from ptxgen.errors import ArgumentError
+
+__all__ = ["Device", "Event", "LoadedKernel", "Memory", "open_device"]
+
+_log = logging.getLogger(__name__)
+
+
+def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
+    """Open a device: "cuda" (the first GPU), "cuda:N", "emulator", or "auto": a GPU if there is one that works, else the
+    emulator.
+
+    `device.reason` says why it was taken. sanitize: the emulator checks every access; "auto" then takes the emulator, and a
+    GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not.
+    """
+    found = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", spec)
+    if not found:
+        raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
+    if spec.startswith("cuda"):
+        if sanitize:
+            raise ArgumentError(f"only the emulator has a sanitiser; device {spec} was asked for")
+        return _chosen(_open_cuda(int(found[1] or 0)), "asked for")
+    if spec == "emulator":
+        return _chosen(_open_emulator(sanitize), "asked for")
+    if sanitize:
+        return _chosen(_open_emulator(sanitize), "only the emulator has a sanitiser")
+    try:
+        return _chosen(_open_cuda(0), "the first GPU")
+    except DeviceError as error:
+        return _chosen(_open_emulator(sanitize), str(error))
+
+
+def _chosen(device: Device, reason: str) -> Device:
+    device.reason = reason
+    _log.info("device %s: %s", device.name, reason)
+    return device
+
+
+def _open_cuda(ordinal: int) -> Device:
+    from executor.device.cuda import CudaDevice
+
+    return CudaDevice(ordinal)
+
+
+def _open_emulator(sanitize: bool) -> Device:
+    from executor.device.emulated import EmulatedDevice
+
+    return EmulatedDevice(sanitize=sanitize)

@@ -1,0 +1,233 @@
+"""The one place that launches. Arguments are checked against the kernel's signature before anything runs; a checked launch is a
+Plan, which runs again for a few microseconds. What a kernel does with its arguments is the kernel's own business."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from executor.buffers import Allocation, GpuBuffer
+from executor.device.protocol import Device, Grid, LoadedKernel
+from executor.errors import LaunchError
+from executor.parameters import ParameterBlock, why_not
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import Array, KernelType, Scalar, Signature
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Number = int | float | np.generic
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+"""Blocks (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications)."""
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
+class Loads(Protocol):
+    """What the launcher needs of executor.modules.Modules."""
+
+    def load(self, kernel: KernelType) -> LoadedKernel: ...
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One launch that happened: what observers (a profiler, a graph recorder) see. Scalars hold the values of this launch."""
+
+    kernel: KernelType
+    loaded: LoadedKernel
+    grid: Grid
+    block: Grid
+    arguments: Mapping[str, GpuBuffer | Number]
+
+
+Observer = Callable[[LaunchRecord], None]
+
+
+class Plan:
+    """A launch whose arguments have been checked. Call it to launch; scalars may be given anew (`plan(position=5)`), are
+    checked the same way, and stay for the calls after. Made by `Launcher.prepare`."""
+
+    __slots__ = (
+        "_arguments",
+        "_block",
+        "_buffers",
+        "_device",
+        "_frees",
+        "_grid",
+        "_launcher",
+        "_parameters",
+        "_written",
+        "kernel",
+        "loaded",
+    )
+
+    def __init__(self, launcher: Launcher, kernel: KernelType, arguments: dict[str, Any]) -> None:
+        signature = kernel.signature()
+        launch = kernel.launch()
+        _check_geometry(kernel, launch.grid, launch.block)
+        _check_names(kernel, signature, arguments)
+        self._buffers: dict[str, GpuBuffer] = {}
+        for name, argument in signature.items():
+            value = arguments[name]
+            if isinstance(argument, Array):
+                self._buffers[name] = _check_buffer(kernel, name, argument, value, launcher.device)
+            elif reason := _scalar_fault(argument, value):
+                raise LaunchError(f"{kernel}: argument {name} ({argument}) is {reason}")
+        _check_overlap(kernel, signature, self._buffers)
+        self.kernel = kernel
+        self.loaded = launcher.modules.load(kernel)
+        self._launcher = launcher
+        self._device = launcher.device
+        self._frees = launcher.device.frees
+        self._grid = launch.grid
+        self._block = launch.block
+        self._arguments: dict[str, Any] = {name: arguments[name] for name in signature}
+        self._parameters = ParameterBlock(signature)
+        for name, value in self._arguments.items():
+            self._parameters.set(name, self._buffers[name].pointer if name in self._buffers else value)
+        outputs = [self._buffers[n].allocation for n, a in signature.items() if isinstance(a, Array) and a.direction != "in"]
+        self._written: tuple[Allocation, ...] = tuple(dict.fromkeys(outputs))
+
+    def __call__(self, **scalars: Number) -> None:
+        """Launch. Raises LaunchError for a scalar that does not fit or a buffer freed since; nothing is launched then."""
+        if scalars:
+            self._replace(scalars)
+        if self._device.frees != self._frees:
+            self._check_alive()
+        self._device.launch(self.loaded, self._grid, self._block, self._parameters)
+        for allocation in self._written:
+            allocation.version += 1
+        if self._launcher.observers:
+            self._report()
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Buffers and current scalars by name."""
+        return dict(self._arguments)
+
+    def _replace(self, scalars: Mapping[str, Number]) -> None:
+        signature = self.kernel.signature()
+        for name, value in scalars.items():
+            argument = signature.get(name)
+            if not isinstance(argument, Scalar):
+                allowed = ", ".join(n for n, a in signature.items() if isinstance(a, Scalar)) or "none"
+                raise LaunchError(
+                    f"{self.kernel}: {name} is not a scalar of this kernel, so a plan cannot replace it; its scalars: {allowed}"
+                )
+            if reason := _scalar_fault(argument, value):
+                raise LaunchError(f"{self.kernel}: argument {name} ({argument}) is {reason}")
+        for name, value in scalars.items():
+            self._parameters.set(name, value)  # type: ignore[arg-type]
+            self._arguments[name] = value
+
+    def _check_alive(self) -> None:
+        for name, buffer in self._buffers.items():
+            _need_life(self.kernel, name, buffer)
+        self._frees = self._device.frees
+
+    def _report(self) -> None:
+        record = LaunchRecord(self.kernel, self.loaded, self._grid, self._block, dict(self._arguments))
+        for observer in self._launcher.observers:
+            observer(record)
+
+
+class Launcher:
+    """Launches kernels on one device. `observers` are called after every launch, in order."""
+
+    def __init__(self, device: Device, modules: Loads) -> None:
+        self.device = device
+        self.modules = modules
+        self.observers: list[Observer] = []
+
+    def prepare(self, kernel: KernelType, **arguments: Any) -> Plan:
+        """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
+
+        A buffer must be of this device, alive, of exactly the signature's dtype and shape, and aligned; a scalar must fit its
+        type and bounds; an `out` or `inout` must not overlap any other argument. LaunchError says kernel, argument, what was
+        given and what is allowed.
+        """
+        return Plan(self, kernel, arguments)
+
+    def __call__(self, kernel: KernelType, **arguments: Any) -> None:
+        """Check and launch once."""
+        self.prepare(kernel, **arguments)()
+
+
+def _scalar_fault(argument: Scalar, value: object) -> str:
+    if isinstance(value, GpuBuffer):
+        return f"the buffer {value}; must be a number"
+    try:
+        return why_not(argument, value)
+    except ArgumentError as error:
+        return str(error)
+
+
+def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
+    for what, sizes, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if not all(1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            raise LaunchError(f"{kernel}: {what} {sizes} is out of range; from (1, 1, 1) to {limits}")
+    if block[0] * block[1] * block[2] > MAX_THREADS:
+        raise LaunchError(f"{kernel}: block {block} has {block[0] * block[1] * block[2]} threads; at most {MAX_THREADS}")
+
+
+def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[str]) -> None:
+    given = set(arguments)
+    missing = [name for name in signature if name not in given]
+    extra = sorted(given - set(signature))
+    if extra:
+        near = difflib.get_close_matches(extra[0], missing or signature, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(signature) or 'none'}"
+        raise LaunchError(f"{kernel} has no argument {extra[0]}{hint}")
+    if missing:
+        raise LaunchError(f"{kernel} needs {', '.join(f'{name} ({signature[name]})' for name in missing)}")
+
+
+def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, device: Device) -> GpuBuffer:
+    def fault(text: str) -> LaunchError:
+        return LaunchError(f"{kernel}: argument {name} {text}")
+
+    if not isinstance(value, GpuBuffer):
+        raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {wanted} (GpuBuffer.from_numpy uploads an array)")
+    if value.device is not device:
+        raise fault(f"is on {value.device.name}; must be on {device.name}")
+    _need_life(kernel, name, value)
+    if value.dtype != wanted.dtype or value.shape != wanted.shape:
+        raise fault(f"is {value.dtype}{list(value.shape)}; must be {wanted}")
+    if value.pointer == 0:
+        raise fault("is a null pointer")
+    end = value.allocation.base + value.allocation.nbytes
+    if value.pointer < value.allocation.base or value.pointer + wanted.nbytes > end:
+        raise fault(f"needs {wanted.nbytes} bytes, its memory ends after {end - value.pointer}")
+    if value.pointer % wanted.align:
+        raise fault(f"starts at {value.pointer:#x}; must be on a {wanted.align}-byte boundary")
+    return value
+
+
+def _need_life(kernel: KernelType, name: str, buffer: GpuBuffer) -> None:
+    if not buffer.alive:
+        raise LaunchError(f"{kernel}: argument {name} ({buffer}) was freed")
+
+
+def _check_overlap(kernel: KernelType, signature: Signature, buffers: Mapping[str, GpuBuffer]) -> None:
+    """A kernel that writes an argument may assume that no other argument sees it."""
+    spans = sorted((buffer.pointer, buffer.pointer + buffer.nbytes, name) for name, buffer in buffers.items())
+    for i, (_, end, name) in enumerate(spans):
+        for start, _, other in spans[i + 1 :]:
+            if start >= end:
+                break
+            directions = {n: _direction(signature, n) for n in (name, other)}
+            written = [n for n, direction in directions.items() if direction != "in"]
+            if written:
+                pair = " and ".join(f"{n} ({direction})" for n, direction in directions.items())
+                raise LaunchError(
+                    f"{kernel}: arguments {pair} overlap in memory; {written[0]} is written, so it needs memory of its own"
+                )
+
+
+def _direction(signature: Signature, name: str) -> str:
+    argument = signature[name]
+    assert isinstance(argument, Array)
+    return argument.direction
