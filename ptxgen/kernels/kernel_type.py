@@ -156,6 +156,10 @@ class KernelType(ABC):
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"
 
 
+HIDDEN = {"shown": False}
+"""Metadata of a field that a registered name fixes (a format, a style) and users do not set: `field(metadata=HIDDEN)`."""
+
+
 def hidden_field() -> Any:
-    """A dataclass field that a registered name fixes (a format, an epilogue) and users do not set."""
-    return field(metadata={"shown": False})
+    """`field(metadata=HIDDEN)`, for a field that no field without a default follows: type checkers take it for a default."""
+    return field(metadata=HIDDEN)

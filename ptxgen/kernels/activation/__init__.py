@@ -1,0 +1,1 @@
+"""Element-wise kernels: activations, residual sums, products."""

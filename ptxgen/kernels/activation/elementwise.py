@@ -1,0 +1,197 @@
+"""Kernels that compute each element from the elements at the same place: activations, sums, products. One thread an element."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen import mathlib
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, update, write
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+THREADS = 256
+UNIT = 2.0**-24
+# Below this exp(-x) overflows in f32 and x * sigmoid(x) becomes zero; the true value there is at most 3e-37.
+SILU_LOST = 3e-37
+
+
+@dataclass(frozen=True)
+class Elementwise(KernelType):
+    """`result[i]` from `sources[j][i]` for i < n, all f32[n]. `result` may be one of the sources: then it is changed in place.
+
+    A subclass names the arrays and gives `compute`, its float64 twin `exact` and the rounding bound of the two."""
+
+    family: ClassVar[str] = "activation"
+    result: ClassVar[str]
+    sources: ClassVar[tuple[str, ...]]
+    flops: ClassVar[int]  # an element; an exponential or a division counts as one
+    n: int
+
+    def __post_init__(self) -> None:
+        require(self, "n")
+
+    @abstractmethod
+    def compute(self, k: KernelBuilder, *values: Value) -> Value: ...
+
+    @abstractmethod
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+    @abstractmethod
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The largest rounding error of `compute`."""
+
+    def signature(self) -> Signature:
+        inputs: Signature = {name: read(F32, self.n) for name in self.sources}
+        if self.result in inputs:
+            return {**inputs, self.result: update(F32, self.n)}
+        return {self.result: write(F32, self.n), **inputs}
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // THREADS), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        with k.when(i < self.n):
+            values = [k.load(getattr(k.arg, name)[i]) for name in self.sources]
+            k.store(getattr(k.arg, self.result)[i], self.compute(k, *values))
+
+    def _doubles(self, arguments: Mapping[str, Any]) -> list[NDArray[np.float64]]:
+        return [arguments[name].astype(np.float64) for name in self.sources]
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {self.result: self.exact(*self._doubles(arguments))}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {self.result: self.bound(*self._doubles(arguments)) + 2.0**-148}
+
+    def work(self) -> Work:
+        return Work(flops=self.flops * self.n, bytes=F32.bytes * self.n * (len(self.sources) + 1))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for n in (1536, 1, 255, 4097):
+            yield cls(n=n)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Values of every size that an activation has, the far tails included."""
+        return {
+            name: (rng.normal(0.0, 1.0, self.n) * 10.0 ** rng.uniform(-3, 2, self.n)).astype(np.float32)
+            for name in self.signature()
+        }
+
+
+@register
+@dataclass(frozen=True)
+class ResidualAdd(Elementwise):
+    """x += delta: the residual stream, or a bias. x, delta: f32[n]."""
+
+    name = "residual_add"
+    result = "x"
+    sources = ("x", "delta")
+    flops = 1
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return values[0] + values[1]
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[0] + values[1]
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One rounding."""
+        return np.abs(self.exact(*values)) * UNIT
+
+
+@register
+@dataclass(frozen=True)
+class ElementwiseMul(Elementwise):
+    """y = a * b. y, a, b: f32[n]."""
+
+    name = "elementwise_mul"
+    result = "y"
+    sources = ("a", "b")
+    flops = 1
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return values[0] * values[1]
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[0] * values[1]
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One rounding."""
+        return np.abs(self.exact(*values)) * UNIT
+
+
+@register
+@dataclass(frozen=True)
+class Silu(Elementwise):
+    """y = x * sigmoid(x). y, x: f32[n]."""
+
+    name = "silu"
+    result = "y"
+    sources = ("x",)
+    flops = 4
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return mathlib.silu(k, values[0])
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[0] / (1.0 + np.exp(-values[0]))
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The exponential is off by 3 units at most, the sum adds one, the division one; one more for the second order."""
+        return np.abs(self.exact(*values)) * 6 * UNIT + SILU_LOST
+
+
+@register
+@dataclass(frozen=True)
+class Gelu(Elementwise):
+    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GGML defines it. y, x: f32[n]."""
+
+    name = "gelu"
+    result = "y"
+    sources = ("x",)
+    flops = 10
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return mathlib.gelu(k, values[0])
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        x = values[0]
+        tanh: NDArray[np.float64] = np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
+        return 0.5 * x * (1.0 + tanh)
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """1 + tanh is off by 4 units of tanh and 1 of the sum, and by the 5 units of the argument, which tanh weakens to less
+        than half; halved and multiplied by x, with one unit for the product: at most 5 units of x."""
+        return np.abs(values[0]) * 5 * UNIT
+
+
+@register
+@dataclass(frozen=True)
+class FusedSwiglu(Elementwise):
+    """y = gate * sigmoid(gate) * up. y, gate, up: f32[n]."""
+
+    name = "fused_swiglu"
+    result = "y"
+    sources = ("gate", "up")
+    flops = 5
+
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        return mathlib.silu(k, values[0]) * values[1]
+
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return values[0] / (1.0 + np.exp(-values[0])) * values[1]
+
+    def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As for silu, and one unit for the product."""
+        return np.abs(self.exact(*values)) * 7 * UNIT + SILU_LOST * np.abs(values[1])

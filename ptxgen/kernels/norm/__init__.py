@@ -1,0 +1,1 @@
+"""Normalisation: RMSNorm of whole rows and of single heads."""

@@ -1,0 +1,86 @@
+"""RMSNorm of each head by itself (the QK norm of qwen3): one warp a head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen import mathlib
+from ptxgen.builder import KernelBuilder
+from ptxgen.cooperation import WARP
+from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
+from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised, with_outlier
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+
+
+@register
+@dataclass(frozen=True)
+class PerHeadRmsNorm(KernelType):
+    """x = gamma * x / sqrt(mean(x^2) + eps) for each head, in place.
+
+    x: f32[heads, head_dim]; gamma: f32[head_dim], the same for every head; eps: f32 scalar. head_dim is a multiple of 32 up
+    to 256.
+    """
+
+    family: ClassVar[str] = "norm"
+    name = "per_head_rmsnorm"
+    heads: int
+    head_dim: int
+
+    def __post_init__(self) -> None:
+        require(self, "heads")
+        require(self, "head_dim", high=256, multiple=WARP)
+
+    def signature(self) -> Signature:
+        return {
+            "x": update(F32, self.heads, self.head_dim),
+            "gamma": read(F32, self.head_dim),
+            "eps": Scalar(F32, low=0.0),
+        }
+
+    def launch(self) -> Launch:
+        return Launch(grid=self.heads, block=WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        x, gamma = k.arg.x.at(k.ctaid.x, k.lane), k.arg.gamma.at(k.lane)
+        places = range(0, self.head_dim, WARP)
+        values = [k.load(x[place]) for place in places]
+        gammas = [k.load(gamma[place]) for place in places]
+        total = k.f32(0.0)
+        for value in values:
+            total @= k.fma(value, value, total)
+        scale = mathlib.rsqrt(k, k.warp_sum(total) / float(self.head_dim) + k.arg.eps)
+        for place, value, factor in zip(places, values, gammas, strict=True):
+            k.store(x[place], value * scale * factor)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
+        return {"x": rms_normalised(x, gamma, float(arguments["eps"]))}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {"x": rms_bound(self.reference(**arguments)["x"], chain=self.head_dim // WARP, tree=5)}
+
+    def work(self) -> Work:
+        values = self.heads * self.head_dim
+        return Work(flops=4 * values, bytes=F32.bytes * (2 * values + self.head_dim))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(heads=16, head_dim=128)
+        yield cls(heads=8, head_dim=64)
+        yield cls(heads=1, head_dim=256)
+        yield cls(heads=5, head_dim=96)
+        yield cls(heads=3, head_dim=32)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {
+            "x": with_outlier(rng, (self.heads, self.head_dim)),
+            "gamma": rng.normal(1.0, 0.3, self.head_dim).astype(np.float32),
+            "eps": np.float32(1e-6),
+        }

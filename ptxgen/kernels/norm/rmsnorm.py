@@ -1,0 +1,132 @@
+"""RMSNorm of rows: one block a row, which stays in registers between the two passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen import mathlib
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+THREADS = 256
+LARGEST_ROW = 16384  # values; a thread holds 64 of them and their gammas in registers
+
+
+@register
+@dataclass(frozen=True)
+class RmsNorm(KernelType):
+    """y = gamma * x / sqrt(mean(x^2) + eps), one row a block.
+
+    y, x: f32[rows, hidden]; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a wrong one.
+    The squares are summed in f32: a row with a value beyond about 1e19 overflows to zeros.
+    """
+
+    family: ClassVar[str] = "norm"
+    name = "rmsnorm"
+    hidden: int
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        require(self, "hidden", high=LARGEST_ROW)
+        require(self, "rows")
+
+    @property
+    def width(self) -> int:
+        """Values of one load: rows must start at multiples of its size."""
+        return next(width for width in (4, 2, 1) if self.hidden % width == 0)
+
+    @property
+    def chunks(self) -> int:
+        """Loads a thread."""
+        return -(-self.hidden // (THREADS * self.width))
+
+    def signature(self) -> Signature:
+        return {
+            "y": write(F32, self.rows, self.hidden),
+            "x": read(F32, self.rows, self.hidden),
+            "gamma": read(F32, self.hidden),
+            "eps": Scalar(F32, low=0.0),
+        }
+
+    def launch(self) -> Launch:
+        return Launch(grid=self.rows, block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        x, y = k.arg.x.at(k.ctaid.x, 0), k.arg.y.at(k.ctaid.x, 0)
+        total = k.f32(0.0)
+        held: list[tuple[Value, Value, list[Value], list[Value]]] = []
+        for chunk in range(self.chunks):
+            start = k.tid.x * self.width + chunk * THREADS * self.width
+            inside = start < self.hidden
+            start = k.min(start, self.hidden - self.width)  # the idle threads of the last chunk read its last values again
+            values = self._load(k, x, start)
+            held.append((start, inside, values, self._load(k, k.arg.gamma, start)))
+            for value in values:
+                counted = k.select(inside, value, 0.0)
+                total @= k.fma(counted, counted, total)
+        mean = k.block_sum(total) / float(self.hidden)
+        scale = mathlib.rsqrt(k, mean + k.arg.eps)
+        for start, inside, values, gammas in held:
+            scaled = [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
+            with k.when(inside):
+                k.store(y[start], scaled if self.width > 1 else scaled[0])
+
+    def _load(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
+        return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
+        return {"y": rms_normalised(x, gamma, float(arguments["eps"]))}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {"y": rms_bound(self.reference(**arguments)["y"], chain=self.chunks * self.width, tree=10)}
+
+    def work(self) -> Work:
+        values = self.rows * self.hidden
+        return Work(flops=4 * values, bytes=F32.bytes * (2 * values + self.hidden))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(hidden=576)
+        yield cls(hidden=4096, rows=3)
+        for hidden in (1, 255, 257, 896, 1026, 3584, LARGEST_ROW):
+            yield cls(hidden=hidden)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {
+            "y": np.zeros((self.rows, self.hidden), np.float32),
+            "x": with_outlier(rng, (self.rows, self.hidden)),
+            "gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32),
+            "eps": np.float32(1e-5),
+        }
+
+
+def rms_normalised(x: NDArray[np.float64], gamma: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
+    """RMSNorm over the last axis, in float64."""
+    scaled: NDArray[np.float64] = gamma * x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+    return scaled
+
+
+def rms_bound(expected: NDArray[Any], *, chain: int, tree: int) -> NDArray[Any]:
+    """Rounding bound of x * rsqrt(sum(x^2) / n + eps) * gamma in f32. The sum has no cancellation: each square meets at most
+    `chain` fused additions and `tree` more, one unit (2^-24) each; the mean and eps add two; the root halves all of these;
+    root, reciprocal and the two products add four. One unit more covers the terms of second order."""
+    units = (chain + tree + 2) / 2 + 4 + 1
+    bound: NDArray[Any] = np.abs(expected) * units * 2.0**-24 + 2.0**-148
+    return bound
+
+
+def with_outlier(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Normal activations with one massive channel, 26 times the root mean square of the others, as real models have."""
+    x = rng.normal(0.0, 1.0, shape).astype(np.float32)
+    x[..., rng.integers(shape[-1])] = 26.0
+    return x

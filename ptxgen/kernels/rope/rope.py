@@ -1,0 +1,134 @@
+"""Rotary position embedding of one token's heads, in place, by a table of cosines and sines (see table.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, update
+from ptxgen.kernels.position import position_argument, position_value
+from ptxgen.kernels.registry import Entry, add
+from ptxgen.kernels.rope.table import rope_table
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+
+THREADS = 128
+
+
+@dataclass(frozen=True)
+class Rope(KernelType):
+    """Rotate the first rotary_dim values of each head by the angles of a position, in place.
+
+    x: f32[heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2] of cosine and sine. Pair i is (x[2i], x[2i + 1]), or with
+    `neox` (x[i], x[i + rotary_dim / 2]). position: u32 scalar below max_len, or with `indirect` a buffer u32[1] that holds it;
+    a position of max_len or more leaves x as it is. rotary_dim 0 means head_dim.
+    """
+
+    family: ClassVar[str] = "rope"
+    neox: bool = field(metadata=HIDDEN)
+    indirect: bool = field(metadata=HIDDEN)
+    heads: int
+    head_dim: int
+    max_len: int
+    rotary_dim: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "heads", "max_len")
+        require(self, "head_dim", low=2, multiple=2)
+        if self.rotary_dim == 0:
+            object.__setattr__(self, "rotary_dim", self.head_dim)
+        require(self, "rotary_dim", low=2, multiple=2)
+        if self.rotary_dim > self.head_dim:
+            raise ArgumentError(f"{self.name}: rotary_dim must be at most head_dim ({self.head_dim}), got {self.rotary_dim}")
+
+    @property
+    def name(self) -> str:
+        return f"rope{'_neox' if self.neox else ''}{'_indirect' if self.indirect else ''}"
+
+    @property
+    def half(self) -> int:
+        """Pairs of a head."""
+        return self.rotary_dim // 2
+
+    def signature(self) -> Signature:
+        return {
+            "x": update(F32, self.heads, self.head_dim),
+            "table": read(F32, self.max_len, self.half, 2),
+            "position": position_argument(self.indirect, 0, self.max_len - 1),
+        }
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.heads * self.half // THREADS), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        pair = k.ctaid.x * THREADS + k.tid.x
+        position = position_value(k, "position", self.indirect)
+        with k.when((pair < self.heads * self.half) & (position < self.max_len)):
+            head, i = pair // self.half, pair % self.half
+            cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
+            row = k.arg.x.at(head, i if self.neox else i * 2)
+            if self.neox:
+                first, second = k.load(row[0]), k.load(row[self.half])
+            else:
+                first, second = k.load_vector(row[0], 2)
+            turned = k.fma(first, cosine, -(second * sine)), k.fma(first, sine, second * cosine)
+            if self.neox:
+                k.store(row[0], turned[0])
+                k.store(row[self.half], turned[1])
+            else:
+                k.store(row[0], turned)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        x = arguments["x"].astype(np.float64)
+        position = int(np.asarray(arguments["position"]).reshape(()))
+        if position < self.max_len:
+            cosine, sine = arguments["table"][position].astype(np.float64).T
+            first, second = self._pairs(x)
+            first[:], second[:] = first * cosine - second * sine, first * sine + second * cosine
+        return {"x": x}
+
+    def _pairs(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        if self.neox:
+            return x[:, : self.half], x[:, self.half : self.rotary_dim]
+        return x[:, 0 : self.rotary_dim : 2], x[:, 1 : self.rotary_dim : 2]
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """Two roundings of one unit (2^-24), of a product and of the result, each at most |first| + |second|; the values that
+        are not turned are exact."""
+        bound = np.zeros((self.heads, self.head_dim))
+        first, second = self._pairs(np.abs(arguments["x"].astype(np.float64)))
+        for part in self._pairs(bound):
+            part[:] = (first + second) * 2 * 2.0**-24 + 2.0**-148
+        return {"x": bound}
+
+    def work(self) -> Work:
+        pairs = self.heads * self.half
+        return Work(flops=6 * pairs, bytes=F32.bytes * (4 * pairs + 2 * self.half))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(**fixed, heads=9, head_dim=64, max_len=100)
+        yield cls(**fixed, heads=32, head_dim=128, max_len=33)
+        yield cls(**fixed, heads=2, head_dim=64, max_len=7, rotary_dim=32)
+        yield cls(**fixed, heads=3, head_dim=96, max_len=1)
+        yield cls(**fixed, heads=1, head_dim=256, max_len=5)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        position = rng.integers(self.max_len, size=1, dtype=np.uint32)
+        return {
+            "x": rng.normal(0.0, 1.0, (self.heads, self.head_dim)).astype(np.float32),
+            "table": rope_table(self.max_len, self.rotary_dim, 1e5),
+            "position": position if self.indirect else position[0],
+        }
+
+
+for _neox in (False, True):
+    for _indirect in (False, True):
+        _name = f"rope{'_neox' if _neox else ''}{'_indirect' if _indirect else ''}"
+        add(Entry(_name, Rope, {"neox": _neox, "indirect": _indirect}))

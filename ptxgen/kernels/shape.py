@@ -1,0 +1,17 @@
+"""Checks of the shape fields of a kernel type, with messages that name the kernel, the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import KernelType
+
+
+def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = None, multiple: int = 1) -> None:
+    """Raise ArgumentError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""
+    for name in names:
+        value = getattr(kernel, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < low or (high is not None and value > high) or value % multiple:
+            size = f"{low} or more" if high is None else f"{low}..{high}"
+            kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
+            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {value!r}")

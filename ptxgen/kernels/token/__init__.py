@@ -1,0 +1,1 @@
+"""Between token ids and numbers: looking up embeddings, choosing the next token."""
