@@ -1,0 +1,41 @@
+"""F32: plain floats, a block of one value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import F32
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class F32Format(Format):
+    """A weight is what is stored."""
+
+    name = "F32"
+    id = "f32"
+    ggml_type = 0
+    block = 1
+    block_bytes = 4
+    columns = 1
+    depth = 1
+    widths = (1,)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        def decode(group: Index) -> list[Weight]:
+            return [Weight(0, k.load(place.at(0, group, 4)[0], F32))]
+
+        return decode
+
+    def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
+        import numpy as np
+
+        values: NDArray[np.float64] = rng.standard_normal((rows, k)) / k**0.5
+        return values.astype("<f4").view(np.uint8)

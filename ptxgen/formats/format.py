@@ -1,0 +1,137 @@
+"""The contract of a weight format: its block, and how a lane decodes its share of one. Each format is one file beside this one;
+which lane decodes what is a strategy's business (ptxgen/kernels/gemv), and so is what is done with the weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+
+from ptxgen.errors import ArgumentError
+from ptxgen.memory import GlobalArray, Index
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+F = TypeVar("F", bound="type[Format]")
+
+
+class Weight(NamedTuple):
+    """A decoded weight: f32, `offset` values after the first value of its lane's column."""
+
+    offset: int
+    value: Value
+
+
+Decoder = Callable[[Index], list[Weight]]
+"""Decodes the group of this number (a constant or a u32) at the place of its reader."""
+
+
+class ScaleField(NamedTuple):
+    """An f16 in a block that random blocks must set: `size` / sqrt(K), give or take a half, of either sign if `signed`."""
+
+    offset: int  # bytes from the start of the block
+    size: float
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a lane reads: u8 arrays that start at its block and `column` bytes further, and that column (a u32 or constant)."""
+
+    block: GlobalArray
+    lane: GlobalArray
+    column: Index
+
+    def at(self, offset: int, group: Index, stride: int) -> GlobalArray:
+        """The bytes of the lane's column in the region at `offset`, which has `stride` bytes a group."""
+        if isinstance(group, int):
+            return self.lane.at(offset + group * stride)
+        return self.lane.at(group * stride).at(offset)
+
+
+class Format(ABC):
+    """A GGML block format. Its instances are the entries of `ptxgen.formats.FORMATS`.
+
+    A block of `block` values is `groups` groups of `columns` columns of `depth` values: column j of group g holds the values
+    (g * depth + t) * columns + j for t < depth, because GGML packs values that are `columns` apart into the same byte. A lane
+    that takes columns side by side (the `width` of its reader) reads as many bytes of codes in one load."""
+
+    name: ClassVar[str]
+    id: ClassVar[str]
+    """What kernel names start with."""
+    ggml_type: ClassVar[int]
+    block: ClassVar[int]
+    block_bytes: ClassVar[int]
+    groups: ClassVar[int] = 1
+    columns: ClassVar[int]
+    depth: ClassVar[int]
+    widths: ClassVar[tuple[int, ...]]
+    """How many columns a reader may take at once: those whose codes are aligned to so many bytes in every block."""
+    scales: ClassVar[tuple[ScaleField, ...]] = ()
+
+    @abstractmethod
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
+        `column + width - 1` to the very f32 values of gguf-py's dequantize."""
+
+    @property
+    def align(self) -> int:
+        """The largest power of two, up to 16 bytes, that every block of a 16-byte aligned tensor starts on a multiple of."""
+        return min(16, self.block_bytes & -self.block_bytes)
+
+    def row_bytes(self, k: int) -> int:
+        """Bytes of a row of k values. Raises ArgumentError if k is not a positive multiple of the block."""
+        if k <= 0 or k % self.block:
+            raise ArgumentError(f"{self.name} rows have a positive multiple of {self.block} values, got {k}")
+        return k // self.block * self.block_bytes
+
+    def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
+        """Valid blocks, u8[rows, row_bytes]: every code is likely, scales are finite, the spread of weights is about 1/sqrt(k)."""
+        import numpy as np
+
+        count = rows * self.row_bytes(k) // self.block_bytes
+        blocks = rng.integers(0, 256, (count, self.block_bytes), dtype=np.uint8)
+        for scale in self.scales:
+            values = scale.size / k**0.5 * rng.uniform(0.5, 1.5, count)
+            if scale.signed:
+                values *= rng.choice([-1.0, 1.0], count)
+            blocks[:, scale.offset : scale.offset + 2] = values.astype("<f2")[:, None].view(np.uint8)
+        return blocks.reshape(rows, -1)
+
+    def dequantize(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """gguf-py's f32 values of rows of blocks: u8[..., row_bytes] -> f32[..., k]. The reference, not what kernels do."""
+        import gguf
+        import numpy as np
+
+        values = gguf.quants.dequantize(np.ascontiguousarray(raw), gguf.GGMLQuantizationType(self.ggml_type))
+        return np.asarray(values, np.float32).reshape(*raw.shape[:-1], -1)
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Callable[[str], Format], tuple[str]]:
+        from ptxgen.formats import find
+
+        return find, (self.name,)
+
+
+_known: list[Format] = []
+
+
+def known(cls: F) -> F:
+    """Class decorator: an instance of the format becomes an entry of FORMATS."""
+    _known.append(cls())
+    return cls
+
+
+def all_known() -> dict[str, Format]:
+    """The formats that have been imported, by their GGML names, in the order of GGML's type ids."""
+    return {format.name: format for format in sorted(_known, key=lambda format: format.ggml_type)}

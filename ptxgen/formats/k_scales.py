@@ -1,0 +1,47 @@
+"""The 16-byte header of Q4_K and Q5_K: two f16 and eight 6-bit scales and minima packed in 12 bytes. Not a format.
+
+Bytes 0-3 hold the low scales, 4-7 the low minima, each in 6 bits; bytes 8-11 hold the low nibbles of the high scales and (in
+the upper nibble) of the high minima, whose top two bits are the top two bits of bytes 0-3 and 4-7."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import bit_field, merge, split_scales
+from ptxgen.memory import GlobalArray, Index
+from ptxgen.types import U32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+_SIX_BITS = 0x3F3F3F3F
+_NIBBLES = 0x0F0F0F0F
+_TOP_BITS = 0x30303030
+
+
+class KScales:
+    """The header of a 16-byte aligned super-block, unpacked to a byte a scale."""
+
+    def __init__(self, k: KernelBuilder, block: GlobalArray) -> None:
+        self._k = k
+        pair, scales, minima, rest = k.load_vector(block[0], 4, U32)
+        self._d, self._dmin = split_scales(k, pair)
+        self._scales = (scales & _SIX_BITS, merge(k, scales >> 2, _TOP_BITS, rest & _NIBBLES))
+        self._minima = (minima & _SIX_BITS, merge(k, minima >> 2, _TOP_BITS, (rest >> 4) & _NIBBLES))
+
+    def of(self, group: Index) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+        """(scale, minimum) of the two sub-blocks of 32 values in this group of 64, as f32 products with d and dmin."""
+        scales, minima = self._pair(self._scales, group), self._pair(self._minima, group)
+        first, second = (
+            (self._k.f32(scale) * self._d, self._k.f32(minimum) * self._dmin)
+            for scale, minimum in zip(scales, minima, strict=True)
+        )
+        return first, second
+
+    def _pair(self, packed: tuple[Value, Value], group: Index) -> tuple[Value, Value]:
+        if isinstance(group, int):
+            word, position = packed[group // 2], group % 2 * 16
+            return bit_field(word, position, 8), bit_field(word, position + 8, 8)
+        word = self._k.select(group < 2, packed[0], packed[1]) >> ((group & 1) << 4)
+        return bit_field(word, 0, 8), bit_field(word, 8, 8)

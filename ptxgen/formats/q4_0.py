@@ -1,0 +1,40 @@
+"""Q4_0: 32 values of 4 bits with one scale: f16 d, then 16 bytes of codes. A weight is d * (code - 8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import bit_field, load_codes, load_scale
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Q40(Format):
+    """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
+
+    name = "Q4_0"
+    id = "q4_0"
+    ggml_type = 2
+    block = 32
+    block_bytes = 18
+    columns = 16
+    depth = 2
+    widths = (1, 2)
+    scales = (ScaleField(0, 0.22, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = load_scale(k, place.block, 0)
+
+        def decode(group: Index) -> list[Weight]:
+            word = load_codes(k, place.at(2, group, 16), width)
+            return [
+                Weight(16 * t + i, (k.f32(bit_field(word, 8 * i + 4 * t, 4, 8 * width)) - 8.0) * d)
+                for i in range(width)
+                for t in range(2)
+            ]
+
+        return decode

@@ -1,0 +1,43 @@
+"""Q4_K: 256 values of 4 bits, a 6-bit scale and minimum for every 32: the header of k_scales.py, then 128 bytes of codes. A
+weight is (d * scale) * code - (dmin * minimum)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import bit_field, load_codes
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.k_scales import KScales
+from ptxgen.memory import Index
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Q4K(Format):
+    """Byte j of the 32 of group g holds values 64 g + j (low nibble) and 64 g + 32 + j."""
+
+    name = "Q4_K"
+    id = "q4k"
+    ggml_type = 12
+    block = 256
+    block_bytes = 144
+    groups = 4
+    columns = 32
+    depth = 2
+    widths = (1, 2, 4)
+    scales = (ScaleField(0, 0.0039), ScaleField(2, 0.029))
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        scales = KScales(k, place.block)
+
+        def decode(group: Index) -> list[Weight]:
+            word = load_codes(k, place.at(16, group, 32), width)
+            return [
+                Weight(32 * t + i, k.f32(bit_field(word, 8 * i + 4 * t, 4, 8 * width)) * scale - minimum)
+                for t, (scale, minimum) in enumerate(scales.of(group))
+                for i in range(width)
+            ]
+
+        return decode

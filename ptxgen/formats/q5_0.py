@@ -1,0 +1,40 @@
+"""Q5_0: 32 values of 5 bits with one scale: f16 d, 4 bytes of fifth bits, 16 bytes of low nibbles. A weight is
+d * (code - 16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import load_codes, load_scale
+from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import U16
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Q50(Format):
+    """Byte j of the nibbles holds values j and j + 16; bit i of the fifth bits belongs to value i."""
+
+    name = "Q5_0"
+    id = "q5_0"
+    ggml_type = 6
+    block = 32
+    block_bytes = 22
+    columns = 16
+    depth = 2
+    widths = (1, 2)
+    scales = (ScaleField(0, 0.108, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = load_scale(k, place.block, 0)
+        fifth = halves_by_column(k.load(place.block[2], U16), k.load(place.block[4], U16), place.column)
+
+        def decode(group: Index) -> list[Weight]:
+            codes = five_bit_codes(k, load_codes(k, place.at(6, group, 16), width), fifth, width)
+            return [Weight(offset, (k.f32(code) - 16.0) * d) for offset, code in codes]
+
+        return decode

@@ -1,0 +1,40 @@
+"""Q5_1: 32 values of 5 bits with a scale and a minimum: f16 d and m, 4 bytes of fifth bits, 16 bytes of low nibbles. A weight
+is d * code + m."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import load_codes, load_two_scales
+from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import U16
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Q51(Format):
+    """Byte j of the nibbles holds values j and j + 16; bit i of the fifth bits belongs to value i."""
+
+    name = "Q5_1"
+    id = "q5_1"
+    ggml_type = 7
+    block = 32
+    block_bytes = 24
+    columns = 16
+    depth = 2
+    widths = (1, 2, 4)
+    scales = (ScaleField(0, 0.108), ScaleField(2, -1.68))
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d, m = load_two_scales(k, place.block)
+        fifth = halves_by_column(k.load(place.block[4], U16), k.load(place.block[6], U16), place.column)
+
+        def decode(group: Index) -> list[Weight]:
+            codes = five_bit_codes(k, load_codes(k, place.at(8, group, 16), width), fifth, width)
+            return [Weight(offset, k.f32(code) * d + m) for offset, code in codes]
+
+        return decode

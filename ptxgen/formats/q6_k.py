@@ -1,0 +1,53 @@
+"""Q6_K: 256 values of 6 bits, an 8-bit scale for every 16: 128 bytes of low nibbles, 64 bytes of top bit pairs, 16 signed
+scales, f16 d. A weight is (d * scale) * (code - 32). Its 210 bytes keep only 2-byte alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import bit_field, load_codes, load_scale, merge, move_bit
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import S8
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+_NIBBLES, _PAIRS, _SCALES, _D = 0, 128, 192, 208  # byte offsets in the block
+
+
+@known
+class Q6K(Format):
+    """In each half of 128 values, nibble byte j holds values j and 64 + j, byte 32 + j holds 32 + j and 96 + j; pair byte j
+    holds the top bits of values j, 32 + j, 64 + j and 96 + j, from its lowest bits on."""
+
+    name = "Q6_K"
+    id = "q6k"
+    ggml_type = 14
+    block = 256
+    block_bytes = 210
+    groups = 2
+    columns = 32
+    depth = 4
+    widths = (1, 2)
+    scales = (ScaleField(_D, 0.00073, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = load_scale(k, place.block, _D)
+        # A scale serves 16 values, so the lane's column says which of two; a reader's columns do not straddle them.
+        scales = place.block.at(_SCALES).at(place.column // 16)
+
+        def decode(group: Index) -> list[Weight]:
+            nibbles = [load_codes(k, place.at(_NIBBLES + 32 * part, group, 64), width) for part in range(2)]
+            pairs = load_codes(k, place.at(_PAIRS, group, 32), width)
+            mine = scales.at(group * 8)
+            weights = []
+            for t in range(4):
+                scale = k.f32(k.load(mine.at(2 * t)[0], S8)) * d
+                for i in range(width):
+                    nibble = bit_field(nibbles[t % 2], 8 * i + t // 2 * 4, 4, 8 * width)
+                    code = merge(k, move_bit(pairs, 8 * i + 2 * t, 4), 3 << 4, nibble)
+                    weights.append(Weight(32 * t + i, (k.f32(code) - 32.0) * scale))
+            return weights
+
+        return decode

@@ -1,0 +1,40 @@
+"""Q8_0: 32 signed bytes with one scale: f16 d, then the codes. A weight is d * code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.codes import load_codes, load_scale
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import S8, S32
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Q80(Format):
+    """Byte j of the codes is value j."""
+
+    name = "Q8_0"
+    id = "q8_0"
+    ggml_type = 8
+    block = 32
+    block_bytes = 34
+    columns = 32
+    depth = 1
+    widths = (1, 2)
+    scales = (ScaleField(0, 0.0135, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = load_scale(k, place.block, 0)
+
+        def decode(group: Index) -> list[Weight]:
+            codes = place.at(2, group, 32)
+            if width == 1:
+                return [Weight(0, k.f32(k.load(codes[0], S8)) * d)]
+            word = k.bits(load_codes(k, codes, width), S32)
+            return [Weight(i, k.f32((word << (24 - 8 * i)) >> 24) * d) for i in range(width)]
+
+        return decode

@@ -1,0 +1,103 @@
+"""What every f32 matrix-vector kernel has in common: arguments, reference, error bound, work, sample cases. A strategy says
+the launch, the emission and how long its chains of additions are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from ptxgen.formats import Format, find
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32, U8
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+G = TypeVar("G", bound="GemvType")
+
+# An activation channel of real models that is this many times the root mean square (dimension 408 of Qwen2.5-Coder-1.5B).
+OUTLIER = 26.0
+
+UNIT_ROUNDOFF = 2.0**-24
+
+# (k, n) of the models that are decoded most, n cut down to a few rows: SmolLM2, Qwen2.5 0.5B 1.5B 7B, Llama 1B 8B. Then one
+# block of any format, and one row.
+SHAPES = (
+    (576, 7), (1536, 13), (896, 5), (4864, 3), (2048, 9), (3584, 6), (18944, 3), (4096, 11), (14336, 2), (256, 1), (32, 31)
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GemvType(KernelType):
+    """y = W x. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+
+    format: Format = field(metadata=HIDDEN)
+    k: int
+    n: int
+
+    family: ClassVar[str] = "gemv"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", find(self.format))
+        require(self, "k", multiple=self.format.block)
+        require(self, "n")
+
+    @property
+    @abstractmethod
+    def chain(self) -> int:
+        """The most roundings that any product goes through on its way into the sum."""
+
+    def signature(self) -> Signature:
+        return {
+            "y": write(F32, self.n),
+            "w": read(U8, self.n, self.format.row_bytes(self.k)),
+            "x": read(F32, self.k),
+        }
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        weights, x = self._in_float64(arguments)
+        return {"y": weights @ x}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        """gamma(chain) * sum |w_i x_i| (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Weights are decoded to
+        the very values of the reference, so nothing else rounds; the smallest normal number covers underflow."""
+        import numpy as np
+
+        weights, x = self._in_float64(arguments)
+        gamma = self.chain * UNIT_ROUNDOFF / (1 - self.chain * UNIT_ROUNDOFF)
+        sizes = np.abs(weights) @ np.abs(x)
+        return {"y": gamma * sizes + np.finfo(np.float32).tiny}
+
+    def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self.format.dequantize(arguments["w"]).astype("f8"), arguments["x"].astype("f8")
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Random weights; activations that are normal but for one channel at OUTLIER times their root mean square."""
+        import numpy as np
+
+        x = rng.standard_normal(self.k).astype(np.float32)
+        x[rng.integers(self.k)] = OUTLIER
+        return {
+            "y": np.full(self.n, np.nan, np.float32),
+            "w": self.format.random_blocks(rng, self.n, self.k),
+            "x": x,
+        }
+
+    def work(self) -> Work:
+        return Work(flops=2 * self.k * self.n, bytes=self.n * self.format.row_bytes(self.k) + 4 * self.k + 4 * self.n)
+
+    @classmethod
+    def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
+        format = find(fixed["format"])
+        for k, n in SHAPES:
+            if k % format.block == 0:
+                yield cls(k=k, n=n, **fixed)
+        if format.block == 1:
+            yield cls(k=1, n=2, **fixed)
+            yield cls(k=97, n=3, **fixed)
+        else:
+            yield cls(k=3 * format.block, n=5, **fixed)

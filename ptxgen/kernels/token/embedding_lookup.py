@@ -1,0 +1,98 @@
+"""The embedding of a token: one row of a quantised table, decoded on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.cooperation import WARP
+from ptxgen.formats import FORMATS, Format, find
+from ptxgen.kernels.gemv.walk import Walk, advance
+from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32, U8, U32
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+# Steps of the walk a block, one a warp.
+WARPS = 4
+
+
+@register
+@dataclass(frozen=True)
+class EmbeddingLookup(KernelType):
+    """Row `token` of a quantised table as f32.
+
+    y: f32[k]; table: u8[rows, row_bytes]; token: u32 below `rows`. The very values of gguf-py's dequantize."""
+
+    format: Format
+    rows: int
+    k: int
+
+    name = "embedding_lookup"
+    family = "token"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", find(self.format))
+        require(self, "k", multiple=self.format.block)
+        require(self, "rows")
+
+    @property
+    def walk(self) -> Walk:
+        return Walk(self.format, self.k)
+
+    def signature(self) -> Signature:
+        return {
+            "y": write(F32, self.k),
+            "table": read(U8, self.rows, self.format.row_bytes(self.k)),
+            "token": Scalar(U32, low=0, high=self.rows - 1),
+        }
+
+    def launch(self) -> Launch:
+        steps = self.walk.steps + (self.walk.rest > 0)
+        return Launch(grid=-(-steps // WARPS), block=WARPS * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        walk = self.walk
+        lane = walk.lane(k)
+        step = k.ctaid.x * WARPS + k.warp
+        with k.when(step * walk.blocks + lane.block < self.k // self.format.block):
+            row = k.arg.table.at(k.arg.token, 0)
+            block = lane.in_row(advance(row, step, walk.bytes))
+            y = lane.in_vector(advance(k.arg.y, step, walk.values))
+            for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
+                k.store(y[offset], weight)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
+        return {"y": self.format.dequantize(arguments["table"][arguments["token"]])}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, float]:
+        """None: decoding rounds as gguf-py does."""
+        return {"y": 0.0}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        import numpy as np
+
+        return {
+            "y": np.full(self.k, np.nan, np.float32),
+            "table": self.format.random_blocks(rng, self.rows, self.k),
+            "token": np.uint32(rng.integers(self.rows)),
+        }
+
+    def work(self) -> Work:
+        """Counts one operation a value, which is less than any format needs but floats."""
+        return Work(flops=self.k, bytes=self.format.row_bytes(self.k) + 4 * self.k)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
+        for format in FORMATS.values():
+            yield cls(format=format, rows=5, k=3 * format.block)
+            if 576 % format.block == 0:
+                yield cls(format=format, rows=3, k=576)
+            yield cls(format=format, rows=2, k=3584)
