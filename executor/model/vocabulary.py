@@ -69,7 +69,7 @@ class Vocabulary:
         raw = reader.numbers("token_type", size)
         for value in set(raw):
             if value not in known:
-                reader.fail("token_type", f"holds {value}; allowed: {', '.join(f'{k.value} {k.name}' for k in TokenKind)}")
+                reader.fail("token_type", f"holds {value:g}; allowed: {', '.join(f'{k.value} {k.name}' for k in TokenKind)}")
         scores = reader.numbers("scores", size)
         if not np.isfinite(scores).all():
             reader.fail("scores", "holds a value that is not finite")

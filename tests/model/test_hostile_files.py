@@ -1,0 +1,115 @@
+"""A good file, damaged anywhere, either still loads or raises the package's error: no other exception, no hang, no memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from executor.model.config import ModelConfig, check_tensors
+from executor.model.gguf_file import GgufFile
+from executor.model.tokenizer import Tokenizer
+from ptxgen.errors import PtxGenError
+from tests.synthetic import Q, write_model
+
+SMALL = {"layers": 1, "hidden": 32, "heads": 2, "kv_heads": 1, "ff": 32, "types": Q.Q4_0, "vocab": 512}
+KINDS = ("gpt2", "llama", "none")
+
+
+@cache
+def good(kind: str) -> bytes:
+    with TemporaryDirectory() as folder:
+        path = write_model(Path(folder, "m.gguf"), tokenizer=kind, tied=False, rope_freqs=True, **SMALL)
+        return path.read_bytes()
+
+
+def directory_end(content: bytes | bytearray) -> int:
+    """Where the data begins, nearly: damage to weights cannot be noticed, so it is not what to try."""
+    return content.rindex(b"output.weight") + 64
+
+
+def load(path: Path) -> None:
+    """All that reads a file before anything is uploaded; PtxGenError is the one way to refuse."""
+    began = time.perf_counter()
+    try:
+        with GgufFile.open(path) as file:
+            check_tensors(file, ModelConfig.from_gguf(file))
+            tokenizer = Tokenizer.from_gguf(file)
+            if tokenizer.vocab_size and file.metadata["tokenizer.ggml.model"] != "none":
+                tokenizer.decode(tokenizer.encode("the <|im_end|> \u00e9 other"))
+    except PtxGenError:
+        pass
+    assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_undamaged_file_loads(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(good(kind))
+    with GgufFile.open(path) as file:
+        check_tensors(file, ModelConfig.from_gguf(file))
+        Tokenizer.from_gguf(file)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_changed_bytes(kind: str, data: st.DataObject, tmp_path: Path) -> None:
+    content = bytearray(good(kind))
+    places = st.integers(0, directory_end(content) - 1)
+    interesting = st.sampled_from([b"\0", b"\1", b"\xff", b"\x80", b"\0" * 8, b"\xff" * 8, b"\xff" * 4, b"\0\0\0\0\0\0\0\x80"])
+    for at, new in data.draw(
+        st.lists(st.tuples(places, interesting | st.binary(min_size=1, max_size=8)), min_size=1, max_size=4)
+    ):
+        content[at : at + len(new)] = new
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    load(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_file_cut_anywhere_is_refused(kind: str, data: st.DataObject, tmp_path: Path) -> None:
+    content = good(kind)
+    path = tmp_path / "m.gguf"
+    last = len(content) - 33  # what follows may be padding
+    path.write_bytes(content[: data.draw(st.integers(0, last) | st.integers(0, directory_end(content)))])
+    with pytest.raises(PtxGenError):
+        GgufFile.open(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_removed_and_repeated_bytes(data: st.DataObject, tmp_path: Path) -> None:
+    content = good("gpt2")
+    start = data.draw(st.integers(0, directory_end(content)))
+    length = data.draw(st.integers(1, 40))
+    middle = content[start : start + length] * data.draw(st.sampled_from([0, 2, 3]))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content[:start] + middle + content[start + length :])
+    load(path)
+
+
+def test_absurd_counts_allocate_nothing(tmp_path: Path) -> None:
+    content = bytearray(good("gpt2"))
+    path = tmp_path / "m.gguf"
+    tracemalloc.start()
+    try:
+        for at in (8, 16, content.index(b"tokenizer.ggml.tokens") + 29, content.index(b"tokenizer.ggml.merges") + 29):
+            damaged = content.copy()
+            damaged[at : at + 8] = (1 << 40).to_bytes(8, "little")
+            path.write_bytes(damaged)
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            with pytest.raises(PtxGenError, match="cannot fit"):
+                GgufFile.open(path)
+            assert tracemalloc.get_traced_memory()[1] - before < 4 << 20
+    finally:
+        tracemalloc.stop()

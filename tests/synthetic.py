@@ -1,0 +1,213 @@
+"""Small, whole and valid GGUF models with random weights: one per architecture, weight format and kind of vocabulary.
+
+Written with gguf-py, so that the reader under test is checked against another writer. Blocks are random bytes, so every code,
+sub-scale and sub-minimum takes all its values; only the f16 super-scales are chosen, for weights of std 1/sqrt(K).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import gguf
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+Q = GGMLQuantizationType
+
+# Where a block keeps its super-scale, the std of its values with a super-scale of 1, and where and how large (in
+# super-scales) the offset is that makes their mean zero, if the format has one.
+_SCALES: Final[dict[GGMLQuantizationType, tuple[int, float, tuple[int, float] | None]]] = {
+    Q.Q4_0: (0, 4.61, None),
+    Q.Q4_1: (0, 4.61, (2, -7.5)),
+    Q.Q5_0: (0, 9.23, None),
+    Q.Q5_1: (0, 9.23, (2, -15.5)),
+    Q.Q8_0: (0, 73.9, None),
+    Q.Q4_K: (0, 258.0, (2, 7.5)),
+    Q.Q5_K: (0, 528.0, (2, 15.5)),
+    Q.Q6_K: (208, 1365.0, None),
+}
+FORMATS: Final = (Q.F32, Q.F16, Q.BF16, *_SCALES)
+
+_WORDS: Final = (" t", "th", "the", " a", "in", "er", "on", " the", "he")
+_BPE_MERGES: Final = (
+    (" ", "t"),
+    ("t", "h"),
+    ("th", "e"),
+    (" ", "a"),
+    ("i", "n"),
+    ("e", "r"),
+    ("o", "n"),
+    (" t", "he"),
+    ("h", "e"),
+)
+_SPECIAL: Final = ("<|begin|>", "<|im_end|>", "<|im_start|>")
+_CHAT: Final = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def fitting(wanted: GGMLQuantizationType, k: int) -> GGMLQuantizationType:
+    """The wanted type, or what llama.cpp takes for rows of k values that its blocks do not divide."""
+    if k % GGML_QUANT_SIZES[wanted][0] == 0:
+        return wanted
+    fallback = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}.get(wanted, Q.F16)
+    return fallback if k % GGML_QUANT_SIZES[fallback][0] == 0 else Q.F16
+
+
+def random_rows(rng: np.random.Generator, kind: GGMLQuantizationType, shape: tuple[int, ...], std: float) -> NDArray[np.uint8]:
+    """Random weights of a type: u8[rows, bytes of a row], std about `std`, mean about 0. Super-scales take both signs."""
+    if kind in (Q.F32, Q.F16, Q.BF16):
+        values = rng.standard_normal(shape, dtype=np.float32) * np.float32(std)
+        return np.ascontiguousarray(gguf.quants.quantize(values, kind)).view(np.uint8)
+    per_block, size = GGML_QUANT_SIZES[kind]
+    blocks = math.prod(shape) // per_block
+    raw = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
+    at, unit, offset = _SCALES[kind]
+    scale = std / unit * rng.uniform(0.75, 1.25, blocks) * rng.choice((-1.0, 1.0), blocks)
+    raw[:, at : at + 2] = scale.astype(np.float16).view(np.uint8).reshape(blocks, 2)
+    if offset is not None:
+        where, multiple = offset
+        raw[:, where : where + 2] = (scale * multiple).astype(np.float16).view(np.uint8).reshape(blocks, 2)
+    return raw.reshape(*shape[:-1], -1)
+
+
+def write_model(
+    path: Path,
+    arch: str = "llama",
+    types: GGMLQuantizationType | Mapping[str, GGMLQuantizationType] = Q.Q4_K,
+    *,
+    layers: int = 4,
+    hidden: int = 512,
+    heads: int = 8,
+    kv_heads: int = 2,
+    head_dim: int | None = None,
+    ff: int = 1024,
+    vocab: int = 512,
+    context: int = 512,
+    tied: bool = True,
+    rope_freqs: bool = False,
+    rope_base: float = 10000.0,
+    tokenizer: str = "gpt2",
+    pre: str | None = None,
+    metadata: Mapping[str, object] | None = None,
+    seed: int = 1,
+) -> Path:
+    """Write a model of random weights and return its path; the bytes depend on the arguments alone.
+
+    types: one GGML type for every matrix, or a type by role ("token_embd", "attn_q", ..., and "" for the others). A type
+    whose blocks do not divide the rows gives way to llama.cpp's fallback. tokenizer: "gpt2", "llama" or "none"; pre: its
+    pre-tokenizer (llama-bpe for llama, qwen2 for the others). metadata: further keys (int, float, bool, str), or other values.
+    """
+    rng = np.random.Generator(np.random.PCG64(seed))
+    wanted = types if isinstance(types, Mapping) else {"": types}
+    head_dim = head_dim or hidden // heads
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(layers)
+    writer.add_context_length(context)
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(ff)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(1e-5 if arch == "llama" else 1e-6)
+    writer.add_rope_freq_base(rope_base)
+    writer.add_vocab_size(vocab)
+    _add_tokenizer(writer, tokenizer, pre or ("llama-bpe" if arch == "llama" else "qwen2"), vocab)
+    for key, value in (metadata or {}).items():
+        _add_value(writer, key, value)
+
+    def matrix(name: str, rows: int, k: int, gain: float = 1.0) -> None:
+        role = name.removesuffix(".weight").rsplit(".", 1)[-1]
+        kind = fitting(wanted.get(role, wanted.get("", Q.F32)), k)
+        writer.add_tensor(name, random_rows(rng, kind, (rows, k), gain / math.sqrt(k)), raw_dtype=kind)
+
+    def vector(name: str, n: int, mean: float, std: float) -> None:
+        writer.add_tensor(name, (mean + std * rng.standard_normal(n)).astype(np.float32))
+
+    matrix("token_embd.weight", vocab, hidden)
+    if rope_freqs:
+        writer.add_tensor("rope_freqs.weight", np.geomspace(1.0, 32.0, head_dim // 2).astype(np.float32))
+    for layer in range(layers):
+        block = f"blk.{layer}."
+        vector(block + "attn_norm.weight", hidden, 1.0, 0.1)
+        for x, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            matrix(block + f"attn_{x}.weight", count * head_dim, hidden)
+            if arch == "qwen2":
+                vector(block + f"attn_{x}.bias", count * head_dim, 0.0, 0.1)
+        if arch == "qwen3":
+            vector(block + "attn_q_norm.weight", head_dim, 1.0, 0.1)
+            vector(block + "attn_k_norm.weight", head_dim, 1.0, 0.1)
+        matrix(block + "attn_output.weight", hidden, heads * head_dim)
+        vector(block + "ffn_norm.weight", hidden, 1.0, 0.1)
+        matrix(block + "ffn_gate.weight", ff, hidden)
+        matrix(block + "ffn_up.weight", ff, hidden)
+        matrix(block + "ffn_down.weight", hidden, ff)
+    vector("output_norm.weight", hidden, 1.0, 0.1)
+    if not tied:
+        matrix("output.weight", vocab, hidden)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def byte_characters() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + index) for index, byte in enumerate(rest)}
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, model: str, pre: str, vocab: int) -> None:
+    writer.add_tokenizer_model(model)
+    if model == "none":
+        return
+    if model == "gpt2":
+        character = byte_characters()
+
+        def spelt(text: str) -> str:
+            return "".join(character[byte] for byte in text.encode())
+
+        tokens = [character[byte] for byte in range(256)] + [spelt(word) for word in _WORDS]
+        kinds = [gguf.TokenType.NORMAL] * len(tokens)
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_merges([f"{spelt(left)} {spelt(right)}" for left, right in _BPE_MERGES])
+        scores = None
+    else:
+        words = [" ", *"abcdefghijklmnopqrstuvwxyz", *_WORDS]
+        tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *(word.replace(" ", "\u2581") for word in words)]
+        kinds = [gguf.TokenType.UNKNOWN] + [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * len(words)
+        scores = [0.0] * 257 + [-float(index) for index in range(len(words))]
+        writer.add_unk_token_id(0)
+    fillers = vocab - len(tokens) - len(_SPECIAL)
+    if fillers < 0:
+        raise ValueError(f"vocab must be at least {len(tokens) + len(_SPECIAL)}, got {vocab}")
+    first = len(tokens) + fillers
+    tokens += [f"filler{index}" for index in range(fillers)] + list(_SPECIAL)
+    kinds += [gguf.TokenType.NORMAL] * fillers + [gguf.TokenType.CONTROL] * len(_SPECIAL)
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    if scores is not None:
+        writer.add_token_scores(scores + [-1e6] * (vocab - len(scores)))
+    writer.add_bos_token_id(first)
+    writer.add_eos_token_id(first + 1)
+    writer.add_chat_template(_CHAT)
+
+
+def _add_value(writer: gguf.GGUFWriter, key: str, value: object) -> None:
+    """Replace or add a key with the GGUF type that its Python type names (a NumPy scalar or array keeps its own)."""
+    kind = gguf.GGUFValueType.get_type(value) if not isinstance(value, (float, np.floating)) else gguf.GGUFValueType.FLOAT32
+    if isinstance(value, int) and not isinstance(value, bool):
+        kind = gguf.GGUFValueType.UINT32 if 0 <= value < 1 << 32 else gguf.GGUFValueType.INT64
+    for data in writer.kv_data:
+        data.pop(key, None)
+    writer.add_key_value(key, value, kind)
