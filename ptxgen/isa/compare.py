@@ -36,7 +36,8 @@ def combine(bool: str, p: Value, c: Value | None) -> Value:
 
 
 def _no_ftz_on_f64(modifiers: Mapping[str, str]) -> str:
-    return "ftz is for f32" if "ftz" in modifiers and modifiers["type"] in ("f64", "bf16", "bf16x2") else ""
+    type = modifiers.get("type") or modifiers["of"]
+    return f"ftz is not for {type}" if "ftz" in modifiers and type in ("f64", "bf16", "bf16x2") else ""
 
 
 @instruction("setp.{cmp}.{type}", cmp=UNSIGNED_ORDER, type=UNSIGNED, d="pred", dp="pred?", a="{type}", b="{type}",
@@ -54,11 +55,6 @@ def _no_ftz_on_f64(modifiers: Mapping[str, str]) -> str:
              dp="pred?", a="{type}", b="{type}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
 @instruction("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, d="pred", dp="pred?", a="{type}",
              b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f16", "bf16"), d="pred", dp="pred?", a="{type}",
-             b="{type}", needs=HALF_NEEDS, rule=_no_ftz_on_f64, section="9.7.7.2")  # fmt: skip
-@instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f16", "bf16"), d="pred",
-             dp="pred?", a="{type}", b="{type}", c="pred", needs=HALF_NEEDS, rule=_no_ftz_on_f64,
-             section="9.7.7.2")  # fmt: skip
 def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
          ftz: str = "") -> tuple[Value, Value]:  # fmt: skip
     """Compare; the second destination gets the opposite. With a third operand both are combined with it."""
@@ -66,6 +62,19 @@ def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, ty
         a, b = v.flush(a), v.flush(b)
     holds = compare(v, cmp, a, b)
     return combine(bool, holds, c), combine(bool, ~holds, c)
+
+
+@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f16", "bf16"), d="pred", a="{type}", b="{type}",
+             needs=HALF_NEEDS, rule=_no_ftz_on_f64, name="setp", section="9.7.7.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f16", "bf16"), d="pred",
+             a="{type}", b="{type}", c="pred", needs=HALF_NEEDS, rule=_no_ftz_on_f64, name="setp",
+             section="9.7.7.2")  # fmt: skip
+def setp_half(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
+              ftz: str = "") -> Value:  # fmt: skip
+    """Compare; with a third operand, combined with it."""
+    if ftz:
+        a, b = v.flush(a), v.flush(b)
+    return combine(bool, compare(v, cmp, a, b), c)
 
 
 @instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f16x2", "bf16x2"), d="pred", dp="pred", a="{type}",
@@ -86,14 +95,14 @@ SET_RESULTS = ("u32", "s32", "f32")
 @instruction("set.{cmp}.{to}.{of}", cmp=SIGNED_ORDER, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}", b="{of}",
              section="9.7.6.1")  # fmt: skip
 @instruction("set.{cmp}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"), d="{to}", a="{of}",
-             b="{of}", section="9.7.6.1")  # fmt: skip
+             b="{of}", rule=_no_ftz_on_f64, section="9.7.6.1")  # fmt: skip
 @instruction("set.{cmp}.{to}.{of}", cmp=EQUALITY, to=SET_RESULTS, of=BITS, d="{to}", a="{of}", b="{of}", section="9.7.6.1")
 @instruction("set.{cmp}.{bool}.{to}.{of}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=UNSIGNED, d="{to}", a="{of}",
              b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
 @instruction("set.{cmp}.{bool}.{to}.{of}", cmp=SIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}",
              b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
 @instruction("set.{cmp}.{bool}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"),
-             d="{to}", a="{of}", b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
+             d="{to}", a="{of}", b="{of}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.1")  # fmt: skip
 def set_(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to: str, of: str, bool: str = "",
          ftz: str = "") -> Value:  # fmt: skip
     """Compare, giving all ones (1.0 for f32) or zero."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.parts import FTZ, INTEGER_ROUNDINGS, RELU, RN, ROUNDINGS, SAT, dtype, rectify, saturate
+from ptxgen.isa.parts import FTZ, INTEGER_ROUNDINGS, RELU, RN, ROUNDINGS, SAT, dtype, rectify, saturate, together
 from ptxgen.isa.table import Need, instruction
 from ptxgen.types import B32, BF16X2, F16, F16X2, F32, F64, U32, DType
 
@@ -17,6 +17,20 @@ BF16_NEEDS: dict[str, Need] = {"to=bf16": (90, (7, 8)), "of=bf16": (90, (7, 8))}
 
 def _range(type: DType) -> tuple[int, int]:
     return (-(1 << type.bits - 1), (1 << type.bits - 1) - 1) if type.is_signed else (0, (1 << type.bits) - 1)
+
+
+def _clamps(modifiers: Mapping[str, str]) -> str:
+    (low, high), (least, most) = _range(dtype(modifiers["to"])), _range(dtype(modifiers["of"]))
+    if "sat" in modifiers and low <= least and most <= high:
+        return f"sat has nothing to do: every {modifiers['of']} is a {modifiers['to']}"
+    return ""
+
+
+def _bf16_plain(modifiers: Mapping[str, str]) -> str:
+    types = (modifiers["to"], modifiers["of"])
+    if "bf16" in types and ("sat" in modifiers or "u8" in types or "s8" in types):
+        return "bf16 takes no sat and no 8-bit integers"
+    return ""
 
 
 def _ftz_needs_f32(modifiers: Mapping[str, str]) -> str:
@@ -43,7 +57,7 @@ def _same(modifiers: Mapping[str, str]) -> str:
     return _ftz_needs_f32(modifiers)
 
 
-@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", section=SECTION)
+@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps, section=SECTION)
 def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
     """Integer to integer: the low bits, or the nearest value with `sat`; extended by the sign of the source."""
     if sat:
@@ -53,15 +67,15 @@ def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
 
 
 @instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", name="cvt",
-             defaults=RN, needs=BF16_NEEDS, section=SECTION)  # fmt: skip
+             defaults=RN, needs=BF16_NEEDS, rule=_bf16_plain, section=SECTION)  # fmt: skip
 def cvt_from_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, sat: str = "") -> Value:
     """Integer to float, rounded as `rnd` says."""
     return saturate(v, _rounded(v, a, dtype(to), rnd), sat)
 
 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
-             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=_ftz_needs_f32,
-             section=SECTION)  # fmt: skip
+             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS,
+             rule=together(_bf16_plain, _ftz_needs_f32), section=SECTION)  # fmt: skip
 def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
     if ftz and of == "f32":
@@ -103,7 +117,7 @@ def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") 
 
 
 @instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
-             a="{of}+", name="cvt", needs=BF16_NEEDS, rule=_widens, section=SECTION)  # fmt: skip
+             a="{of}+", name="cvt", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens), section=SECTION)  # fmt: skip
 def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to a wider float, exact."""
     if ftz and of == "f32":

@@ -43,6 +43,13 @@ def _one_policy(modifiers: Mapping[str, str]) -> str:
     return ""
 
 
+def _hints_are_for_global(modifiers: Mapping[str, str]) -> str:
+    hints = [name for name in ("evict", "prefetch") if name in modifiers]
+    if hints and modifiers.get("space", "global") != "global":
+        return f"{' and '.join(modifiers[name] for name in hints)} is for global memory, not {modifiers['space']}"
+    return ""
+
+
 def _volatile_alone(modifiers: Mapping[str, str]) -> str:
     if modifiers.get("order") == "volatile" and ("cop" in modifiers or "evict" in modifiers):
         return "volatile takes no cache operator and no eviction priority"
@@ -68,10 +75,10 @@ def ld(v: Algebra, a: Address, type: str, order: str = "", space: str = "", cop:
     return _load(v, state_space(space), a, type, vec)
 
 
-@instruction("ld.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta", "local"),
+@instruction("ld.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"),
              vec=("v2", "v4"), type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
              rule=_vector_fits)  # fmt: skip
-@instruction("ld.{space}.{vec?}.{type}", space=("param", "const", "param::entry", "param::func"), vec=("v2", "v4"),
+@instruction("ld.{space}.{vec?}.{type}", space=("local", "param", "const", "param::entry", "param::func"), vec=("v2", "v4"),
              type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
              rule=_vector_fits)  # fmt: skip
 def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec: str = "") -> Any:
@@ -82,7 +89,7 @@ def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec
 @instruction("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
              space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
              type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
-             rule=_vector_fits)  # fmt: skip
+             rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
 def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
                vec: str = "") -> Any:  # fmt: skip
     """A load that other threads of the scope can synchronise with."""
@@ -106,10 +113,10 @@ def st(v: Algebra, a: Address, b: Data, type: str, order: str = "", space: str =
     _store(v, state_space(space), a, b, type)
 
 
-@instruction("st.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta", "local"),
+@instruction("st.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"),
              vec=("v2", "v4"), type=MEMORY_TYPES, a="addr", b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
              rule=_vector_fits)  # fmt: skip
-@instruction("st.{space}.{vec?}.{type}", space=("param", "param::func"), vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
+@instruction("st.{space}.{vec?}.{type}", space=("local", "param", "param::func"), vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
              b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11", rule=_vector_fits)  # fmt: skip
 def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str = "", vec: str = "") -> None:
     """Store to the named state space; to a parameter only for a call."""
@@ -118,7 +125,8 @@ def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str 
 
 @instruction("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
              space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=VECTORS, type=MEMORY_TYPES, a="addr",
-             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11", rule=_vector_fits)  # fmt: skip
+             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
+             rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
 def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "",
                evict: str = "", vec: str = "") -> None:  # fmt: skip
     """A store that other threads of the scope can synchronise with."""
