@@ -43,7 +43,7 @@ class DiskCache:
         if not content.startswith(MAGIC) or content[len(MAGIC) : at] != _digest(key, payload):
             self.corrupt += 1
             _log.warning("%s is damaged and will be made again", path)
-            path.unlink(missing_ok=True)
+            _remove(path)
             return None
         touch(path)
         return payload
@@ -62,7 +62,7 @@ class DiskCache:
         except OSError as error:
             self._usable = False
             _log.warning("compiled kernels cannot be kept in %s: %s", self.folder, error)
-            temporary.unlink(missing_ok=True)
+            _remove(temporary)
             return
         trim(self.folder, self.limit_bytes)
 
@@ -90,7 +90,7 @@ def trim(folder: Path, limit_bytes: int) -> None:
                 continue
             if path.suffix == ".tmp":
                 if now - status.st_mtime > STALE_SECONDS:
-                    path.unlink(missing_ok=True)
+                    _remove(path)
                 continue
         except OSError:
             continue
@@ -99,12 +99,18 @@ def trim(folder: Path, limit_bytes: int) -> None:
     for _, size, path in sorted(files):
         if total <= limit_bytes:
             return
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            _log.warning("%s cannot be removed: %s", path, error)
-            continue
-        total -= size
+        if _remove(path):
+            total -= size
+
+
+def _remove(path: Path) -> bool:
+    """Whether the file is gone; another process may have been first."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.debug("%s stays: %s", path, error)
+        return False
+    return True
 
 
 def _digest(key: str, payload: bytes) -> bytes:

@@ -68,7 +68,7 @@ def why_not(scalar: Scalar, value: object) -> str:
     if dtype.is_float:
         if isinstance(value, bool) or not isinstance(value, Real):
             return f"a {type(value).__name__}; must be a number"
-        if math.isnan(value):
+        if value != value:
             return "NaN"
     elif isinstance(value, bool) or not isinstance(value, Integral):
         return f"a {type(value).__name__}; must be an integer"

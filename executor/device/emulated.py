@@ -9,11 +9,10 @@ import platform
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from ptxgen.emulator.machine import MemoryMap, compile_module
 
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, checked_bytes
@@ -21,6 +20,9 @@ from executor.errors import DeviceError, SanitizerError
 from executor.parameters import ParameterBlock
 from executor.profile import settings
 from ptxgen.target import Target
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.machine import MemoryMap
 
 ADOPTED_ALIGNMENT = 16
 """Bytes. Kernels load 16 bytes at once; an array that starts elsewhere has to be copied."""
@@ -50,7 +52,11 @@ class EmulatedDevice:
         self.frees = 0
         self.closed = False
         self._allocations = Allocations(self.name)
-        self._map = MemoryMap() if sanitize else None
+        self._map: MemoryMap | None = None
+        if sanitize:
+            from ptxgen.emulator.machine import MemoryMap  # late: a device that launches nothing needs no compiler
+
+            self._map = MemoryMap()
 
     @property
     def build(self) -> str:
@@ -136,6 +142,8 @@ class EmulatedDevice:
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
+        from ptxgen.emulator.machine import compile_module
+
         self._enter("loading a kernel")
         module = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir)
         kernel = module.kernel(entry)

@@ -1,0 +1,81 @@
+"""Tiny kernels for tests of the executor: right, simple, and with every kind of argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update, write
+from ptxgen.types import F32, U32
+
+
+@dataclass(frozen=True)
+class Scale(KernelType):
+    """y = x * factor + offset, f32[n]; offset is a u32 of at most 1000."""
+
+    family: ClassVar[str] = "test"
+    name = "test_scale"
+    n: int
+
+    def signature(self) -> Signature:
+        return {"y": write(F32, self.n), "x": read(F32, self.n), "factor": Scalar(F32), "offset": Scalar(U32, high=1000)}
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // 64), block=64)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * 64 + k.tid.x
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.load(k.arg.x[i]) * k.arg.factor + k.f32(k.arg.offset))
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {"y": arguments["x"].astype(np.float64) * arguments["factor"] + arguments["offset"]}
+
+    def work(self) -> Work:
+        return Work(flops=2 * self.n, bytes=8 * self.n)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(n=100)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        x = rng.normal(size=self.n).astype(np.float32)
+        return {"y": np.zeros(self.n, np.float32), "x": x, "factor": 2.0, "offset": 3}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {"y": (np.abs(arguments["x"] * arguments["factor"]) + np.abs(self.reference(**arguments)["y"])) * 2.0**-24}
+
+
+@dataclass(frozen=True)
+class Accumulate(Scale):
+    """total += x, f32[n]."""
+
+    name = "test_accumulate"
+
+    def signature(self) -> Signature:
+        return {"total": update(F32, self.n), "x": read(F32, self.n)}
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * 64 + k.tid.x
+        with k.when(i < self.n):
+            k.store(k.arg.total[i], k.load(k.arg.total[i]) + k.load(k.arg.x[i]))
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {"total": arguments["total"].astype(np.float64) + arguments["x"]}
+
+
+@dataclass(frozen=True)
+class ReadsBeyond(Scale):
+    """Wrong on purpose: every thread reads the element after its own, so the last one reads beyond x."""
+
+    name = "test_reads_beyond"
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * 64 + k.tid.x
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.load(k.arg.x[i + 1]) * k.arg.factor + k.f32(k.arg.offset))

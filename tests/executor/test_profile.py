@@ -1,0 +1,43 @@
+"""Environment variables count by their value: 0 is off, nonsense is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executor.profile import settings
+from ptxgen.errors import ArgumentError
+
+
+def test_without_variables_the_users_cache_folder_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PTXGEN_CACHE_DIR")
+    chosen = settings()
+    assert chosen.cache_dir is not None
+    assert chosen.cache_dir.name == "ptxgen"
+    assert chosen.cache_limit_bytes == 512 << 20
+    assert chosen.emulator_workers >= 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("PTXGEN_CACHE_DIR", "0"), ("PTXGEN_CACHE_LIMIT_MB", "0")])
+def test_zero_switches_the_disk_cache_off(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert settings().cache_dir is None
+
+
+def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("PTXGEN_CACHE_LIMIT_MB", "3")
+    monkeypatch.setenv("PTXGEN_EMULATOR_WORKERS", "0")
+    chosen = settings()
+    assert (chosen.cache_dir, chosen.cache_limit_bytes, chosen.emulator_workers) == (tmp_path, 3 << 20, 1)
+
+
+@pytest.mark.parametrize("name", ["PTXGEN_CACHE_LIMIT_MB", "PTXGEN_EMULATOR_WORKERS"])
+@pytest.mark.parametrize("value", ["yes", "-1", "1.5"])
+def test_what_is_not_a_number_is_an_error_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=f"{name} is '{value}'"):
+        settings()
