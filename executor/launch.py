@@ -59,6 +59,7 @@ class Plan:
         "_grid",
         "_launcher",
         "_parameters",
+        "_scalars",
         "_written",
         "kernel",
         "loaded",
@@ -84,6 +85,7 @@ class Plan:
         self._frees = launcher.device.frees
         self._grid = launch.grid
         self._block = launch.block
+        self._scalars = {name: argument for name, argument in signature.items() if isinstance(argument, Scalar)}
         self._arguments: dict[str, Any] = {name: arguments[name] for name in signature}
         self._parameters = ParameterBlock(signature)
         for name, value in self._arguments.items():
@@ -109,11 +111,10 @@ class Plan:
         return dict(self._arguments)
 
     def _replace(self, scalars: Mapping[str, Number]) -> None:
-        signature = self.kernel.signature()
         for name, value in scalars.items():
-            argument = signature.get(name)
-            if not isinstance(argument, Scalar):
-                allowed = ", ".join(n for n, a in signature.items() if isinstance(a, Scalar)) or "none"
+            argument = self._scalars.get(name)
+            if argument is None:
+                allowed = ", ".join(self._scalars) or "none"
                 raise LaunchError(
                     f"{self.kernel}: {name} is not a scalar of this kernel, so a plan cannot replace it; its scalars: {allowed}"
                 )

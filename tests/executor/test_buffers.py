@@ -60,7 +60,7 @@ def test_a_view_beyond_its_buffer_is_refused(emulator: Device, offset: int, shap
 
 
 @pytest.mark.parametrize("array", [np.zeros(7, np.float32), np.zeros(8, np.float64), np.zeros((2, 4), np.float32)])
-def test_an_upload_of_another_shape_or_type_is_refused(emulator: Device, array: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_an_upload_of_another_shape_or_type_is_refused(emulator: Device, array: np.ndarray) -> None:
     buffer = GpuBuffer.zeros(emulator, F32, (8,), "hidden")
     with pytest.raises(ArgumentError, match=r"cannot upload .* to hidden f32\[8\]; it takes float32\[8\]"):
         buffer.upload(array)

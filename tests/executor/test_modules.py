@@ -1,0 +1,142 @@
+"""Each text is emitted once, compiled once for a GPU and toolchain, and found again on disk by the next process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from executor.device.protocol import LoadedKernel
+from executor.modules import Modules
+from ptxgen.assemble import assemble
+from tests.executor.fake import RememberingDevice
+from tests.executor.kernels import Accumulate, Scale
+
+
+class Assembling(RememberingDevice):
+    """Compiles as a GPU would: PTX -> cubin. Loads nothing; `images` holds what it was given to load."""
+
+    def __init__(self, toolchain: str = "1") -> None:
+        super().__init__()
+        self.toolchain = toolchain
+        self.compiled = 0
+        self.images: list[bytes] = []
+
+    @property
+    def build(self) -> str:
+        return f"sm_90 toolchain {self.toolchain}"
+
+    def compile(self, text: str) -> bytes | None:
+        self.compiled += 1
+        return assemble(text, self.target).cubin
+
+    def load(
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
+    ) -> tuple[LoadedKernel, bool]:
+        assert image is not None
+        self.images.append(image)
+        return LoadedKernel(entry, None), False
+
+
+def test_the_same_kernel_is_emitted_and_loaded_once() -> None:
+    modules = Modules(Assembling())
+    first = modules.load(Scale(n=100))
+    assert modules.load(Scale(n=100)) is first
+    assert (modules.counts.emissions, modules.counts.misses, modules.counts.memory_hits) == (1, 1, 1)
+
+
+def test_kernels_of_one_text_share_one_load() -> None:
+    @dataclass(frozen=True)
+    class Twin(Scale):
+        """y = x * factor + offset, f32[n]; offset is a u32 of at most 1000."""
+
+        def __str__(self) -> str:
+            return super().__str__()
+
+    device = Assembling()
+    modules = Modules(device)
+    assert modules.load(Twin(n=100)) is modules.load(Scale(n=100))
+    assert (modules.counts.emissions, device.compiled, modules.counts.memory_hits) == (2, 1, 1)
+
+
+def test_another_shape_is_another_kernel() -> None:
+    modules = Modules(Assembling())
+    assert modules.load(Scale(n=100)) is not modules.load(Scale(n=101))
+    assert modules.counts.misses == 2
+
+
+def test_compiled_code_is_found_on_disk() -> None:
+    first, second = Assembling(), Assembling()
+    Modules(first).load(Scale(n=100))
+    modules = Modules(second)
+    modules.load(Scale(n=100))
+    assert (second.compiled, modules.counts.disk_hits, modules.counts.misses) == (0, 1, 0)
+    assert second.images == first.images
+
+
+def test_another_toolchain_compiles_again() -> None:
+    Modules(Assembling("1")).load(Scale(n=100))
+    modules = Modules(Assembling("2"))
+    modules.load(Scale(n=100))
+    assert (modules.counts.disk_hits, modules.counts.misses) == (0, 1)
+
+
+@pytest.mark.parametrize("at", [0, 20, 50, 1000, -1])
+def test_a_damaged_entry_is_built_again(own_cache: Path, at: int) -> None:
+    first = Assembling()
+    Modules(first).load(Scale(n=100))
+    (path,) = own_cache.rglob("*.bin")
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    second = Assembling()
+    modules = Modules(second)
+    modules.load(Scale(n=100))
+    assert (second.images, modules.counts.misses) == (first.images, 1)
+    assert modules.disk is not None
+    assert modules.disk.corrupt == 1
+    third = Modules(Assembling())
+    third.load(Scale(n=100))
+    assert third.counts.disk_hits == 1
+
+
+@pytest.mark.parametrize("variable", ["PTXGEN_CACHE_DIR", "PTXGEN_CACHE_LIMIT_MB"])
+def test_without_a_disk_cache_nothing_is_written(monkeypatch: pytest.MonkeyPatch, own_cache: Path, variable: str) -> None:
+    monkeypatch.setenv(variable, "0")
+    modules = Modules(Assembling())
+    modules.load(Scale(n=100))
+    assert modules.counts.misses == 1
+    assert not own_cache.exists()
+
+
+def test_preload_reports_its_progress() -> None:
+    steps: list[tuple[int, int]] = []
+    modules = Modules(Assembling())
+    modules.preload([Scale(n=100), Accumulate(n=100)], lambda done, total: steps.append((done, total)))
+    assert steps == [(1, 2), (2, 2)]
+    assert modules.counts.misses == 2
+    assert str(modules.counts) == "2 compiled, 0 from disk, 0 from memory"
+
+
+LOADER = """
+from executor.modules import Modules
+from tests.executor.kernels import Scale
+from tests.executor.test_modules import Assembling
+modules = Modules(Assembling())
+for n in range(90, 110):
+    modules.load(Scale(n=n))
+assert modules.disk.corrupt == 0
+print(modules.counts.misses + modules.counts.disk_hits)
+"""
+
+
+def test_two_processes_may_fill_one_cache_at_once(own_cache: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", LOADER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=120)[0] for process in processes] == ["20\n", "20\n"]
+    modules = Modules(Assembling())
+    modules.preload([Scale(n=n) for n in range(90, 110)])
+    assert modules.counts.disk_hits == 20
+    assert not list(own_cache.rglob("*.tmp"))
