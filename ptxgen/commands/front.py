@@ -35,8 +35,11 @@ Report = Callable[[str, int, int], None]
 class Front(click.Group):
     """A group of subcommands that ends with one clear line and the right exit code.
 
-    The package's errors are the user's to mend: one line, exit code 2. Any other exception is a bug and keeps its traceback.
+    The package's errors are the user's to mend: one line, exit code 2, or 1 for those of the kinds in `failures`. Any other
+    exception is a bug and keeps its traceback.
     """
+
+    failures: tuple[type[PtxGenError], ...] = ()
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -45,7 +48,7 @@ class Front(click.Group):
             return result
         except PtxGenError as error:
             click.echo(f"{ctx.find_root().info_name}: {error}", err=True)
-            ctx.exit(BAD_INPUT)
+            ctx.exit(FAILED if isinstance(error, self.failures) else BAD_INPUT)
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(INTERRUPTED)
@@ -54,8 +57,8 @@ class Front(click.Group):
             ctx.exit(CLOSED_PIPE)
 
 
-def front(name: str, help: str) -> Front:
-    """An empty command of this name with --version and --verbose."""
+def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = ()) -> Front:
+    """An empty command of this name with --version and --verbose. `failures`: errors that are findings, not bad input."""
 
     def started(verbose: bool) -> None:
         logging.basicConfig(
@@ -69,6 +72,7 @@ def front(name: str, help: str) -> Front:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
         params=[click.Option(["-v", "--verbose"], is_flag=True, help="Say on stderr what is being done.")],
     )
+    group.failures = failures
     return click.version_option(__version__, prog_name=name)(group)
 
 

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -164,7 +165,7 @@ def _facts(
     return {
         "entry": entry,
         "seconds": seconds,
-        "findings": [{"kind": str(finding.kind), "ptx_line": finding.ptx_line, "text": str(finding)} for finding in findings],
+        "findings": [asdict(finding) for finding in findings],
         "arguments": [
             {
                 "name": name,

@@ -1,0 +1,110 @@
+"""`ptxrun generate`: continues a prompt, or answers it, with any supported GGUF model."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from executor.commands.session import Session, context_option, device_option, sanitize_option, session, write_text
+from ptxgen.commands import front
+from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from executor.model.generation import Generation
+    from executor.model.sampling import Sampler
+
+SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
+NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+"""What a sampling option is when another one is given: the model's own distribution."""
+
+
+@click.command("generate")
+@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@click.option("-p", "--prompt", required=True, metavar="TEXT", help="The prompt; - reads it from stdin.")
+@click.option("-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Most tokens to generate.")
+@click.option("--greedy", is_flag=True, help="Take the likeliest token each time: the default without the next five.")
+@click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 is greedy.")
+@click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens; 0 is all.")
+@click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest tokens whose probabilities add up to P.")
+@click.option("--min-p", type=float, metavar="P", help="Draw from tokens with at least P times the largest probability.")
+@click.option("--seed", type=int, metavar="S", help="The same seed draws the same tokens (default: a new one each time).")
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
+@device_option
+@context_option
+@sanitize_option
+@click.option("--json", "as_json", is_flag=True, help="Prompt ids, token ids, text, timings and device as JSON.")
+def generate_command(
+    path: Path,
+    prompt: str,
+    max_tokens: int,
+    greedy: bool,
+    chat: bool,
+    device: str,
+    context: int | None,
+    sanitize: bool,
+    as_json: bool,
+    **sampling: Any,
+) -> None:
+    """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
+
+    \b
+    Examples:
+      ptxrun generate model.gguf -p "The capital of France is" -n 32
+      ptxrun generate model.gguf --chat -p "Tell me a joke." --temperature 0.8 --top-p 0.95 --seed 1
+    """
+    sampler = _sampler(greedy, sampling)
+    text = _stdin() if prompt == "-" else prompt
+    with session(path, device, context=context, sanitize=sanitize) as running:
+        ids = running.chat_ids(text) if chat else running.model.tokenizer.encode(text)
+        made, answer = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
+        if as_json:
+            front.print_json(_facts(path, running, ids, made, answer, sampler))
+            return
+        click.echo()
+        click.echo(
+            f"{len(made.tokens)} tokens, {made.tokens_per_second:.1f} tokens/s, first after {made.prompt_seconds:.2f} s, "
+            f"{running.model.device.name}",
+            err=True,
+        )
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"stdin is not UTF-8: byte {error.start}") from error
+
+
+def _sampler(greedy: bool, sampling: dict[str, Any]) -> Sampler:
+    from executor.model.sampling import Sampler
+
+    given = {name: value for name, value in sampling.items() if value is not None}
+    if greedy and given:
+        raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
+    if not given:
+        return Sampler()
+    return Sampler(**NEUTRAL | {"seed": secrets.randbits(32)} | given)
+
+
+def _facts(path: Path, running: Session, ids: list[int], made: Generation, text: str, sampler: Sampler) -> dict[str, Any]:
+    return {
+        "model": str(path),
+        "prompt_ids": ids,
+        "token_ids": made.tokens,
+        "text": text,
+        "stopped": made.stopped,
+        "sampling": {name: getattr(sampler, name) for name in SAMPLING},
+        "timings": {
+            "load_seconds": running.load_seconds,
+            "first_token_seconds": made.prompt_seconds,
+            "decode_seconds": made.decode_seconds,
+            "tokens_per_second": made.tokens_per_second,
+        },
+        "kernels": asdict(running.model.modules.counts),
+        "device": running.device_facts(),
+    }

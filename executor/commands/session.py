@@ -1,0 +1,103 @@
+"""A loaded model on a device, and an answer that is printed while it is made: what the subcommands of `ptxrun` share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ptxgen.commands import front
+
+if TYPE_CHECKING:
+    from executor.model.generation import Generation, LanguageModel
+    from executor.model.sampling import Sampler
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def device_option(command: Command) -> Command:
+    """Decorator: the option --device, as `device`."""
+    described = "auto (a GPU if there is one), cuda, cuda:N or emulator."
+    return click.option("--device", default="auto", show_default=True, metavar="DEVICE", help=described)(command)
+
+
+def context_option(command: Command) -> Command:
+    """Decorator: the option --context, as `context`."""
+    described = "Room for this many tokens (default: the model's own limit, at most 4096)."
+    return click.option("--context", type=click.IntRange(min=1), help=described)(command)
+
+
+def sanitize_option(command: Command) -> Command:
+    """Decorator: the option --sanitize, as `sanitize`."""
+    described = "Check every access and barrier of every kernel; emulator only, and slow."
+    return click.option("--sanitize", is_flag=True, help=described)(command)
+
+
+@dataclass(frozen=True)
+class Session:
+    """load_seconds: until the model was ready, kernels included."""
+
+    model: LanguageModel
+    load_seconds: float
+
+    def device_facts(self) -> dict[str, Any]:
+        """What the device is, and why it was taken, ready for JSON."""
+        return {"reason": self.model.device.reason} | self.model.device.describe()
+
+    def answer(
+        self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
+    ) -> tuple[Generation, str]:
+        """Continue the prompt; `on_text` sees the text as it comes. Returns all of it, too."""
+        stream = self.model.tokenizer.stream()
+        pieces: list[str] = []
+
+        def show(text: str) -> None:
+            if text:
+                pieces.append(text)
+                if on_text is not None:
+                    on_text(text)
+
+        made = self.model.generate(
+            prompt,
+            max_tokens=max_tokens,
+            sampler=sampler,
+            stop=self.model.tokenizer.eos_ids,
+            on_token=lambda token: show(stream.push(token)),
+        )
+        show(stream.finish())
+        return made, "".join(pieces)
+
+    def chat_ids(self, question: str) -> list[int]:
+        """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
+        from executor.errors import ModelError
+        from executor.model.chat import render
+
+        tokenizer = self.model.tokenizer
+        if tokenizer.chat_template is None:
+            raise ModelError("the file has no chat template; leave out --chat", tokenizer.path)
+        messages = [{"role": "user", "content": question}]
+        text = render(tokenizer.chat_template, messages, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+        return tokenizer.encode(text)
+
+
+@contextmanager
+def session(path: Path, device: str, *, context: int | None = None, sanitize: bool = False) -> Iterator[Session]:
+    """Open the device, load the model onto it with a progress bar, and close both afterwards."""
+    from executor.device import open_device
+    from executor.model.generation import LanguageModel
+
+    start = time.perf_counter()
+    with open_device(device, sanitize=sanitize) as opened:
+        with front.progress() as report:
+            model = LanguageModel.load(path, opened, context=context, progress=report)
+        yield Session(model, time.perf_counter() - start)
+
+
+def write_text(text: str) -> None:
+    """Text on stdout at once, as it is."""
+    click.echo(text, nl=False)

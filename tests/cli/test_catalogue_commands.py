@@ -1,0 +1,118 @@
+"""`ptxgen list`, `emit` and `check`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels import registry
+from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.kernel_type import KernelType
+from tests.cli.invoke import facts, invoke, refused
+
+
+def test_list_shows_every_registered_kernel_with_its_parameters() -> None:
+    listed = {entry["name"]: entry for entry in facts("ptxgen", "list")}
+    assert list(listed) == sorted(registry.entries())
+    assert listed["rmsnorm"]["parameters"] == [
+        {"name": "hidden", "required": True},
+        {"name": "rows", "required": False, "default": 1},
+    ]
+    table = invoke("ptxgen", "list").stdout
+    assert all(name in table for name in listed)
+    assert max(map(len, table.splitlines())) <= 100
+
+
+def test_emit_writes_the_same_text_to_stdout_and_to_a_file_with_its_manifest(tmp_path: Path) -> None:
+    words = ("emit", "rmsnorm", "--set", "hidden=576", "--target", "sm_90")
+    text = invoke("ptxgen", *words).stdout
+    assert ".target sm_90" in text
+    assert invoke("ptxgen", *words, "-o", tmp_path / "norm.ptx").output == ""
+    assert (tmp_path / "norm.ptx").read_text() == text
+    manifest = json.loads((tmp_path / "norm.json").read_text())
+    assert (manifest["entry"], manifest["grid"], manifest["block"]) == ("rmsnorm", [1, 1, 1], [256, 1, 1])
+    assert [parameter["name"] for parameter in manifest["parameters"]] == ["y", "x", "gamma", "eps"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["norm.json", "norm.ptx"]
+
+
+def test_emit_names_the_authors_lines_when_asked() -> None:
+    plain, lined = (invoke("ptxgen", "emit", "silu", "--set", "n=5", *more).stdout for more in ((), ("--lines",)))
+    assert ".loc" in lined
+    assert ".loc" not in plain
+
+
+def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path: Path) -> None:
+    words = ("emit", "silu", "--set", "n=5", "-o")
+    assert (
+        refused("ptxgen", *words, tmp_path / "no" / "silu.ptx")
+        == f"{tmp_path}/no/silu.ptx: cannot be written: No such file or directory"
+    )
+    assert "Is a directory" in refused("ptxgen", *words, tmp_path)
+    assert "name it .ptx" in refused("ptxgen", *words, tmp_path / "silu.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rmsnrm",), "no kernel is called 'rmsnrm'; did you mean rmsnorm"),
+        (("rmsnorm",), "rmsnorm needs hidden"),
+        (("rmsnorm", "--set", "width=3"), "rmsnorm has no parameter 'width'; it has hidden, rows"),
+        (("rmsnorm", "--set", "hidden=wide"), "rmsnorm: hidden is 'wide'; it must be a whole number"),
+        (("rmsnorm", "--set", "hidden=1.5"), "rmsnorm: hidden is '1.5'; it must be a whole number"),
+        (("rmsnorm", "--set", "hidden=0"), "hidden must be an integer"),
+        (("rmsnorm", "--set", "hidden"), "--set hidden is not of the form name=value"),
+        (("rmsnorm", "--set", "hidden=1", "--set", "hidden=2"), "--set hidden is given twice: 1 and 2"),
+        (("rmsnorm", "--set", "hidden=64", "--target", "sm_70"), "unknown target 'sm_70'; known: sm_75"),
+    ],
+)
+def test_a_shape_that_is_not_allowed_is_one_clear_line(words: tuple[str, ...], said: str) -> None:
+    assert said in refused("ptxgen", "emit", *words)
+
+
+def test_check_reports_what_the_assembler_says_of_each_shape_and_target() -> None:
+    results = facts("ptxgen", "check", "residual_add", "--set", "n=64", "--target", "sm_75", "--target", "sm_90")
+    assert [(result["kernel"], result["target"], result["error"]) for result in results] == [
+        ("residual_add(n=64)", "sm_75", None),
+        ("residual_add(n=64)", "sm_90", None),
+    ]
+    assert all(result["registers"] > 0 and result["spilled_bytes"] == 0 for result in results)
+    table = invoke("ptxgen", "check", "residual_add", "--set", "n=64").stdout
+    assert "registers" in table
+    assert "ok" in table
+
+
+def test_check_takes_every_sample_shape_when_none_is_given() -> None:
+    results = facts("ptxgen", "check", "residual_add")
+    assert [result["kernel"] for result in results] == [str(kernel) for kernel in ResidualAdd.cases()]
+
+
+@dataclass(frozen=True)
+class Wrong(ResidualAdd):
+    """A kernel that its author got wrong."""
+
+    name = "wrong"
+
+    def emit(self, k: KernelBuilder) -> None:
+        k.u32(1) + k.f32(1.0)
+
+    @classmethod
+    def cases(cls, **fixed: object) -> Iterator[KernelType]:
+        yield cls(n=1)
+
+
+def test_check_of_a_wrong_kernel_fails_with_exit_code_1_and_the_authors_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._entries, "wrong", registry.Entry("wrong", Wrong))
+    (result,) = facts("ptxgen", "check", "wrong", exit_code=1)
+    assert Path(__file__).name in result["error"]
+    assert "f32 and u32" in result["error"] or "u32 and f32" in result["error"]
+    shown = invoke("ptxgen", "check", "wrong", "residual_add")
+    assert shown.exit_code == 1
+    assert "failed" in shown.stdout
+    assert "ok" in shown.stdout
+    assert Path(__file__).name in shown.stderr

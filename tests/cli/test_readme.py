@@ -1,0 +1,57 @@
+"""What the README shows must work."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptxgen.emulator import run
+from ptxgen.kernels import registry
+from ptxgen.module import emit
+from tests.cli.invoke import COMMANDS, facts
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_kernel_of_the_readme_passes_the_check_and_computes_its_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source,) = (block for block in blocks("python") if "@register" in block)
+    monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
+    module = types.ModuleType("saxpy")
+    monkeypatch.setitem(sys.modules, "saxpy", module)
+    path = tmp_path / "saxpy.py"
+    path.write_text(source)
+    exec(compile(source, str(path), "exec"), module.__dict__)
+
+    results = facts("ptxgen", "check", "saxpy", "--target", "all")
+    assert results
+    assert all(result["error"] is None for result in results)
+    for kernel in registry.find("saxpy").cases():
+        arguments = kernel.inputs(np.random.default_rng(1))
+        expected, allowed = kernel.reference(**arguments)["y"], kernel.tolerance(**arguments)["y"]
+        emitted, launch = emit(kernel, lines=True), kernel.launch()
+        assert run(emitted.text, emitted.entry, launch.grid, launch.block, list(arguments.values())) == []
+        assert np.all(np.abs(arguments["y"] - expected) <= allowed)
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    (command,) = (line for block in blocks("") for line in block.splitlines() if line.endswith("pytest -n 2"))
+    assert command in (ROOT / ".ci" / "run").read_text()
+
+
+def test_every_command_that_the_readme_shows_exists() -> None:
+    shown = re.findall(r"^(ptxgen|ptxrun) (\w+)", "".join(blocks("")), re.MULTILINE)
+    assert {program for program, _ in shown} == set(COMMANDS)
+    for program, name in shown:
+        assert name in COMMANDS[program].commands

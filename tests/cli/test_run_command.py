@@ -1,0 +1,153 @@
+"""`ptxgen run`: arguments from words, what the kernel did, what the sanitiser found."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptxgen.commands.arguments import DTYPES, parse_argument
+from ptxgen.errors import PtxGenError
+from ptxgen.kernels.registry import find
+from ptxgen.module import emit
+from tests.cli.invoke import facts, invoke, refused
+
+ADD = ("--arg", "f32[5]=1,2,3,4,5", "--arg", "f32[5]=10")
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    """PTX of x += delta on five elements, with the author's lines."""
+    path = tmp_path / "add.ptx"
+    path.write_text(emit(find("residual_add").make(n=5), lines=True).text)
+    return path
+
+
+def test_an_array_is_written_in_place_and_its_head_shown(add: Path) -> None:
+    x, delta = facts("ptxgen", "run", add, "--block", "256", *ADD)["arguments"]
+    assert x == {"name": "x", "dtype": "float32", "shape": [5], "head": [11.0, 12.0, 13.0, 14.0, 15.0]}
+    assert delta["head"] == [10.0] * 5
+    assert "11 12 13 14 15" in invoke("ptxgen", "run", add, "--block", "256", *ADD).stdout
+
+
+@pytest.mark.parametrize("which", ["0", "x"])
+def test_an_array_is_saved_by_index_or_name(add: Path, tmp_path: Path, which: str) -> None:
+    words = ("run", add, "--block", "256", "--arg", "f32[5]=arange", "--arg", f"@{tmp_path}/delta.npy")
+    np.save(tmp_path / "delta.npy", np.full(5, 0.5, np.float32))
+    assert invoke("ptxgen", *words, "--save", f"{which}={tmp_path}/sum.npy").exit_code == 0
+    saved = np.load(tmp_path / "sum.npy")
+    assert saved.dtype == np.float32
+    assert saved.tolist() == [0.5, 1.5, 2.5, 3.5, 4.5]
+
+
+def test_an_array_that_is_too_short_is_a_finding_with_the_authors_line_and_exit_code_1(add: Path) -> None:
+    words = ("run", add, "--block", "256", "--arg", "f32[4]=zeros", "--arg", "f32[5]=ones")
+    result = invoke("ptxgen", *words)
+    assert result.exit_code == 1
+    assert "out" in result.stdout
+    assert "elementwise.py:" in result.stdout
+    assert facts("ptxgen", *words, exit_code=1)["findings"][0]["ptx_line"] > 0
+
+
+def test_reading_memory_that_nothing_wrote_is_a_finding(add: Path) -> None:
+    assert invoke("ptxgen", "run", add, "--block", "256", "--arg", "f32[5]=out", "--arg", "f32[5]=ones").exit_code == 1
+
+
+def test_without_the_sanitiser_nothing_is_found(add: Path) -> None:
+    words = ("run", add, "--block", "256", "--arg", "f32[5]=out", "--arg", "f32[5]=ones", "--no-sanitize")
+    assert facts("ptxgen", *words)["arguments"][0]["head"] == [1.0] * 5
+
+
+def test_values_that_json_has_no_word_for_are_text(add: Path) -> None:
+    words = ("run", add, "--block", "256", "--arg", "f32[5]=nan,inf,-inf,1,2", "--arg", "f32[5]=0")
+    assert facts("ptxgen", *words)["arguments"][0]["head"] == ["nan", "inf", "-inf", 1.0, 2.0]
+
+
+def test_a_warp_order_does_not_change_a_right_kernel(add: Path) -> None:
+    heads = [facts("ptxgen", "run", add, "--block", "256", *ADD, "--seed", seed)["arguments"][0]["head"] for seed in (1, 2)]
+    assert heads[0] == heads[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--entry", "sub"), "there is no entry 'sub'; the file has residual_add"),
+        (("--arg", "f32[5]"), "--arg f32[5]: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor @FILE.npy"),
+        (("--arg", "float[5]=ones"), "--arg float[5]=ones: unknown type 'float'; known: u8, u16, u32"),
+        (("--arg", "f32[0]=ones"), "the shape is '0'"),
+        (("--arg", "f32[-3]=ones"), "the shape is '-3'"),
+        (("--arg", "f32[5]=one"), "'one' is not a number; a source is zeros, ones, arange"),
+        (("--arg", "f32[5]=random:x"), "the seed is 'x'; it must be a whole number"),
+        (("--arg", "f32[5]=1,2"), "2 values are given, the shape has room for 5"),
+        (("--arg", "f32[9999999999999999999]=ones"), "--arg f32[9999999999999999999]=ones: "),
+        (("--arg", "u8:256"), "--arg u8:256: 256 does not fit; allowed: 0 to 255"),
+        (("--arg", "u32:1.5"), "'1.5' is not a whole number"),
+        (("--arg", "@nowhere.npy"), "nowhere.npy: No such file or directory"),
+        (("--save", "y=y.npy", *ADD), "no argument 'y'; there are 0 to 1, or x, delta"),
+        (("--save", "0", *ADD), "--save 0 is not of the form ARG=FILE.npy"),
+        (("--arg", "f32[5]=ones"), "residual_add"),
+        ((*ADD, "--arg", "u32:1"), "residual_add"),
+        ((*ADD, "--block", "2048"), "2048"),
+    ],
+)
+def test_wrong_words_are_one_clear_line(add: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in refused("ptxgen", "run", add, *words)
+
+
+@pytest.mark.parametrize(
+    "words", [("--grid", "0x4"), ("--grid", "1,2,3,4"), ("--block", ""), ("--shared", "-1"), ("--seed", "-1")]
+)
+def test_wrong_numbers_are_usage_errors(add: Path, words: tuple[str, ...]) -> None:
+    assert invoke("ptxgen", "run", add, *ADD, *words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "k.ptx"),
+        (b"\xff\xfe", "k.ptx: not PTX: byte 0 is not ASCII"),
+        (b".version 7.8\n.target sm_90\n.address_size 64\nnonsense\n", "k.ptx: ptx line 4"),
+        (b".version 7.8\n.target sm_90\n.address_size 64\n", "k.ptx: name the kernel with --entry; the file has none"),
+    ],
+)
+def test_a_file_that_is_no_ptx_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "k.ptx").write_bytes(content)
+    assert said in refused("ptxgen", "run", tmp_path / "k.ptx")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert refused("ptxgen", "run", tmp_path / "k.ptx") == f"{tmp_path}/k.ptx: No such file or directory"
+
+
+def test_a_file_of_another_type_or_kind_is_refused(add: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "doubles.npy", np.zeros(5))
+    np.savez(tmp_path / "several.npz", a=np.zeros(5))
+    np.save(tmp_path / "objects.npy", np.array([None]), allow_pickle=True)
+    (tmp_path / "empty.npy").write_bytes(b"")
+    assert "the file holds float64, not float32" in refused("ptxgen", "run", add, "--arg", f"f32[5]=@{tmp_path}/doubles.npy")
+    assert "holds several arrays" in refused("ptxgen", "run", add, "--arg", f"@{tmp_path}/several.npz")
+    assert "not a .npy file of numbers" in refused("ptxgen", "run", add, "--arg", f"@{tmp_path}/objects.npy")
+    assert "not a .npy file of numbers" in refused("ptxgen", "run", add, "--arg", f"@{tmp_path}/empty.npy")
+
+
+@given(
+    st.sampled_from(sorted(DTYPES)),
+    st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    st.sampled_from(("zeros", "random:3", "arange")),
+)
+def test_an_array_has_the_type_and_shape_that_its_word_says(name: str, shape: list[int], source: str) -> None:
+    value = parse_argument(f"{name}[{','.join(map(str, shape))}]={source}").value
+    assert (value.dtype, value.shape) == (DTYPES[name], tuple(shape))
+    assert value.dtype.itemsize * 8 == int(name[1:])
+    assert value.size == math.prod(shape)
+
+
+@given(st.text(max_size=30))
+def test_any_word_is_an_argument_or_an_error_of_the_package(word: str) -> None:
+    with contextlib.suppress(PtxGenError):
+        parse_argument(word)
