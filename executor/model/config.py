@@ -16,23 +16,12 @@ import numpy as np
 
 from executor.errors import ModelError
 from executor.model.gguf_file import GgmlType, GgufFile, Value
+from ptxgen.formats import FORMATS
 
 RopeStyle = Literal["adjacent", "neox"]
 
 ARCHITECTURES: Final[dict[str, RopeStyle]] = {"llama": "adjacent", "qwen2": "neox", "qwen3": "neox"}
-WEIGHT_TYPES: Final = (
-    GgmlType.F32,
-    GgmlType.F16,
-    GgmlType.BF16,
-    GgmlType.Q4_0,
-    GgmlType.Q4_1,
-    GgmlType.Q5_0,
-    GgmlType.Q5_1,
-    GgmlType.Q8_0,
-    GgmlType.Q4_K,
-    GgmlType.Q5_K,
-    GgmlType.Q6_K,
-)
+WEIGHT_TYPES: Final = tuple(GgmlType(weight_format.ggml_type) for weight_format in FORMATS.values())
 TENSORS_PER_LAYER: Final = 9  # two norms, q, k, v, output, gate, up, down
 MAX_DIMENSION: Final = 1 << 24  # values; the widest released model has under 2^15, the largest vocabulary under 2^19
 MAX_CONTEXT: Final = 1 << 31  # tokens: positions are signed 32-bit
