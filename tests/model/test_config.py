@@ -130,5 +130,5 @@ def test_norms_must_be_f32_and_matrices_of_a_known_format(tmp_path: Path) -> Non
     matrix = b"blk.0.ffn_up.weight" + struct.pack("<IQQI", 2, 512, 1024, Q.Q4_0)
     assert matrix in content
     (tmp_path / "matrix.gguf").write_bytes(content.replace(matrix, matrix[:-4] + struct.pack("<I", Q.IQ4_NL)))
-    with pytest.raises(ModelError, match=r"ffn_up\.weight has type IQ4_NL, which is not supported; supported: F32, F16, BF16"):
+    with pytest.raises(ModelError, match=r"ffn_up\.weight has type IQ4_NL, which is not supported; supported: F32, F16, Q4_0"):
         load(tmp_path / "matrix.gguf")
