@@ -174,19 +174,21 @@ class IncrementalAttention(KernelType):
             k.store(k.arg.out[k.ctaid.x, k.tid.x], merged / whole)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        length = int(np.asarray(arguments["length"]).reshape(()))
-        if not 1 <= length <= self.max_len:
+        length = self._length(arguments)
+        if not length:
             return {"out": arguments["out"]}
         scores, values = self._exact(arguments, length)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        return {"out": np.einsum("hl,hld->hd", weights, values)}
+        return {"out": np.einsum("hl,hld->hd", _softmax(scores), values)}
+
+    def _length(self, arguments: Mapping[str, Any]) -> int:
+        """The length, 0 if it is out of range."""
+        length = int(np.asarray(arguments["length"]).reshape(()))
+        return length if length <= self.max_len else 0
 
     def _exact(
         self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Scores [heads, length] and the values [heads, length, head_dim] of each head, in float64; with `magnitude` of the
-        absolute values of everything."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Scores [heads, length] and values [heads, length, head_dim], in float64; with `magnitude` of the absolute numbers."""
         group = self.heads // self.kv_heads
         q, keys, values = (
             arguments["q"].astype(np.float64),
@@ -195,32 +197,29 @@ class IncrementalAttention(KernelType):
         )
         if magnitude:
             q, keys, values = np.abs(q), np.abs(keys), np.abs(values)
-        return np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim), values
+        scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
+        return scores, values
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Rounding bound, in units of 2^-24.
 
         A score is off by head_dim / 32 fused additions, 5 of the tree and two of the scale, each at most the score of the
-        absolute values. An exponential is off by 3 units, by the error of its score and of the largest score, and by the
-        rounding of the difference; a weight meets one exponential and one product more for each tile that its warp still has
-        to do, and for the merge. The weighted sum adds a unit for each position of the warp and each warp; the sum of weights
-        fewer; the division one. The weights' error counts twice, above and below the line. A tenth more covers the second
-        order.
+        absolute numbers. The weight of a position is a product of exponentials, one for itself, one for each tile after it and
+        one for the merge: 3 units each and one for the product, and the roundings of their arguments, which add up to the
+        distance of the score from the largest. (That largest score may be off: it cancels.) The weighted sum adds a unit for
+        each position of a warp and for each warp, the sum of the weights one for each tile, the trees and the division. A
+        tenth more covers the second order.
         """
-        length = int(np.asarray(arguments["length"]).reshape(()))
-        if not 1 <= length <= self.max_len:
+        length = self._length(arguments)
+        if not length:
             return {"out": 0.0}
-        scores, _ = self._exact(arguments, length)
-        sizes, values = self._exact(arguments, length, magnitude=True)
-        tiles = -(-length // (WARPS * WARP))
-        spread = scores.max(axis=1) - scores.min(axis=1)
-        score = 2 * (self.head_dim // WARP + 7) * sizes.max(axis=1)
-        weight = score + (tiles + 2) * 4 + 2 * spread
-        units = 2 * weight + min(length, WARP * tiles) + WARPS + 5 + 1
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        size = np.einsum("hl,hld->hd", weights, values)
-        return {"out": 1.1 * UNIT * units[:, None] * size + 2.0**-140}
+        scores, values = self._exact(arguments, length)
+        sizes, magnitudes = self._exact(arguments, length, magnitude=True)
+        weights, tiles = _softmax(scores), -(-length // (WARPS * WARP))
+        units = (self.head_dim // WARP + 7) * sizes + 4 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
+        above = np.einsum("hl,hld->hd", weights * (units + WARP * tiles + WARPS), magnitudes)
+        below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
+        return {"out": 1.1 * UNIT * (above + below) + 2.0**-140}
 
     def work(self) -> Work:
         """At full length."""
@@ -270,3 +269,9 @@ def transposed_sum(k: KernelBuilder, values: list[Value]) -> Value:
             values = [values[0] + k.shuffle_xor(values[0], offset)]
         offset //= 2
     return values[0]
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    normalised: NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+    return normalised
