@@ -3,6 +3,7 @@ control flow and cooperation are layers on top (memory.py, flow.py, cooperation.
 
 from __future__ import annotations
 
+import difflib
 import linecache
 import struct
 import sys
@@ -12,8 +13,8 @@ from typing import Any
 from ptxgen import resolve as resolving
 from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.ir import Function, Label, Line, Op, Remark
-from ptxgen.isa import table
-from ptxgen.isa.operands import AnyOperand, Register, Special, Symbol, Vector
+from ptxgen.isa import special, table
+from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
 from ptxgen.resolve import Fit, resolve
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
@@ -152,8 +153,15 @@ class Core:
         return self.write("mov", [value], _plain_bits(variable.type), into=variable)[0]
 
     def special(self, name: str) -> Value:
-        """A special register (PTX ISA 10), e.g. %smid, read once at the entry."""
-        return self._once(name, "mov", [Special(name, U32)], {}, U32)
+        """A special register (PTX ISA 10), e.g. %smid, read once at the entry; a clock is read here and now."""
+        register = special.BY_NAME.get(name)
+        if register is None:
+            near = difflib.get_close_matches(name, special.BY_NAME, n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(special.BY_NAME)}"
+            raise AuthorError(f"no special register is called {name!r}", self.where(), hint)
+        if "clock" in name or "timer" in name:
+            return self.op("mov", register.operand)
+        return self._once(name, "mov", [register.operand], {}, register.type)
 
     def symbol_address(self, name: str) -> Value:
         """The 32-bit shared-window address of a shared array."""

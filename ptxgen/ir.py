@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ptxgen.errors import Location
-from ptxgen.isa.operands import AnyOperand, Register
+from ptxgen.isa.operands import AnyOperand, Register, registers
 from ptxgen.isa.table import Instruction
 from ptxgen.types import DType
 
@@ -47,6 +47,17 @@ class Op:
     where: Location
     guard: Register | None = None
     guard_negated: bool = False
+
+    @property
+    def written(self) -> tuple[Register, ...]:
+        """The destination registers; a guarded instruction may leave them as they are."""
+        return tuple(r for place in self.row.destinations for r in registers(self.operands.get(place.name)))
+
+    @property
+    def read(self) -> tuple[Register, ...]:
+        """The registers that the instruction reads, its guard among them."""
+        guard = () if self.guard is None else (self.guard,)
+        return (*guard, *(r for place in self.row.sources for r in registers(self.operands.get(place.name))))
 
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
@@ -103,3 +114,8 @@ class Function:
     @property
     def ops(self) -> tuple[Op, ...]:
         return tuple(line for line in self.body if isinstance(line, Op))
+
+    @property
+    def registers(self) -> tuple[Register, ...]:
+        """Every register that the instructions name, with repetitions, in the order of the text."""
+        return tuple(register for op in self.ops for register in (*op.read, *op.written))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from ptxgen.builder import build
 from ptxgen.errors import PtxGenError, UnavailableInstruction
 from ptxgen.ir import Function, Label, Op, Parameter, Remark
-from ptxgen.isa.operands import AnyOperand, Register, Vector
 from ptxgen.kernels.kernel_type import Argument, Array, KernelType
 from ptxgen.target import DEFAULT, NEWEST_PTX, Target
 from ptxgen.verify import verify
@@ -149,7 +148,7 @@ def _note(parameter: Parameter) -> str:
 def _declarations(function: Function) -> Iterator[str]:
     """Registers as ranges of their exact type, so that the assembler checks types too, then the shared arrays."""
     counts: dict[tuple[str, str], int] = {}
-    for register in registers(function):
+    for register in function.registers:
         prefix, number = _split(register.name)
         key = (register.type.register, prefix)
         counts[key] = max(counts.get(key, 0), number + 1)
@@ -157,23 +156,6 @@ def _declarations(function: Function) -> Iterator[str]:
         yield f".reg .{type} {prefix}<{count}>;"
     for array in function.shared:
         yield f".shared .align {array.align} .b8 {array.name}[{array.bytes}];"
-
-
-def registers(function: Function) -> Iterator[Register]:
-    """Every register that the function names, with repetitions, in the order of the text."""
-    for op in function.ops:
-        if op.guard is not None:
-            yield op.guard
-        for operand in op.operands.values():
-            yield from operand_registers(operand)
-
-
-def operand_registers(operand: AnyOperand) -> Iterator[Register]:
-    """The registers inside an operand: itself, the base of an address, the elements of a vector."""
-    base = getattr(operand, "base", operand)
-    for element in operand.elements if isinstance(operand, Vector) else (base,):
-        if isinstance(element, Register):
-            yield element
 
 
 def _split(name: str) -> tuple[str, int]:

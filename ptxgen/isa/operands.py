@@ -89,3 +89,10 @@ class LabelRef:
 
 
 AnyOperand = Register | Immediate | Special | Symbol | Address | Vector | LabelRef
+
+
+def registers(operand: AnyOperand | None) -> list[Register]:
+    """The registers inside an operand: itself, the base of an address, the elements of a vector."""
+    base = operand.base if isinstance(operand, Address) else operand
+    elements = base.elements if isinstance(base, Vector) else (base,)
+    return [element for element in elements if isinstance(element, Register)]
