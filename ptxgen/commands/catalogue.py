@@ -37,8 +37,11 @@ def list_command(as_json: bool) -> None:
     if as_json:
         front.print_json([_listed(entry) for entry in known.values()])
         return
-    rows = [(name, str(entry.type.family), _shape(entry), entry.summary) for name, entry in known.items()]
-    front.print_table(("kernel", "family", "parameters", "what it computes"), rows, bold="kernel")
+    rows: list[tuple[str, str, str]] = []
+    for family in sorted({entry.type.family for entry in known.values()}):
+        members = [entry for entry in known.values() if entry.type.family == family]
+        rows += [(family, "", ""), *((f"  {entry.name}", _shape(entry), entry.summary) for entry in members)]
+    front.print_table(("kernel", "parameters", "what it computes"), rows)
 
 
 @click.command("emit")
