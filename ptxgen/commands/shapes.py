@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Final, get_type_hints
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, Final
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import Entry
 
 TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    "int": (lambda text: int(text, 0), "a whole number"),
+    "float": (float, "a number"),
+    "bool": (lambda text: TRUTHS[text.lower()], "true or false"),
+}
+"""How the words of a declared type are read, and what they must be."""
 
 
 def parse_shape(entry: Entry, settings: Iterable[str]) -> dict[str, Any]:
@@ -17,7 +24,7 @@ def parse_shape(entry: Entry, settings: Iterable[str]) -> dict[str, Any]:
     Fields of any other type than a number or a truth value are given as text: their class accepts their names. Raises
     ArgumentError for a word that is no setting, a name that is there twice, or a value of another type.
     """
-    hints = get_type_hints(entry.type)
+    declared = {field.name: getattr(field.type, "__name__", field.type) for field in fields(entry.type)}
     shape: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -25,15 +32,15 @@ def parse_shape(entry: Entry, settings: Iterable[str]) -> dict[str, Any]:
             raise ArgumentError(f"--set {setting} is not of the form name=value")
         if name in shape:
             raise ArgumentError(f"--set {name} is given twice: {shape[name]} and {value}")
-        shape[name] = _converted(entry.name, name, value, hints.get(name))
+        shape[name] = _converted(entry.name, name, value, declared.get(name))
     return shape
 
 
-def _converted(kernel: str, name: str, value: str, hint: Any) -> Any:
+def _converted(kernel: str, name: str, text: str, declared: Any) -> Any:
+    if declared not in READERS:
+        return text
+    read, allowed = READERS[declared]
     try:
-        if hint is bool:
-            return TRUTHS[value.lower()]
-        return {int: lambda: int(value, 0), float: lambda: float(value)}.get(hint, lambda: value)()
+        return read(text)
     except (KeyError, ValueError):
-        allowed = {bool: "true or false", int: "a whole number", float: "a number"}[hint]
-        raise ArgumentError(f"{kernel}: {name} is {value!r}; it must be {allowed}") from None
+        raise ArgumentError(f"{kernel}: {name} is {text!r}; it must be {allowed}") from None
