@@ -14,9 +14,14 @@ from ptxgen.files import replacing
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(KeyError), replacing(path) as stream:
-        stream.write(b"new")
-        raise KeyError
+
+    def write_half() -> None:
+        with replacing(path) as stream:
+            stream.write(b"new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_half()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
