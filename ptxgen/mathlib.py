@@ -89,7 +89,7 @@ def rsqrt(k: KernelBuilder, x: Value) -> Value:
 def _polynomial(k: KernelBuilder, x: Value, coefficients: tuple[float, ...]) -> Value:
     """The sum of coefficients[i] * x^i by Horner's scheme."""
     *rest, second, highest = coefficients
-    total = k.fma(x, highest, second)
+    total: Value = k.fma(x, highest, second)
     for coefficient in reversed(rest):
         total = k.fma(total, x, coefficient)
     return total

@@ -11,10 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.builder import build
-from ptxgen.errors import PtxGenError, UnavailableInstruction
+from ptxgen.errors import PtxGenError
 from ptxgen.ir import Function, Label, Op, Parameter, Remark
+from ptxgen.isa import special
+from ptxgen.isa.operands import Special
 from ptxgen.kernels.kernel_type import Argument, Array, KernelType
-from ptxgen.target import DEFAULT, NEWEST_PTX, Target
+from ptxgen.target import DEFAULT, Target
 from ptxgen.verify import verify
 
 if TYPE_CHECKING:
@@ -105,19 +107,14 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
 
 
 def ptx_version(functions: Sequence[Function], target: Target) -> tuple[int, int]:
-    """The least PTX version that has the target and every instruction used. Raises UnavailableInstruction if it is newer than
-    what supported drivers load."""
+    """The least PTX version that has the target and everything that the functions use."""
     version = target.first_ptx
     for function in functions:
         for op in function.ops:
-            _, ptx = op.row.need(op.modifiers)
-            if ptx > NEWEST_PTX:
-                raise UnavailableInstruction(
-                    f"{op.row.opcode(op.modifiers)} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is "
-                    f"{NEWEST_PTX[0]}.{NEWEST_PTX[1]}",
-                    op.where,
-                )
-            version = max(version, ptx)
+            version = max(version, op.row.need(op.modifiers)[1])
+            for operand in op.operands.values():
+                if isinstance(operand, Special):
+                    version = max(version, special.BY_NAME[operand.name].need[1])
     return version
 
 

@@ -15,7 +15,10 @@ BLOCK_BARRIERS = frozenset({"bar_sync", "barrier_sync"})
 WARP_WIDE = frozenset(
     {"shfl", "vote", "match", "redux", "elect", "bar_warp_sync", "ldmatrix", "stmatrix", "mma"}
 )  # fmt: skip
-"""Executed by the lanes of a mask together (operand `mask`, or `a` of bar_warp_sync), or by all 32 where there is no mask."""
+"""Executed by the lanes of a mask together (operand `mask`), or by all 32 where there is no mask."""
+
+MASK_FIRST = frozenset({"bar_warp_sync"})
+"""Those whose mask is their operand `a`."""
 
 SAME_IN_WARP = frozenset({"vote", "redux", "activemask"})
 """Give every lane of the warp the same result, whatever the operands."""
