@@ -1,0 +1,86 @@
+"""A CPU emulator of PTX: it reads text, compiles it with LLVM for 32 lanes at a time, and can check what a kernel does.
+
+`run` launches a kernel on NumPy arrays; machine.py is the front for launching the same kernel many times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
+from ptxgen.emulator.sanitizer import Finding, MemoryMap
+from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["EmulationError", "Finding", "Kernel", "MemoryMap", "Module", "compile_module", "run", "uninitialised"]
+
+
+@dataclass(frozen=True)
+class Uninitialised:
+    """An array whose contents nobody wrote yet."""
+
+    array: np.ndarray[Any, Any]
+
+
+def uninitialised(array: np.ndarray[Any, Any]) -> Uninitialised:
+    """Wrap an argument of `run`, so that the sanitiser reports reads of what the kernel did not write before."""
+    return Uninitialised(array)
+
+
+def run(
+    text: str,
+    entry: str,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    sanitize: bool = True,
+    seed: int | None = None,
+) -> list[Finding]:
+    """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
+
+    `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
+    not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
+    dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
+    Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
+    """
+    kernel = compile_module(text, sanitize=sanitize).kernel(entry)
+    memory = MemoryMap()
+    params = _pack(kernel, args, memory)
+    return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed)
+
+
+def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap) -> bytes:
+    """The parameter bytes; registers every array in `memory`."""
+    import numpy as np
+
+    if len(args) != len(kernel.parameters):
+        names = ", ".join(f"{p.name} ({p.type})" for p in kernel.parameters)
+        raise ArgumentError(f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(args)}: {names}")
+    packed = bytearray(kernel.parameter_bytes)
+    for parameter, given in zip(kernel.parameters, args, strict=True):
+        unwritten = isinstance(given, Uninitialised)
+        value = given.array if isinstance(given, Uninitialised) else given
+        if isinstance(value, np.ndarray) and value.ndim > 0:
+            if not value.flags.c_contiguous:
+                raise ArgumentError(f"{kernel.name}: the array for {parameter.name} is not C-contiguous")
+            if parameter.size != 8:
+                raise ArgumentError(f"{kernel.name}: {parameter.name} is {parameter.type}, not a pointer to an array")
+            name = f"the array of {parameter.name}"
+            memory.add(value.ctypes.data, value.nbytes, name, initialised=not unwritten, read_only=not value.flags.writeable)
+            data = value.ctypes.data.to_bytes(8, "little")
+        elif isinstance(value, np.generic | np.ndarray):
+            data = value.tobytes()
+        else:
+            raise ArgumentError(
+                f"{kernel.name}: {parameter.name} got {type(value).__name__}; NumPy arrays and NumPy scalars are allowed"
+            )
+        if len(data) != parameter.size:
+            raise ArgumentError(
+                f"{kernel.name}: {parameter.name} is {parameter.type} of {parameter.size} bytes, got {len(data)} bytes ({value.dtype})"
+            )
+        packed[parameter.offset : parameter.offset + parameter.size] = data
+    return bytes(packed)

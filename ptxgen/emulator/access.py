@@ -1,0 +1,186 @@
+"""Out-of-line LLVM functions that load or store for 32 lanes at once, with quick ways for the patterns that kernels have."""
+
+from __future__ import annotations
+
+from ptxgen.emulator.emitter import LANES, Emitter
+
+_V64 = "<32 x i64>"
+
+
+def _vector(numbers: range, element: str = "i64") -> str:
+    return "<" + ", ".join(f"{element} {n}" for n in numbers) + ">"
+
+
+def _pattern_checks(step: int) -> list[str]:
+    """%full, %runs (lane addresses are `step` apart) and %same (all are equal) of the addresses %a under the mask %m."""
+    return [
+        f"  %a0 = extractelement {_V64} %a, i32 0",
+        f"  %i0 = insertelement {_V64} poison, i64 %a0, i32 0",
+        f"  %s0 = shufflevector {_V64} %i0, {_V64} poison, <32 x i32> zeroinitializer",
+        f"  %delta = sub {_V64} %a, %s0",
+        f"  %isrun = icmp eq {_V64} %delta, {_vector(range(0, LANES * step, step))}",
+        "  %runbits = bitcast <32 x i1> %isrun to i32",
+        "  %full = icmp eq i32 %m, -1",
+        "  %allrun = icmp eq i32 %runbits, -1",
+        "  %runs = and i1 %full, %allrun",
+    ]
+
+
+def _lane_loop(body: list[str], after: str) -> list[str]:
+    """`body` for each set bit of %m in turn, lane number %lane (i32); then the block `after`."""
+    return [
+        "loop:",
+        "  %left = phi i32 [ %m, %{entry} ], [ %rest, %step ]".replace("{entry}", "slow"),
+        "  %none = icmp eq i32 %left, 0",
+        f"  br i1 %none, label %{after}, label %step",
+        "step:",
+        "  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)",
+        "  %less = sub i32 %left, 1",
+        "  %rest = and i32 %left, %less",
+        *body,
+        "  br label %loop",
+    ]
+
+
+def result_type(bits: int, count: int) -> str:
+    one = f"<32 x i{bits}>"
+    return one if count == 1 else "{ " + ", ".join([one] * count) + " }"
+
+
+def loader(e: Emitter, bits: int, count: int) -> str:
+    """The name of a function (<32 x i64> addresses, i32 mask) -> `count` vectors; lanes outside the mask come back undefined."""
+    name = f"load.{bits}x{count}"
+    if name in e.functions:
+        return name
+    e.declare("llvm.cttz.i32", "i32", "i32", "i1")
+    one, size, result = f"<32 x i{bits}>", bits // 8, result_type(bits, count)
+
+    def give(values: list[str], label: str) -> list[str]:
+        if count == 1:
+            return [f"  ret {one} {values[0]}"]
+        lines, last = [], "poison"
+        for k, value in enumerate(values):
+            lines.append(f"  %{label}{k} = insertvalue {result} {last}, {one} {value}, {k}")
+            last = f"%{label}{k}"
+        return [*lines, f"  ret {result} {last}"]
+
+    text = [f"define internal {result} @{name}({_V64} %a, i32 %m) noinline {{", "entry:", *_pattern_checks(size * count)]
+    text += ["  br i1 %runs, label %run, label %other", "run:", "  %p0 = inttoptr i64 %a0 to ptr"]
+    wide = f"<{LANES * count} x i{bits}>"
+    text.append(f"  %w = load {wide}, ptr %p0, align 1")
+    if count == 1:
+        text += give(["%w"], "g")
+    else:
+        for k in range(count):
+            order = ", ".join(f"i32 {lane * count + k}" for lane in range(LANES))
+            text.append(f"  %d{k} = shufflevector {wide} %w, {wide} poison, <32 x i32> <{order}>")
+        text += give([f"%d{k}" for k in range(count)], "g")
+    text += [
+        "other:",
+        f"  %issame = icmp eq {_V64} %delta, zeroinitializer",
+        "  %samebits = bitcast <32 x i1> %issame to i32",
+        "  %allsame = icmp eq i32 %samebits, -1",
+        "  %same = and i1 %full, %allsame",
+        "  br i1 %same, label %one, label %slow",
+        "one:",
+        "  %p1 = inttoptr i64 %a0 to ptr",
+    ]
+    for k in range(count):
+        text += [
+            f"  %q{k} = getelementptr i8, ptr %p1, i64 {k * size}",
+            f"  %x{k} = load i{bits}, ptr %q{k}, align 1",
+            f"  %y{k} = insertelement {one} poison, i{bits} %x{k}, i32 0",
+            f"  %z{k} = shufflevector {one} %y{k}, {one} poison, <32 x i32> zeroinitializer",
+        ]
+    text += give([f"%z{k}" for k in range(count)], "h")
+    text += ["slow:", f"  store {_V64} %a, ptr %addresses, align 64", "  br i1 %full, label %gather, label %loop"]
+    alloca = [f"  %addresses = alloca {_V64}, align 64"] + [f"  %out{k} = alloca {one}, align 64" for k in range(count)]
+    text[2:2] = alloca
+    # All lanes: straight-line scalar loads, which beat the gather instructions of every x86 tried.
+    text.append("gather:")
+    last = ["poison"] * count
+    for lane in range(LANES):
+        text += [f"  %ga{lane} = extractelement {_V64} %a, i32 {lane}", f"  %gp{lane} = inttoptr i64 %ga{lane} to ptr"]
+        if count > 1:
+            text.append(f"  %gw{lane} = load <{count} x i{bits}>, ptr %gp{lane}, align 1")
+        for k in range(count):
+            if count > 1:
+                text.append(f"  %gx{lane}.{k} = extractelement <{count} x i{bits}> %gw{lane}, i32 {k}")
+            else:
+                text.append(f"  %gx{lane}.{k} = load i{bits}, ptr %gp{lane}, align 1")
+            text.append(f"  %gv{lane}.{k} = insertelement {one} {last[k]}, i{bits} %gx{lane}.{k}, i32 {lane}")
+            last[k] = f"%gv{lane}.{k}"
+    text += give(last, "k")
+    body = [
+        "  %ap = getelementptr i64, ptr %addresses, i32 %lane",
+        "  %al = load i64, ptr %ap, align 8",
+        "  %pl = inttoptr i64 %al to ptr",
+    ]
+    for k in range(count):
+        body += [
+            f"  %r{k} = getelementptr i8, ptr %pl, i64 {k * size}",
+            f"  %t{k} = load i{bits}, ptr %r{k}, align 1",
+            f"  %u{k} = getelementptr i{bits}, ptr %out{k}, i32 %lane",
+            f"  store i{bits} %t{k}, ptr %u{k}, align {max(size if size < 16 else 16, 1)}",
+        ]
+    text += _lane_loop(body, "end")
+    text.append("end:")
+    text += [f"  %e{k} = load {one}, ptr %out{k}, align 64" for k in range(count)]
+    text += [*give([f"%e{k}" for k in range(count)], "l"), "}"]
+    e.functions[name] = "\n".join(text)
+    return name
+
+
+def storer(e: Emitter, bits: int, count: int) -> str:
+    """The name of a function (<32 x i64> addresses, i32 mask, `count` vectors) -> void; lanes store in ascending order."""
+    name = f"store.{bits}x{count}"
+    if name in e.functions:
+        return name
+    e.declare("llvm.cttz.i32", "i32", "i32", "i1")
+    one, size = f"<32 x i{bits}>", bits // 8
+    arguments = ", ".join(f"{one} %v{k}" for k in range(count))
+    text = [
+        f"define internal void @{name}({_V64} %a, i32 %m, {arguments}) noinline {{",
+        "entry:",
+        f"  %addresses = alloca {_V64}, align 64",
+        *(f"  %in{k} = alloca {one}, align 64" for k in range(count)),
+        *_pattern_checks(size * count),
+        "  br i1 %runs, label %run, label %slow",
+        "run:",
+        "  %p0 = inttoptr i64 %a0 to ptr",
+    ]
+    values, width = [f"%v{k}" for k in range(count)], LANES
+    while len(values) > 1:  # interleave: concatenate pairs, order once at the end
+        joined = []
+        for i in range(0, len(values), 2):
+            order = ", ".join(f"i32 {n}" for n in range(2 * width))
+            kind = f"<{width} x i{bits}>"
+            text.append(
+                f"  %c{width}.{i} = shufflevector {kind} {values[i]}, {kind} {values[i + 1]}, <{2 * width} x i32> <{order}>"
+            )
+            joined.append(f"%c{width}.{i}")
+        values, width = joined, 2 * width
+    if count > 1:
+        order = ", ".join(f"i32 {k * LANES + lane}" for lane in range(LANES) for k in range(count))
+        kind = f"<{width} x i{bits}>"
+        text.append(f"  %woven = shufflevector {kind} {values[0]}, {kind} poison, <{width} x i32> <{order}>")
+        values = ["%woven"]
+    text += [f"  store <{width} x i{bits}> {values[0]}, ptr %p0, align 1", "  ret void"]
+    text += ["slow:", f"  store {_V64} %a, ptr %addresses, align 64"]
+    text += [f"  store {one} %v{k}, ptr %in{k}, align 64" for k in range(count)]
+    text.append("  br label %loop")
+    body = [
+        "  %ap = getelementptr i64, ptr %addresses, i32 %lane",
+        "  %al = load i64, ptr %ap, align 8",
+        "  %pl = inttoptr i64 %al to ptr",
+    ]
+    for k in range(count):
+        body += [
+            f"  %u{k} = getelementptr i{bits}, ptr %in{k}, i32 %lane",
+            f"  %t{k} = load i{bits}, ptr %u{k}, align {max(min(size, 16), 1)}",
+            f"  %r{k} = getelementptr i8, ptr %pl, i64 {k * size}",
+            f"  store i{bits} %t{k}, ptr %r{k}, align 1",
+        ]
+    text += [*_lane_loop(body, "end"), "end:", "  ret void", "}"]
+    e.functions[name] = "\n".join(text)
+    return name

@@ -1,0 +1,165 @@
+"""LLVM text -> machine code for this host, kept on disk; nothing here knows about PTX."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from ptxgen.errors import PtxGenError
+
+_log = logging.getLogger(__name__)
+_lock = threading.RLock()  # LLVM contexts are shared by all threads
+_MAGIC = b"PTXO1\n"
+
+
+class Code:
+    """Machine code in memory; `function(name)` gives an address. Freed with the object."""
+
+    def __init__(self, engine: Any, module: Any) -> None:
+        self._engine, self._module = engine, module
+
+    def function(self, name: str) -> int:
+        with _lock:
+            return int(self._engine.get_function_address(name))
+
+
+@functools.cache
+def _machine() -> Any:
+    """The host's target machine."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=host()[0], features=host()[1], opt=2, reloc="pic", codemodel="jitdefault", jit=True)
+
+
+@functools.cache
+def host() -> tuple[str, str]:
+    """This CPU's name and features as LLVM knows them."""
+    import llvmlite.binding as llvm
+
+    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+
+
+@functools.cache
+def source_version() -> str:
+    """A hash of the sources whose change may change the code: the emulator and the instruction table."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted([*here.glob("*.py"), *(here.parent / "isa").glob("*.py"), here.parent / "types.py"]):
+        digest.update(path.name.encode() + path.read_bytes())
+    import llvmlite
+
+    digest.update(llvmlite.__version__.encode())
+    return digest.hexdigest()
+
+
+def key(text: str, *options: object) -> str:
+    """The name under which code made from this text is kept."""
+    parts = [text, source_version(), *host(), *(str(o) for o in options)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def build(text: str) -> bytes:
+    """Object code of an LLVM module."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        machine = _machine()
+        try:
+            module = llvm.parse_assembly(text)
+        except RuntimeError as e:
+            raise PtxGenError(f"the emulator wrote LLVM text that LLVM refuses: {e}") from e
+        module.triple = machine.triple
+        module.data_layout = str(machine.target_data)
+        _optimise(module, machine)
+        return bytes(machine.emit_object(module))
+
+
+def _optimise(module: Any, machine: Any) -> None:
+    import llvmlite.binding as llvm
+
+    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    builder = llvm.create_pass_builder(machine, options)
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+
+
+def load(data: bytes) -> Code:
+    """Object code made ready to run."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        _machine()
+        empty = llvm.parse_assembly("")
+        engine = llvm.create_mcjit_compiler(empty, _target_for_engine())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        engine.finalize_object()
+        return Code(engine, empty)
+
+
+def _target_for_engine() -> Any:
+    """An engine takes its target machine with it when it goes, so each gets its own."""
+    import llvmlite.binding as llvm
+
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=host()[0], features=host()[1], opt=2, reloc="pic", codemodel="jitdefault", jit=True
+    )
+
+
+def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], bytes] | None:
+    """The facts and object code kept under `name`; None if there is none or it is damaged."""
+    if directory is None:
+        return None
+    path = directory / f"{name}.o"
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    head, _, rest = data.removeprefix(_MAGIC).partition(b"\n")
+    digest, _, rest = rest.partition(b"\n")
+    try:
+        if not data.startswith(_MAGIC) or hashlib.sha256(head + rest).hexdigest().encode() != digest:
+            raise ValueError("checksum")
+        return json.loads(head), rest
+    except ValueError:
+        _log.warning("rebuilding damaged cache entry %s", path)
+        return None
+
+
+def write_cached(directory: Path | None, name: str, facts: dict[str, Any], code: bytes) -> None:
+    """Keep code on disk, whole or not at all. A disk that refuses is logged, not raised: the code is in memory anyway."""
+    if directory is None:
+        return
+    head = json.dumps(facts, sort_keys=True).encode()
+    digest = hashlib.sha256(head + code).hexdigest().encode()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=directory, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(_MAGIC + head + b"\n" + digest + b"\n" + code)
+            os.replace(temporary, directory / f"{name}.o")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as e:
+        _log.warning("cannot keep compiled code in %s: %s", directory, e)
+
+
+RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+"""The signature of a kernel's @run: context, first block, last block."""

@@ -1,0 +1,339 @@
+"""A kernel as basic blocks: calls inlined, points where the lanes of a warp must meet, and which registers live across blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from ptxgen.emulator.program import (
+    Call,
+    Function,
+    Guard,
+    Item,
+    Label,
+    Negated,
+    ParsedOperand,
+    Program,
+    Step,
+    SymbolAddress,
+    Variable,
+)
+from ptxgen.errors import ParseError
+from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Symbol, Vector
+from ptxgen.isa.table import decode
+from ptxgen.types import PRED
+
+CARRY = Register("%carry", PRED)
+_BRANCHES = ("bra", "brx_idx", "ret", "exit", "trap")
+_BLOCK_BARRIERS = ("bar_sync", "barrier_sync")
+_MAX_INLINED = 100_000
+
+
+@dataclass
+class Block:
+    """Straight-line code. `end` is the branch, exit, trap or barrier that closes it; None where it falls through. A block that is
+    a `meet` has no code: lanes that diverged wait there for each other."""
+
+    index: int
+    steps: list[Step] = field(default_factory=list)
+    end: Step | None = None
+    meet: bool = False
+    targets: tuple[int, ...] = ()
+    live_in: set[str] = field(default_factory=set)
+    live_out: set[str] = field(default_factory=set)
+
+    @property
+    def falls_through(self) -> bool:
+        """Whether some lane may go on to the next block."""
+        return self.end is None or self.end.guard is not None or self.end.name not in _BRANCHES
+
+
+@dataclass
+class Flow:
+    blocks: list[Block]
+    registers: dict[str, Register]
+    variables: dict[str, Variable]
+    constants: dict[str, Immediate]
+    loose: frozenset[str]
+    crossing: list[Register]
+
+
+def flow(program: Program, entry: str) -> Flow:
+    """The blocks of an entry of the program."""
+    function = program.functions[entry]
+    registers, variables = dict(function.registers), dict(function.variables)
+    items = list(_inline(program, function.items, registers, variables, (entry,), [0]))
+    lists = dict(function.branch_lists)
+    for callee in program.functions.values():
+        lists.update(callee.branch_lists)
+    blocks = _blocks(items, lists)
+    constants = _constants(blocks)
+    _liveness(blocks)
+    crossing = {name for b in blocks for name in b.live_in} - set(constants)
+    known = {**registers, CARRY.name: CARRY}
+    return Flow(
+        blocks, registers, variables, constants, _loose(blocks, known), [known[n] for n in sorted(crossing) if n in known]
+    )
+
+
+# Calls
+def _inline(
+    program: Program,
+    items: list[Item],
+    registers: dict[str, Register],
+    variables: dict[str, Variable],
+    stack: tuple[str, ...],
+    counter: list[int],
+) -> Iterator[Step | Label]:
+    for item in items:
+        counter[0] += 1
+        if counter[0] > _MAX_INLINED:
+            raise ParseError(f"{stack[0]} has more than {_MAX_INLINED} instructions with its calls inlined", item.line)
+        if not isinstance(item, Call):
+            yield item
+            continue
+        callee = program.functions.get(item.callee)
+        if callee is None or not callee.is_defined:
+            raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
+        if item.callee in stack:
+            raise ParseError(f"{item.callee} calls itself, which is not emulated", item.line)
+        yield from _body(program, item, callee, registers, variables, stack, counter)
+
+
+def _body(
+    program: Program,
+    call: Call,
+    callee: Function,
+    registers: dict[str, Register],
+    variables: dict[str, Variable],
+    stack: tuple[str, ...],
+    counter: list[int],
+) -> Iterator[Step | Label]:
+    counter[0] += 1
+    suffix = f"@{counter[0]}"
+    after = f"return{suffix}"
+    renaming = _Renaming(suffix, callee)
+    for register in callee.registers.values():
+        registers[register.name + suffix] = Register(register.name + suffix, register.type)
+    for variable in callee.variables.values():
+        variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
+    if len(call.arguments) != len(callee.parameters) or len(call.results) != len(callee.results):
+        raise ParseError(f"{call.callee} takes {len(callee.parameters)} arguments, got {len(call.arguments)}", call.line)
+    if call.guard is not None:
+        yield _jump(after, Guard(call.guard.register, not call.guard.negated), call)
+    copies_out: list[tuple[Register, Register]] = []
+    for parameter, argument in zip(callee.parameters, call.arguments, strict=True):
+        if parameter.register is not None:
+            yield _move(Register(parameter.register.name + suffix, parameter.register.type), argument, call)
+        elif isinstance(argument, SymbolAddress):
+            renaming.symbols[parameter.name] = argument.name
+        else:
+            raise ParseError(f"argument for {parameter.name} must be a .param variable", call.line)
+    for parameter, name in zip(callee.results, call.results, strict=True):
+        if parameter.register is not None:
+            copies_out.append((registers[name], Register(parameter.register.name + suffix, parameter.register.type)))
+        else:
+            renaming.symbols[parameter.name] = name
+    for item in _inline(program, callee.items, registers, variables, (*stack, callee.name), counter):
+        if isinstance(item, Label):
+            yield Label(item.name + suffix, item.line)
+        elif item.name == "ret":
+            yield _jump(after, renaming.guard(item.guard), item)
+        else:
+            yield renaming.step(item)
+    yield Label(after, call.line)
+    for target, source in copies_out:
+        yield _move(target, source, call)
+
+
+class _Renaming:
+    def __init__(self, suffix: str, callee: Function) -> None:
+        self.suffix = suffix
+        self.symbols = {name: name + suffix for name in callee.variables}
+
+    def guard(self, guard: Guard | None) -> Guard | None:
+        return None if guard is None else Guard(self.register(guard.register), guard.negated)
+
+    def register(self, register: Register) -> Register:
+        return Register(register.name + self.suffix, register.type) if register.name != "_" else register
+
+    def operand(self, operand: ParsedOperand) -> ParsedOperand:
+        if isinstance(operand, Register):
+            return self.register(operand)
+        if isinstance(operand, Negated):
+            return Negated(self.register(operand.register))
+        if isinstance(operand, Vector):
+            return Vector(tuple(self.register(x) if isinstance(x, Register) else x for x in operand.elements))
+        if isinstance(operand, Address):
+            if isinstance(operand.base, Register):
+                return Address(self.register(operand.base), operand.offset)
+            if isinstance(operand.base, Symbol):
+                return Address(Symbol(self.symbols.get(operand.base.name, operand.base.name)), operand.offset)
+        if isinstance(operand, SymbolAddress):
+            return SymbolAddress(self.symbols.get(operand.name, operand.name), operand.offset)
+        if isinstance(operand, LabelRef):
+            return LabelRef(operand.name + self.suffix)
+        return operand
+
+    def step(self, step: Step) -> Step:
+        operands = {name: self.operand(o) for name, o in step.operands.items()}
+        return replace(step, operands=operands, guard=self.guard(step.guard))
+
+
+def _jump(target: str, guard: Guard | None, like: Step | Call) -> Step:
+    row, modifiers = next(iter(decode("bra")))
+    return Step(row, modifiers, {row.operands[0].name: LabelRef(target)}, guard, like.line, like.source)
+
+
+def _move(target: Register, source: ParsedOperand, call: Call) -> Step:
+    opcode = f"mov.{'pred' if target.type == PRED else f'b{target.type.bits}'}"
+    row, modifiers = next(iter(decode(opcode)))
+    return Step(row, modifiers, {"d": target, "a": source}, call.guard, call.line, call.source)
+
+
+# Blocks
+def must_meet(step: Step) -> bool:
+    """Whether the lanes of a warp execute this together (`.sync`), other than a block's barrier."""
+    return step.name not in _BLOCK_BARRIERS and "sync" in step.row.opcode(step.modifiers).split(".")
+
+
+def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:
+    blocks = [Block(0)]
+    labels: dict[str, int] = {}
+    diverges = any(isinstance(i, Step) and i.guard is not None and i.name in _BRANCHES for i in items)
+    diverges = diverges or any(isinstance(i, Step) and i.name == "brx_idx" for i in items)
+
+    def start() -> Block:
+        blocks.append(Block(len(blocks)))
+        return blocks[-1]
+
+    met = False
+    for item in items:
+        current = blocks[-1]
+        if isinstance(item, Label):
+            if current.steps or current.meet:
+                current = start()
+            if item.name in labels:
+                raise ParseError(f"label {item.name} is defined twice", item.line)
+            labels[item.name] = current.index
+            met = False
+            continue
+        if must_meet(item) and (item.name == "bar_warp_sync" or (diverges and not met)):
+            if current.steps or current.meet:
+                current = start()
+            current.meet = met = True
+            start()
+        if item.name in _BRANCHES or item.name in _BLOCK_BARRIERS:
+            blocks[-1].end = item
+            start()
+            met = False
+        else:
+            blocks[-1].steps.append(item)
+    if blocks[-1].falls_through:
+        row, modifiers = next(iter(decode("ret")))
+        last = items[-1] if items else None
+        blocks[-1].end = Step(row, modifiers, {}, None, last.line if last else 0, None)
+    _resolve(blocks, labels, lists)
+    return blocks
+
+
+def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple[str, ...]]) -> None:
+    for block in blocks:
+        end = block.end
+        if end is None or end.name not in ("bra", "brx_idx"):
+            continue
+        reference = next(o for o in end.operands.values() if isinstance(o, LabelRef))
+        names: tuple[str, ...] = (reference.name,)
+        if end.name == "brx_idx":
+            stem, _, suffix = reference.name.partition("@")
+            if stem not in lists:
+                raise ParseError(f"{stem} is no list of branch targets", end.line)
+            names = tuple(n + (f"@{suffix}" if suffix else "") for n in lists[stem])
+        missing = [n for n in names if n not in labels]
+        if missing:
+            raise ParseError(f"branch to {missing[0]}, which is not defined", end.line)
+        block.targets = tuple(labels[n] for n in names)
+
+
+# Registers
+def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
+    reads: set[str] = set()
+    writes: set[str] = set()
+    if step.guard is not None:
+        reads.add(step.guard.register.name)
+    if step.row.section.startswith("9.7.2."):
+        reads.add(CARRY.name)
+        writes.add(CARRY.name)
+    for place in step.row.operands:
+        operand = step.operands.get(place.name)
+        into = writes if place.is_destination else reads
+        if isinstance(operand, Register):
+            into.add(operand.name)
+        elif isinstance(operand, Vector):
+            into.update(x.name for x in operand.elements if isinstance(x, Register))
+        elif isinstance(operand, Negated):
+            reads.add(operand.register.name)
+        elif isinstance(operand, Address) and isinstance(operand.base, Register):
+            reads.add(operand.base.name)
+    writes.discard("_")
+    return reads, writes
+
+
+def _liveness(blocks: list[Block]) -> None:
+    uses: list[set[str]] = []
+    definitions: list[set[str]] = []
+    for block in blocks:
+        used: set[str] = set()
+        defined: set[str] = set()
+        for step in [*block.steps, *([block.end] if block.end else [])]:
+            reads, writes = reads_and_writes(step)
+            if step.guard is not None:
+                reads |= writes  # the lanes whose guard is false keep what was there
+            used |= reads - defined
+            defined |= writes
+        uses.append(used)
+        definitions.append(defined)
+        block.live_in = set(used)
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            after: set[str] = set()
+            for target in block.targets:
+                after |= blocks[target].live_in
+            if block.falls_through and block.index + 1 < len(blocks):
+                after |= blocks[block.index + 1].live_in
+            before = uses[block.index] | (after - definitions[block.index])
+            # A register written by some lanes only must survive in the others.
+            if after != block.live_out or before != block.live_in:
+                block.live_out, block.live_in = after, before
+                changed = True
+
+
+def _constants(blocks: list[Block]) -> dict[str, Immediate]:
+    found: dict[str, Immediate] = {}
+    counts: dict[str, int] = {}
+    for block in blocks:
+        for step in [*block.steps, *([block.end] if block.end else [])]:
+            _, writes = reads_and_writes(step)
+            for name in writes:
+                counts[name] = counts.get(name, 0) + 1
+            source, target = step.operands.get("a"), step.operands.get("d")
+            if step.name == "mov" and step.guard is None and isinstance(source, Immediate) and isinstance(target, Register):
+                found[target.name] = source
+    return {name: value for name, value in found.items() if counts[name] == 1}
+
+
+_ARITHMETIC = ("add", "sub", "mul", "fma", "mad", "div", "sqrt", "rcp", "min", "max", "ex2", "rsqrt")
+
+
+def _loose(blocks: list[Block], registers: dict[str, Register]) -> frozenset[str]:
+    """f32 registers that only arithmetic and constants write: which NaN they hold shows nowhere but where it is looked at."""
+    good: dict[str, bool] = {}
+    for block in blocks:
+        for step in block.steps:
+            _, writes = reads_and_writes(step)
+            fine = step.name in _ARITHMETIC or (step.name == "mov" and isinstance(step.operands.get("a"), Immediate))
+            for name in writes:
+                good[name] = good.get(name, True) and fine
+    return frozenset(n for n, fine in good.items() if fine and n in registers and registers[n].type.name == "f32")

@@ -1,0 +1,326 @@
+"""A kernel's blocks -> the text of an LLVM module with one function that runs a warp until it finishes or waits.
+
+The lanes of a warp that have the lowest program counter run together until they branch apart; then the dispatcher picks the
+lowest again, so lanes meet where their paths do. While no lane is elsewhere, blocks jump straight to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ptxgen.emulator.emitter import Emitter, vector
+from ptxgen.emulator.flow import Block, Flow, flow
+from ptxgen.emulator.lanes import LaneAlgebra
+from ptxgen.emulator.layout import BLOCKED, EXITED, FINISHED, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.memory import Place
+from ptxgen.emulator.program import Program, Step, Variable
+from ptxgen.emulator.queues import QUEUE_BYTES
+from ptxgen.emulator.schedule import scheduler, warp_functions
+from ptxgen.emulator.values import Lanes
+from ptxgen.types import PRED, U32
+
+_EXIT = EXITED - (1 << 32)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The LLVM text of one kernel, and what a launch must know of it."""
+
+    text: str
+    state_bytes: int
+    shared_bytes: int
+    local_bytes: int
+    uses_global_atomics: bool
+
+
+def module_layout(program: Program) -> tuple[dict[str, Place], int]:
+    """Where the module's global and const variables lie in its data, and how many bytes they take."""
+    places: dict[str, Place] = {}
+    size = 0
+    for variable in program.variables.values():
+        if variable.space in ("global", "const"):
+            size = -(-size // variable.alignment) * variable.alignment
+            places[variable.name] = Place(variable.space, size, variable.size)
+            size += variable.size
+    return places, size
+
+
+def compile_kernel(program: Program, entry: str, *, sanitize: bool) -> Compiled:
+    """The LLVM module of an entry; ParseError where it uses what is not emulated."""
+    return _Kernel(program, entry, sanitize).compile()
+
+
+class _Kernel:
+    def __init__(self, program: Program, entry: str, sanitize: bool) -> None:
+        self.program, self.entry, self.sanitize = program, entry, sanitize
+        self.function = program.functions[entry]
+        self.flow: Flow = flow(program, entry)
+        self.e = Emitter()
+        self.places, _ = module_layout(program)
+        self.shared_bytes = self.local_bytes = 0
+        self._place_variables()
+        self.slots: dict[str, int] = {}
+        offset = State.REGISTERS
+        for register in self.flow.crossing:
+            self.slots[register.name] = offset
+            offset += 64 if register.type == PRED else 4 * register.type.bits
+        steps = [s for b in self.flow.blocks for s in [*b.steps, *([b.end] if b.end else [])]]
+        self.has_queue = any(s.name.startswith("cp_async") for s in steps)
+        self.queue_offset = offset
+        self.state_bytes = offset + (32 * QUEUE_BYTES if self.has_queue else 0)
+        self.global_atomics = any(
+            s.name in ("atom", "red") and not s.modifiers.get("space", "").startswith("shared") for s in steps
+        )
+        self.v = LaneAlgebra(
+            self.e, sanitize=sanitize, places=self.places, slots=self.slots, constants=self.flow.constants,
+            loose=self.flow.loose,
+        )  # fmt: skip
+
+    def _place_variables(self) -> None:
+        dynamic = []
+        for variable in [*self.program.variables.values(), *self.flow.variables.values()]:
+            if variable.space == "shared" and variable.external:
+                dynamic.append(variable)
+            elif variable.space == "shared":
+                self.shared_bytes = self._put(variable, "shared", self.shared_bytes)
+            elif variable.space in ("local", "param"):
+                self.local_bytes = self._put(variable, "local", self.local_bytes)
+        for variable in dynamic:  # dynamic shared memory starts where the static ends, the same for every name
+            start = -(-self.shared_bytes // variable.alignment) * variable.alignment
+            self.places[variable.name] = Place("shared", start, 0)
+        if dynamic:
+            alignment = max(v.alignment for v in dynamic)
+            self.shared_bytes = -(-self.shared_bytes // alignment) * alignment
+            for variable in dynamic:
+                self.places[variable.name].offset = self.shared_bytes
+        self.local_bytes = -(-self.local_bytes // 16) * 16
+        for parameter in self.function.parameters:
+            self.places[parameter.name] = Place("param", parameter.offset, parameter.size)
+
+    def _put(self, variable: Variable, space: str, offset: int) -> int:
+        offset = -(-offset // variable.alignment) * variable.alignment
+        self.places[variable.name] = Place(space, offset, variable.size)
+        return offset + variable.size
+
+    def compile(self) -> Compiled:
+        warp_functions(self.e)
+        scheduler(self.e, self.sanitize)
+        for block in self.flow.blocks:
+            self.block(block)
+        body = self.e.body
+        self.e.functions["warp"] = "\n".join(
+            ["define internal i32 @warp(ptr noalias %s, ptr noalias %c) noinline {", "entry:", *self.e.allocas,
+             *self._prologue(), *body, "}"]
+        )  # fmt: skip
+        text = self.e.module_text() + "\n!0 = !{}\n"
+        return Compiled(text, self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics)
+
+    def _prologue(self) -> list[str]:
+        cases = " ".join(f"i32 {b.index}, label %b{b.index}" for b in self.flow.blocks)
+        self.e.declare("llvm.vector.reduce.umin.v32i32", "i32", "<32 x i32>")
+        return [
+            "  %mask.m = alloca i32",
+            "  %live.m = alloca i32",
+            "  %ticks.m = alloca i64",
+            "  store i64 0, ptr %ticks.m",
+            f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(Slot.QUANTUM)}",
+            "  %quantum = load i64, ptr %quantum.p",
+            f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
+            f"  %q = getelementptr i8, ptr %s, i64 {self.queue_offset}",
+            "  br label %dispatch",
+            "dispatch:",
+            "  %pcs = load <32 x i32>, ptr %pcs.p, align 64",
+            "  %least = call i32 @llvm.vector.reduce.umin.v32i32(<32 x i32> %pcs)",
+            "  %blocked = icmp slt i32 %least, 0",
+            "  br i1 %blocked, label %waiting, label %run",
+            "waiting:",
+            "  %woken = call i1 @wake(ptr %s)",
+            "  br i1 %woken, label %dispatch, label %rest",
+            "rest:",
+            "  %gone = icmp eq i32 %least, -1",
+            f"  %status = select i1 %gone, i32 {FINISHED}, i32 {BLOCKED}",
+            "  ret i32 %status",
+            "yield:",
+            f"  ret i32 {YIELDED}",
+            "run:",
+            "  %ticks = load i64, ptr %ticks.m",
+            "  %ticks1 = add i64 %ticks, 1",
+            "  store i64 %ticks1, ptr %ticks.m",
+            "  %tired = icmp ugt i64 %ticks1, %quantum",
+            "  br i1 %tired, label %yield, label %choose",
+            "choose:",
+            "  %least1 = insertelement <32 x i32> poison, i32 %least, i32 0",
+            "  %leastv = shufflevector <32 x i32> %least1, <32 x i32> poison, <32 x i32> zeroinitializer",
+            "  %chosen = icmp eq <32 x i32> %pcs, %leastv",
+            "  %chosenbits = bitcast <32 x i1> %chosen to i32",
+            "  store i32 %chosenbits, ptr %mask.m",
+            "  %alive = icmp ne <32 x i32> %pcs, splat (i32 -1)",
+            "  %alivebits = bitcast <32 x i1> %alive to i32",
+            "  store i32 %alivebits, ptr %live.m",
+            f"  switch i32 %least, label %lost [ {cases} ]",
+            "lost:",
+            "  unreachable",
+        ]
+
+    # Blocks
+    def block(self, block: Block) -> None:
+        e = self.e
+        e.label(f"b{block.index}")
+        mask = e.emit("load i32, ptr %mask.m")
+        self.v.start_block(mask)
+        if block.meet:
+            self.meet(block, mask)
+            return
+        for step in block.steps:
+            self.v.execute(step)
+        self.end(block, mask)
+
+    def meet(self, block: Block, mask: str) -> None:
+        """Wait here for the lanes that are elsewhere."""
+        e = self.e
+        wait = e.fresh("wait")
+        e.do(f"br i1 {self.full(mask)}, label %b{block.index + 1}, label %{wait}")
+        e.label(wait)
+        zero = "<32 x i32> zeroinitializer"
+        e.do(f"call void @park(ptr %s, i32 {mask}, i32 {block.index + 1}, {zero}, {zero}, i32 0)")
+        e.do("br label %dispatch")
+
+    def end(self, block: Block, mask: str) -> None:
+        end = block.end
+        following = block.index + 1
+        if end is None:
+            self.v.store_written(block.live_out, False)
+            self.go(mask, following, block)
+            return
+        self.v.line = end.line
+        if end.name == "bra":
+            self.branch(block, end, mask)
+        elif end.name == "brx_idx":
+            self.table_branch(block, end, mask)
+        elif end.name in ("ret", "exit"):
+            self.leave(block, end, mask)
+        elif end.name == "trap":
+            self.trap(block, end, mask)
+        else:
+            self.barrier(block, end, mask)
+
+    def full(self, mask: str) -> str:
+        live = self.e.emit("load i32, ptr %live.m")
+        return self.e.emit(f"icmp eq i32 {mask}, {live}")
+
+    def go(self, mask: str, target: int, block: Block) -> None:
+        """Everyone of the mask goes on at `target`: at once if no lane is elsewhere, else through the dispatcher."""
+        e = self.e
+        straight, slow = e.fresh("go"), e.fresh("part")
+        e.do(f"br i1 {self.full(mask)}, label %{straight}, label %{slow}")
+        e.label(straight)
+        self.jump(mask, target, block)
+        e.label(slow)
+        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {mask}, i32 {target}, i32 {target})")
+        e.do("br label %dispatch")
+
+    def jump(self, mask: str, target: int, block: Block) -> None:
+        """Jump straight to a block; backward jumps count against the quantum, so that no loop runs for ever."""
+        e = self.e
+        if target > block.index:
+            e.do(f"br label %b{target}")
+            return
+        ticks = e.emit("load i64, ptr %ticks.m")
+        more = e.emit(f"add i64 {ticks}, 1")
+        e.do(f"store i64 {more}, ptr %ticks.m")
+        tired = e.emit(f"icmp ugt i64 {more}, %quantum")
+        stop = e.fresh("tired")
+        e.do(f"br i1 {tired}, label %{stop}, label %b{target}")
+        e.label(stop)
+        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {mask}, i32 {target}, i32 {target})")
+        e.do("br label %yield")
+
+    def branch(self, block: Block, end: Step, mask: str) -> None:
+        target, following = block.targets[0], block.index + 1
+        if end.guard is None:
+            self.v.store_written(block.live_out, False)
+            self.go(mask, target, block)
+            return
+        taken = self.v.guard_bits(end)
+        self.v.store_written(block.live_out, False)
+        e = self.e
+        together, apart = e.fresh("all"), e.fresh("part")
+        onward, some, back = e.fresh("none"), e.fresh("some"), e.fresh("taken")
+        e.do(f"br i1 {self.full(mask)}, label %{together}, label %{apart}")
+        e.label(together)
+        e.do(f"br i1 {e.emit(f'icmp eq i32 {taken}, 0')}, label %{onward}, label %{some}")
+        e.label(onward)
+        self.jump(mask, following, block)
+        e.label(some)
+        e.do(f"br i1 {e.emit(f'icmp eq i32 {taken}, {mask}')}, label %{back}, label %{apart}")
+        e.label(back)
+        self.jump(mask, target, block)
+        e.label(apart)
+        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {taken}, i32 {target}, i32 {following})")
+        e.do("br label %dispatch")
+
+    def table_branch(self, block: Block, end: Step, mask: str) -> None:
+        e = self.e
+        index = self.v.read(end.operands["index"], U32)
+        self.v.store_written(block.live_out, False)
+        chosen = self.v.const(block.targets[-1], U32)
+        for i, target in reversed(list(enumerate(block.targets[:-1]))):
+            chosen = self.v.select(index == i, self.v.const(target, U32), chosen)
+        pcs = e.emit("load <32 x i32>, ptr %pcs.p, align 64")
+        active = e.emit(f"bitcast i32 {self.guarded_mask(end, mask)} to <32 x i1>")
+        following = self.v.spread(self.v.const(block.index + 1, U32))
+        everyone = e.emit(f"bitcast i32 {mask} to <32 x i1>")
+        past = e.emit(f"select <32 x i1> {everyone}, <32 x i32> {following}, <32 x i32> {pcs}")
+        new = e.emit(f"select <32 x i1> {active}, <32 x i32> {self.v.spread(chosen)}, <32 x i32> {past}")
+        e.do(f"store <32 x i32> {new}, ptr %pcs.p, align 64")
+        e.do("br label %dispatch")
+
+    def guarded_mask(self, end: Step, mask: str) -> str:
+        return mask if end.guard is None else self.v.guard_bits(end)
+
+    def leave(self, block: Block, end: Step, mask: str) -> None:
+        e = self.e
+        gone = self.guarded_mask(end, mask)
+        self.v.store_written(block.live_out, False)
+        if end.guard is not None:
+            stay = e.fresh("stay")
+            some = e.fresh("exit")
+            nobody = e.emit(f"icmp eq i32 {gone}, 0")
+            e.do(f"br i1 {nobody}, label %{stay}, label %{some}")
+            e.label(stay)
+            self.go(mask, block.index + 1, block)
+            e.label(some)
+        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {gone}, i32 {_EXIT}, i32 {block.index + 1})")
+        e.do("br label %dispatch")
+
+    def trap(self, block: Block, end: Step, mask: str) -> None:
+        e = self.e
+        hit = self.guarded_mask(end, mask)
+        self.v.store_written(block.live_out, False)
+        if end.guard is not None:
+            stay, stop = e.fresh("stay"), e.fresh("trap")
+            e.do(f"br i1 {e.emit(f'icmp eq i32 {hit}, 0')}, label %{stay}, label %{stop}")
+            e.label(stay)
+            self.go(mask, block.index + 1, block)
+            e.label(stop)
+        at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FAULT_LINE)}")
+        e.do(f"store i64 {end.line}, ptr {at}")
+        e.do(f"ret i32 {TRAPPED}")
+
+    def barrier(self, block: Block, end: Step, mask: str) -> None:
+        """Park the lanes until the block's scheduler opens the barrier; lanes whose guard is false go on."""
+        e = self.e
+        stopped = self.guarded_mask(end, mask)
+        end.row.meaning(self.v, *self.v.sources(end), **end.modifiers)
+        _, operands = self.v.barrier_operands
+        kind = self.v.spread(self._masked(operands[0]) + 1)
+        need = self.v.spread(operands[1] if len(operands) > 1 else self.v.const(0, U32))
+        self.v.store_written(block.live_out, False)
+        following = block.index + 1
+        if end.guard is not None:
+            e.do(f"call void @leave(ptr %s, i32 {mask}, i32 0, i32 0, i32 {following})")
+        kinds = vector("i32")
+        e.do(f"call void @park(ptr %s, i32 {stopped}, i32 {following}, {kinds} {kind}, {kinds} {need}, i32 {end.line})")
+        e.do("br label %dispatch")
+
+    def _masked(self, number: Lanes) -> Lanes:
+        return number & 15

@@ -1,0 +1,432 @@
+"""The emulated machine: modules compiled for the host, kernels, launches. Memory is this process's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ptxgen.emulator.checks import MAP_ENTRY, SHADOW_BYTES
+from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, TRAPPED, Slot, State
+from ptxgen.emulator.program import Parameter, Program
+from ptxgen.emulator.sanitizer import NAMES, Finding, FindingKind, MemoryMap, Record, Records, describe, unflatten
+from ptxgen.errors import ArgumentError, PtxGenError
+
+DEFAULT_BUDGET = 1 << 28
+"""Block executions that a warp may take between barriers before a launch counts as endless."""
+MAX_THREADS = 1024
+MAX_SHARED = 227 * 1024
+_QUANTUM = 1 << 16
+_YIELD_COST = 1024
+_PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads for
+
+_MESSAGES = {
+    TRAPPED: (FindingKind.TRAP, "executes trap"),
+    DEADLOCKED: (FindingKind.DEADLOCK, "waits at a barrier that no other thread will reach"),
+    ENDLESS: (FindingKind.ENDLESS, "makes no progress: its budget of steps is spent"),
+}
+
+
+class EmulationError(PtxGenError):
+    """A kernel that cannot finish: a trap, a deadlock or an endless loop. `finding` says where."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        super().__init__(str(finding))
+
+
+def _aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """Memory of at least `size` bytes at a multiple of 128, and its address."""
+    raw = (ctypes.c_char * (size + 128))()
+    return raw, -(-ctypes.addressof(raw) // 128) * 128
+
+
+class _Scratch:
+    """What one worker needs to run blocks of one shape: the context, the warps' states, shared and local memory."""
+
+    def __init__(self, kernel: Kernel, block: tuple[int, int, int], shared: int) -> None:
+        threads = block[0] * block[1] * block[2]
+        warps = -(-threads // 32)
+        self.threads = threads
+        self.context = (ctypes.c_int64 * len(Slot))()
+        self.address = ctypes.addressof(self.context)
+        state_bytes = -(-kernel.state_bytes // 128) * 128
+        total = kernel.shared_bytes + shared
+        self.states, states = _aligned(state_bytes * warps)
+        self.shared, shared_at = _aligned(total)
+        self.local, local_at = _aligned(kernel.local_bytes * warps * 32)
+        self.arrived = (ctypes.c_int32 * 17)()
+        c = self.context
+        c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
+        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, kernel.local_bytes
+        c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
+        c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
+        c[Slot.THREADS], c[Slot.QUANTUM] = threads, _QUANTUM
+        c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
+        if kernel.sanitize:
+            self.shadow, c[Slot.SHADOW] = _aligned(total * SHADOW_BYTES)
+            self.local_shadow, c[Slot.LOCAL_SHADOW] = _aligned(kernel.local_bytes * warps * 32)
+            self.findings = Records()
+            c[Slot.FINDINGS] = ctypes.addressof(self.findings)
+        for warp in range(warps):
+            self._start_warp(states + warp * state_bytes, warp, block)
+
+    def _start_warp(self, state: int, warp: int, block: tuple[int, int, int]) -> None:
+        lanes = [warp * 32 + lane for lane in range(32)]
+        vector = ctypes.c_uint32 * 32
+
+        def put(offset: int, numbers: Sequence[int]) -> None:
+            ctypes.memmove(state + offset, vector(*numbers), 128)
+
+        put(State.FIRST_PCS, [0 if t < self.threads else 0xFFFFFFFF for t in lanes])
+        put(State.TID_X, [t % block[0] for t in lanes])
+        put(State.TID_Y, [t // block[0] % block[1] for t in lanes])
+        put(State.TID_Z, [t // (block[0] * block[1]) for t in lanes])
+        ctypes.c_int32.from_address(state + State.WARP).value = warp
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What a launch must know of a compiled kernel; kept beside its code on disk."""
+
+    state_bytes: int
+    shared_bytes: int
+    local_bytes: int
+    serial: bool
+    parameters: list[list[Any]]
+
+
+class Kernel:
+    """A compiled entry. `shared_bytes` is its static shared memory; `parameters` its parameters in order."""
+
+    def __init__(self, module: Module, name: str, facts: _Facts, code: Any) -> None:
+        from ptxgen.emulator.codegen import RUN
+        from ptxgen.types import BY_NAME
+
+        self.module, self.name = module, name
+        self.sanitize = module.sanitize
+        self.state_bytes, self.shared_bytes, self.local_bytes = facts.state_bytes, facts.shared_bytes, facts.local_bytes
+        self.serial = facts.serial
+        self.parameters = tuple(Parameter(p[0], BY_NAME[p[1]], p[2], p[3], p[4], p[5]) for p in facts.parameters)
+        self.parameter_bytes = max((p.offset + p.size for p in self.parameters), default=0)
+        self._code = code
+        self._run = RUN(code.function("run"))
+        self._scratch: dict[tuple[tuple[int, int, int], int], list[_Scratch]] = {}
+        self._lock = threading.Lock()
+        self._block_ns: dict[tuple[int, int, int], float] = {}
+
+    def launch(
+        self,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        params: bytes,
+        *,
+        shared: int = 0,
+        memory: MemoryMap | None = None,
+        workers: int | None = None,
+        seed: int | None = None,
+        budget: int = DEFAULT_BUDGET,
+    ) -> list[Finding]:
+        """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
+
+        Returns what the sanitiser found (nothing without it). Raises EmulationError for a trap, a deadlock or a loop that spends
+        `budget`, ArgumentError for a launch that no GPU would take. Blocks run on `workers` threads (by default as many as
+        the host has CPUs), or one after the other if the kernel is sanitised, seeded or uses global atomics, so that its
+        result is always the same. `seed` shuffles the order of blocks and warps.
+        """
+        grid3, block3 = shape(grid, "grid"), shape(block, "block")
+        self._check(grid3, block3, params, shared)
+        blocks = grid3[0] * grid3[1] * grid3[2]
+        if not blocks:
+            return []
+        count = 1 if self.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
+        if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
+            count = 1
+        buffer = ctypes.create_string_buffer(params, max(len(params), 1))
+        scratches = [self._take(block3, shared) for _ in range(count)]
+        try:
+            for scratch in scratches:
+                c = scratch.context
+                c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = ctypes.addressof(buffer), len(params)
+                c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
+                c[Slot.BUDGET] = max(budget // _QUANTUM * _YIELD_COST, _YIELD_COST)
+                c[Slot.DATA] = self.module.data_address
+                c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
+            keep = self._prepare(scratches[0], blocks, memory, seed)
+            started = time.perf_counter_ns()
+            if count == 1:
+                status = self._run(scratches[0].address, 0, blocks)
+            else:
+                status, scratches[0] = self._run_parallel(scratches, blocks)
+            self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
+            del keep
+            return self._finish(scratches[0], status, memory, block3)
+        finally:
+            with self._lock:
+                self._scratch.setdefault((block3, shared), []).extend(scratches)
+
+    def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: bytes, shared: int) -> None:
+        threads = block[0] * block[1] * block[2]
+        if not 0 < threads <= MAX_THREADS or block[2] > 64:
+            raise ArgumentError(
+                f"{self.name}: a block of {block} has {threads} threads; 1 to {MAX_THREADS} are allowed, z up to 64"
+            )
+        if grid[0] >= 1 << 31 or grid[1] >= 1 << 16 or grid[2] >= 1 << 16 or min(grid) < 0:
+            raise ArgumentError(f"{self.name}: grid {grid} is larger than (2147483647, 65535, 65535)")
+        if shared < 0 or self.shared_bytes + shared > MAX_SHARED:
+            raise ArgumentError(
+                f"{self.name}: {self.shared_bytes} static and {shared} dynamic bytes of shared memory; the most is {MAX_SHARED}"
+            )
+        if len(params) != self.parameter_bytes:
+            raise ArgumentError(f"{self.name}: {len(params)} bytes of parameters, but the kernel takes {self.parameter_bytes}")
+
+    def _take(self, block: tuple[int, int, int], shared: int) -> _Scratch:
+        with self._lock:
+            free = self._scratch.get((block, shared))
+            if free:
+                return free.pop()
+        return _Scratch(self, block, shared)
+
+    def _prepare(self, scratch: _Scratch, blocks: int, memory: MemoryMap | None, seed: int | None) -> list[Any]:
+        """Fill in orders and the memory map; returns what must stay alive during the launch."""
+        keep: list[Any] = []
+        c = scratch.context
+        if seed is not None:
+            shuffler = random.Random(seed)
+            for slot, n in ((Slot.CTA_ORDER, blocks), (Slot.WARP_ORDER, c[Slot.WARP_COUNT])):
+                order = list(range(n))
+                shuffler.shuffle(order)
+                array = (ctypes.c_int64 * n)(*order)
+                keep.append(array)
+                c[slot] = ctypes.addressof(array)
+        if not self.sanitize:
+            return keep
+        scratch.findings.count = 0
+        entries: list[tuple[int, int, int, int]] = []
+        for a in memory.allocations.values() if memory is not None else ():
+            entries.append((a.base, a.size, int(a.read_only), ctypes.addressof(a.shadow) if a.shadow is not None else 0))
+        entries.append((self.module.data_address, self.module.data_bytes, 0, 0))
+        entries.append((c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES], 1, 0))
+        flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(x for entry in entries for x in entry))
+        keep.append(flat)
+        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(flat), len(entries)
+        return keep
+
+    def _run_parallel(self, scratches: list[_Scratch], blocks: int) -> tuple[int, _Scratch]:
+        """Blocks in ranges, several a worker so that uneven ones even out; returns the worst status and its scratch."""
+        pieces = min(blocks, 4 * len(scratches))
+        bounds = [blocks * i // pieces for i in range(pieces + 1)]
+        left = iter(range(pieces))
+        lock = threading.Lock()
+        worst: list[tuple[int, _Scratch]] = [(FINISHED, scratches[0])]
+
+        def work(scratch: _Scratch) -> None:
+            while True:
+                with lock:
+                    piece = next(left, None)
+                if piece is None or worst[0][0] != FINISHED:
+                    return
+                status = self._run(scratch.address, bounds[piece], bounds[piece + 1])
+                if status != FINISHED:
+                    with lock:
+                        worst[0] = (status, scratch)
+
+        futures = [_pool().submit(work, s) for s in scratches[1:]]
+        work(scratches[0])
+        for future in futures:
+            future.result()
+        return worst[0]
+
+    def _finish(self, scratch: _Scratch, status: int, memory: MemoryMap | None, block: tuple[int, int, int]) -> list[Finding]:
+        found: list[Finding] = []
+        c = scratch.context
+        if self.sanitize:
+            for record in scratch.findings.records[: scratch.findings.count]:
+                found.append(self._finding(record, list(c), memory or MemoryMap(), block))
+        if status == FINISHED:
+            return found
+        kind, words = _MESSAGES[status]
+        index = unflatten(c[Slot.FAULT_BLOCK], (c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z]))
+        line = c[Slot.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
+        message = f"{self.name}, block ({index[0]},{index[1]},{index[2]}) {words}"
+        text, location, source = self.module.source_of(line)
+        finding = Finding(NAMES[kind], self.name, message, line, text, location, (0, 0, 0), index, 0, source=source)
+        if self.sanitize:
+            return [*found, finding]
+        raise EmulationError(finding)
+
+    def _where_stuck(self, scratch: _Scratch) -> int:
+        """The line at which the first thread that has not finished is."""
+        c = scratch.context
+        lines = self.module.block_lines(self.name)
+        for warp in range(c[Slot.WARP_COUNT]):
+            state = c[Slot.WARPS] + warp * c[Slot.STATE_BYTES]
+            for pc in (ctypes.c_uint32 * 32).from_address(state + State.PCS):
+                if pc != 0xFFFFFFFF and (pc & 0x7FFFFFFF) < len(lines):
+                    return lines[pc & 0x7FFFFFFF]
+        return 0
+
+    def _finding(self, record: Record, context: list[int], memory: MemoryMap, block: tuple[int, int, int]) -> Finding:
+        from ptxgen.emulator.sanitizer import classify
+
+        kind = FindingKind(record.kind)
+        text, location, source = self.module.source_of(record.line)
+        grid = (context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z])
+        _, address = classify(record.address, record.extra, context)
+        return Finding(
+            NAMES[kind], self.name, describe(record, self.name, context, memory, block), record.line, text, location,
+            unflatten(record.thread, block), unflatten(record.block, grid), address, record.count, source,
+        )  # fmt: skip
+
+
+class Module:
+    """PTX text ready to launch. Global and const variables live as long as the module."""
+
+    def __init__(self, text: str, *, sanitize: bool, cache_dir: Path | None) -> None:
+        self.text, self.sanitize, self.cache_dir = text, sanitize, cache_dir
+        self._program: Program | None = None
+        self._kernels: dict[str, Kernel] = {}
+        self._block_lines: dict[str, list[int]] = {}
+        self._data: Any = None
+        self.data_address = self.data_bytes = 0
+
+    @property
+    def program(self) -> Program:
+        """The parsed text; read only when something needs it, because a cached kernel does not."""
+        if self._program is None:
+            from ptxgen.emulator.parse import parse
+
+            self._program = parse(self.text)
+        return self._program
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return self.program.entries
+
+    def kernel(self, entry: str) -> Kernel:
+        """The kernel of this name; ArgumentError that lists the entries if there is none."""
+        if entry not in self._kernels:
+            self._kernels[entry] = self._load(entry)
+        return self._kernels[entry]
+
+    def _load(self, entry: str) -> Kernel:
+        from ptxgen.emulator import codegen
+
+        name = codegen.key(self.text, entry, self.sanitize) if self.cache_dir is not None else ""
+        cached = codegen.read_cached(self.cache_dir, name)
+        if cached is None:
+            facts, code = self._compile(entry)
+            codegen.write_cached(self.cache_dir, name, facts, code)
+        else:
+            facts, code = cached
+        if facts["has_data"]:
+            self._lay_out_data()
+        return Kernel(self, entry, _Facts(**facts["kernel"]), codegen.load(code))
+
+    def _compile(self, entry: str) -> tuple[dict[str, Any], bytes]:
+        from ptxgen.emulator import codegen
+        from ptxgen.emulator.jit import compile_kernel, module_layout
+
+        function = self.program.functions.get(entry)
+        if function is None or not function.is_entry:
+            raise ArgumentError(f"there is no entry {entry!r}; the module has {', '.join(self.program.entries) or 'none'}")
+        compiled = compile_kernel(self.program, entry, sanitize=self.sanitize)
+        parameters = [[p.name, p.type.name, p.size, p.alignment, p.offset, p.is_array] for p in function.parameters]
+        kernel = {
+            "state_bytes": compiled.state_bytes,
+            "shared_bytes": compiled.shared_bytes,
+            "local_bytes": compiled.local_bytes,
+            "serial": compiled.uses_global_atomics,
+            "parameters": parameters,
+        }
+        facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
+        return facts, codegen.build(compiled.text)
+
+    def _lay_out_data(self) -> None:
+        """Make the module's variables, once, with their initial values and the addresses in them."""
+        if self._data is not None:
+            return
+        from ptxgen.emulator.jit import module_layout
+
+        places, size = module_layout(self.program)
+        self._data, self.data_address = _aligned(size)
+        self.data_bytes = size
+        for variable in self.program.variables.values():
+            if variable.name not in places:
+                continue
+            at = self.data_address + places[variable.name].offset
+            if variable.initial is not None:
+                ctypes.memmove(at, variable.initial, len(variable.initial))
+            for offset, symbol, addend in variable.pointers:
+                if symbol not in places:
+                    raise ArgumentError(f"{variable.name} is initialised with the address of {symbol}, which has none")
+                ctypes.c_uint64.from_address(at + offset).value = self.data_address + places[symbol].offset + addend
+
+    def block_lines(self, entry: str) -> list[int]:
+        """The first line of each block of an entry."""
+        if entry not in self._block_lines:
+            from ptxgen.emulator.flow import flow
+
+            lines = []
+            for block in flow(self.program, entry).blocks:
+                lines.append(block.steps[0].line if block.steps else block.end.line if block.end else 0)
+            self._block_lines[entry] = lines
+        return self._block_lines[entry]
+
+    def source_of(self, line: int) -> tuple[str, str, str]:
+        """(ptx text, author's file:line, that line's source) of a PTX line; empty where the text has no `.loc`."""
+        from ptxgen.emulator.program import Step
+
+        lines = self.text.splitlines()
+        text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        for function in self.program.functions.values():
+            for item in function.items:
+                if isinstance(item, Step) and item.line == line and item.source is not None:
+                    file = self.program.files.get(item.source.file, f"file {item.source.file}")
+                    return text, f"{file}:{item.source.line}", _source_line(file, item.source.line)
+        return text, "", ""
+
+
+def compile_module(text: str, *, sanitize: bool = False, cache_dir: str | os.PathLike[str] | None = None) -> Module:
+    """A module of PTX text. With `sanitize` its kernels check themselves; `cache_dir` keeps compiled code between processes."""
+    return Module(text, sanitize=sanitize, cache_dir=Path(cache_dir) if cache_dir is not None else None)
+
+
+def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
+    """A grid or block as (x, y, z); ArgumentError for anything but 1 to 3 positive whole numbers."""
+    try:
+        numbers = tuple(int(x) for x in value) if isinstance(value, Sequence) else (int(value),)
+    except (TypeError, ValueError) as e:
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {value!r}") from e
+    if not 1 <= len(numbers) <= 3 or min(numbers) < 0:
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {value!r}")
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
+
+
+_executor: ThreadPoolExecutor | None = None
+
+
+def _pool() -> ThreadPoolExecutor:
+    global _executor
+    if _executor is None:
+        _executor = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ptx")
+    return _executor
+
+
+def _source_line(file: str, line: int) -> str:
+    try:
+        with open(file, encoding="utf-8", errors="replace") as text:
+            for number, content in enumerate(text, 1):
+                if number == line:
+                    return content.strip()
+    except OSError:
+        return ""
+    return ""

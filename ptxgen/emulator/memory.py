@@ -1,0 +1,278 @@
+"""Memory instructions as LLVM IR: addresses of every state space, loads, stores, atomics and deferred copies of the 32 lanes.
+
+A global, const, generic, local or parameter address is an address of this process once `host` has seen it; in registers, shared and
+local addresses are offsets into their windows until `cvta` makes them generic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.access import loader, result_type, storer
+from ptxgen.emulator.checks import Access, checker, reporter
+from ptxgen.emulator.emitter import Emitter, scalar, vector
+from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
+from ptxgen.emulator.queues import async_functions
+from ptxgen.emulator.sanitizer import FindingKind
+from ptxgen.emulator.values import Lanes
+from ptxgen.errors import ParseError
+from ptxgen.isa.algebra import Value
+from ptxgen.isa.operands import Address, Immediate, Register, Symbol
+from ptxgen.types import B32, BY_NAME, PRED, U32, U64, DType
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.lanes import LaneAlgebra
+
+_V64 = "<32 x i64>"
+assert ASYNC_CAPACITY & (ASYNC_CAPACITY - 1) == 0
+
+
+class Place:
+    """Where a variable or parameter lies: its space and its offset there."""
+
+    def __init__(self, space: str, offset: int, size: int) -> None:
+        self.space, self.offset, self.size = space, offset, size
+
+
+class MemoryOperations:
+    e: Emitter
+    whole: LaneAlgebra
+    mask: str
+    guarded: bool
+    line: int
+    sanitize: bool
+    places: dict[str, Place]
+    splats: dict[str, str]
+
+    # Addresses
+    def slot(self, slot: Slot) -> Lanes:
+        """A word of the launch context."""
+        pointer = self.e.emit(f"getelementptr i64, ptr %c, i64 {int(slot)}")
+        return Lanes(self.whole, U64, self.e.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0"), True)
+
+    def place(self, name: str) -> Place:
+        if name not in self.places:
+            raise ParseError(f"{name} is not declared", self.line)
+        return self.places[name]
+
+    def window(self, space: str, a: Lanes) -> Lanes:
+        """The host address of an offset in the window of a space; other spaces hold host addresses already."""
+        if space == "shared":
+            return a + self.slot(Slot.SHARED)
+        if space == "local":
+            return a + self.local_base()
+        return a
+
+    def local_base(self) -> Lanes:
+        pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {State.WARP}")
+        warp = Lanes(self.whole, U32, self.e.emit(f"load i32, ptr {pointer}, align 4"), True)
+        thread = self.whole.convert(warp * 32 + self.whole.lane(), U64)
+        return self.slot(Slot.LOCAL) + thread * self.slot(Slot.LOCAL_BYTES)
+
+    def number_of(self, name: str, offset: int) -> Lanes:
+        """The value of a variable's name in a register: an offset in its window, or a host address."""
+        place = self.place(name)
+        total = self.whole.const(place.offset + offset, U64)
+        if place.space == "param":
+            return self.slot(Slot.PARAMETERS) + total
+        if place.space in ("global", "const"):
+            return self.slot(Slot.DATA) + total
+        return total
+
+    def register_number(self, base: Register | Immediate) -> Lanes:
+        value = self.whole.read(base, BY_NAME[f"u{base.type.bits}"])
+        return self.whole.convert(value, U64)
+
+    def host(self, space: str, address: Address | Value) -> tuple[Lanes, str]:
+        """The host address, and the space that the access is in."""
+        if not isinstance(address, Address):
+            number = self.whole.convert(self.whole.like(address, U64), U64)
+            return self.window(space, self.whole.bits(number, U64)), space
+        if isinstance(address.base, Symbol):
+            place = self.place(address.base.name)
+            if space not in (place.space, "generic") and not (space == "param" and place.space == "local"):
+                raise ParseError(f"{address.base.name} is in {place.space} memory, not {space}", self.line)
+            return self.window(place.space, self.number_of(address.base.name, address.offset)), place.space
+        number = self.register_number(address.base) + address.offset
+        return self.window(space, number), space
+
+    def address_of(self, address: Address) -> Lanes:
+        if isinstance(address.base, Symbol):
+            return self.number_of(address.base.name, address.offset)
+        return self.register_number(address.base) + address.offset
+
+    def to_generic(self, space: str, a: Value) -> Lanes:
+        return self.window(space, self.whole.bits(self.whole.convert(a, U64), U64))
+
+    def from_generic(self, space: str, a: Value) -> Lanes:
+        number = self.whole.bits(a, U64)
+        if space == "shared":
+            return number - self.slot(Slot.SHARED)
+        if space == "local":
+            return number - self.local_base()
+        return number
+
+    def is_space(self, space: str, a: Value) -> Lanes:
+        number = self.whole.bits(a, U64)
+        in_shared = number - self.slot(Slot.SHARED) < self.slot(Slot.SHARED_BYTES)
+        in_local = number - self.local_base() < self.slot(Slot.LOCAL_BYTES)
+        if space == "const":
+            return self.whole.const(0, PRED)
+        return {"shared": in_shared, "local": in_local, "global": ~(in_shared | in_local)}[space]
+
+    # Loads and stores
+    def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Lanes, ...]:
+        where, space = self.host(space, address)
+        bits = type.bits
+        checked = self.sanitize and space != "param"
+        if where.uniform and not self.guarded and not checked:
+            return self._load_one(where, type, count)
+        mask = self._checked_mask(where, type, count, space, Access.LOAD) if checked else self.mask
+        name, result = loader(self.e, bits, count), result_type(bits, count)
+        got = self.e.emit(f"call {result} @{name}({_V64} {self.whole.spread(where)}, i32 {mask})")
+        vectors = [got] if count == 1 else [self.e.emit(f"extractvalue {result} {got}, {k}") for k in range(count)]
+        if checked:
+            vectors = [self._poison(v, mask, bits) for v in vectors]
+        return tuple(self._loaded(v, type, False) for v in vectors)
+
+    def _load_one(self, where: Lanes, type: DType, count: int) -> tuple[Lanes, ...]:
+        pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
+        found = []
+        for k in range(count):
+            at = self.e.emit(f"getelementptr i8, ptr {pointer}, i64 {k * type.bytes}") if k else pointer
+            found.append(self._loaded(self.e.emit(f"load i{type.bits}, ptr {at}, align 1"), type, True))
+        return tuple(found)
+
+    def _loaded(self, name: str, type: DType, uniform: bool) -> Lanes:
+        integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
+        return self.whole.bits(Lanes(self.whole, integer, name, uniform), type)
+
+    def _poison(self, value: str, mask: str, bits: int) -> str:
+        """All ones (a NaN) in the lanes whose access was refused."""
+        allowed = self.e.emit(f"bitcast i32 {mask} to <32 x i1>")
+        return self.e.emit(f"select <32 x i1> {allowed}, <32 x i{bits}> {value}, <32 x i{bits}> splat (i{bits} -1)")
+
+    def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
+        where, space = self.host(space, address)
+        checked = self.sanitize and space != "param"
+        integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
+        numbers = [self.whole.bits(self.whole.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
+        if where.uniform and all(n.uniform for n in numbers) and not self.guarded and not checked:
+            pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
+            for k, number in enumerate(numbers):
+                at = self.e.emit(f"getelementptr i8, ptr {pointer}, i64 {k * type.bytes}") if k else pointer
+                self.e.do(f"store i{type.bits} {number.name}, ptr {at}, align 1")
+            return
+        mask = self._checked_mask(where, type, len(numbers), space, Access.STORE) if checked else self.mask
+        name, one = storer(self.e, type.bits, len(numbers)), f"<32 x i{type.bits}>"
+        vectors = [self.whole.spread(n) for n in numbers]
+        arguments = ", ".join(f"{one} {v}" for v in vectors)
+        addresses = self.whole.spread(where)
+        self.e.do(f"call void @{name}({_V64} {addresses}, i32 {mask}, {arguments})")
+        if checked:
+            self._check_overlap(addresses, mask, vectors, type)
+
+    def _check_overlap(self, addresses: str, mask: str, vectors: list[str], type: DType) -> None:
+        """Lanes that read back something else than they wrote lost a race with a lane of the same instruction."""
+        name, result = loader(self.e, type.bits, len(vectors)), result_type(type.bits, len(vectors))
+        back = self.e.emit(f"call {result} @{name}({_V64} {addresses}, i32 {mask})")
+        for k, value in enumerate(vectors):
+            got = back if len(vectors) == 1 else self.e.emit(f"extractvalue {result} {back}, {k}")
+            differs = self.e.emit(f"icmp ne <32 x i{type.bits}> {got}, {value}")
+            bits = self.e.emit(f"bitcast <32 x i1> {differs} to i32")
+            lost = self.e.emit(f"and i32 {bits}, {mask}")
+            self.report_lanes(FindingKind.OVERLAP, lost, addresses, type.bytes * len(vectors))
+
+    def report_lanes(self, kind: FindingKind, lanes: str, addresses: str, extra: int | str) -> None:
+        """Report `kind` for the lanes in a mask, with their addresses; does nothing for an empty mask."""
+        name = reporter(self.e)
+        self.e.do(
+            f"call void @{name}(ptr %c, ptr %s, i32 {int(kind)}, i32 {self.line}, i32 {lanes}, {_V64} {addresses}, i64 {extra})"
+        )
+
+    def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
+        name = checker(self.e)
+        codes = {"shared": 1, "local": 2, "generic": 3}
+        size = type.bytes * count
+        return self.e.emit(
+            f"call i32 @{name}(ptr %c, ptr %s, {_V64} {self.whole.spread(where)}, i32 {self.mask}, i64 {size}, "
+            f"i32 {codes.get(space, 0)}, i32 {int(access)}, i32 {self.line})"
+        )
+
+    # Atomics
+    def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:
+        where, space = self.host(space, address)
+        mask = self._checked_mask(where, type, 1, space, Access.ATOMIC) if self.sanitize else self.mask
+        given = [self.whole.tight(self.whole.like(o, type)) for o in operands]
+        # A vector of predicates is packed in memory, a byte each is not.
+        sources = [self.whole.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in given]
+        element = f"i{type.bits}"
+        old, left = self.e.alloca(vector(element)), self.e.alloca("i32")
+        addresses = self.e.alloca(_V64)
+        stored = [(s, self.e.alloca(vector(scalar(s.type)))) for s in sources]
+        self.e.do(f"store {_V64} {self.whole.spread(where)}, ptr {addresses}, align 64")
+        for source, memory in stored:
+            self.e.do(f"store {vector(scalar(source.type))} {self.whole.spread(source)}, ptr {memory}, align 64")
+        self.e.do(f"store i32 {mask}, ptr {left}, align 4")
+        test, body, after = self.e.fresh("atom"), self.e.fresh("each"), self.e.fresh("done")
+        self.e.do(f"br label %{test}")
+        self.e.label(test)
+        lanes = self.e.emit(f"load i32, ptr {left}, align 4")
+        none = self.e.emit(f"icmp eq i32 {lanes}, 0")
+        self.e.do(f"br i1 {none}, label %{after}, label %{body}")
+        self.e.label(body)
+        saved, self.splats = self.splats, {}
+        self.e.declare("llvm.cttz.i32", "i32", "i32", "i1")
+        lane = self.e.emit(f"call i32 @llvm.cttz.i32(i32 {lanes}, i1 true)")
+        less = self.e.emit(f"sub i32 {lanes}, 1")
+        self.e.do(f"store i32 {self.e.emit(f'and i32 {lanes}, {less}')}, ptr {left}, align 4")
+        numbers = []
+        for source, memory in stored:
+            kind = scalar(source.type)
+            at = self.e.emit(f"getelementptr {kind}, ptr {memory}, i32 {lane}")
+            number = Lanes(self.whole, source.type, self.e.emit(f"load {kind}, ptr {at}"), True)
+            numbers.append(number)
+        at = self.e.emit(f"getelementptr i64, ptr {addresses}, i32 {lane}")
+        pointer = self.e.emit(f"inttoptr i64 {self.e.emit(f'load i64, ptr {at}')} to ptr")
+        before = self.e.emit(f"load {element}, ptr {pointer}, align 1")
+        result = self.e.emit(f"getelementptr {element}, ptr {old}, i32 {lane}")
+        self.e.do(f"store {element} {before}, ptr {result}")
+        integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
+        numbers = [n != 0 if g.type == PRED else n for n, g in zip(numbers, given, strict=True)]
+        new = update(self._loaded(before, type, True), *numbers)
+        self.e.do(f"store {element} {self.whole.bits(new, integer).name}, ptr {pointer}, align 1")
+        self.e.do(f"br label %{test}")
+        self.e.label(after)
+        self.splats = saved
+        return self._loaded(self.e.emit(f"load {vector(element)}, ptr {old}, align 64"), type, False)
+
+    # Deferred copies
+    def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Value | None) -> None:
+        to, _ = self.host("shared", destination)
+        start, _ = self.host("global", source)
+        kept = self.whole.const(size, U32) if bytes_read is None else self.whole.bits(self.whole.convert(bytes_read, U32), B32)
+        mask = self.mask
+        if self.sanitize:
+            unit = BY_NAME[f"b{8 * size}"]
+            mask = self._checked_mask(to, unit, 1, "shared", Access.COPY)
+            if bytes_read is None:
+                before, self.mask = self.mask, mask
+                mask = self._checked_mask(start, unit, 1, "global", Access.LOAD)
+                self.mask = before
+        async_functions(self.e, self.sanitize)
+        self.e.do(
+            f"call void @async.push(ptr %c, ptr %s, ptr %q, i32 {mask}, {_V64} {self.whole.spread(to)}, "
+            f"{_V64} {self.whole.spread(start)}, <32 x i32> {self.whole.spread(kept)}, i32 {size}, i32 {self.line})"
+        )
+
+    def commit_async(self) -> None:
+        async_functions(self.e, self.sanitize)
+        self.e.do(f"call void @async.commit(ptr %s, i32 {self.mask})")
+
+    def wait_async(self, pending: int) -> None:
+        async_functions(self.e, self.sanitize)
+        self.e.do(f"call void @async.wait(ptr %c, ptr %s, ptr %q, i32 {self.mask}, i32 {pending})")
+
+
+def _needs_resize(value: Value, type: DType) -> bool:
+    return value.type.bits != type.bits

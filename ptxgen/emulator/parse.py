@@ -1,0 +1,494 @@
+"""PTX text -> Program. Instructions are told apart by the table alone; operands are fitted to rows in operands_of.py."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from ptxgen.emulator.bind import Raw, RawAddress, RawLiteral, RawName, RawPair, RawVector, bind
+from ptxgen.emulator.lexer import Token, number, tokenise
+from ptxgen.emulator.program import Call, Function, Guard, Label, Parameter, Program, SourceLine, Variable
+from ptxgen.errors import ParseError
+from ptxgen.isa.operands import Register
+from ptxgen.isa.table import decode
+from ptxgen.types import BY_NAME, DType
+
+_SPACES = (".global", ".const", ".shared", ".local", ".param")
+_LINKAGE = (".visible", ".weak", ".extern", ".common")
+_TUNING = (".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".explicitcluster",
+           ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters")  # fmt: skip
+_LINE_DIRECTIVES = (".version", ".target", ".address_size", ".file", ".loc")
+_LARGEST_VARIABLE = 1 << 30
+
+
+def parse(text: str) -> Program:
+    """The program that `text` spells. Every fault is a ParseError that names its line."""
+    return _Parser(text).program()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.tokens = tokenise(text)
+        self.position = 0
+        self.result = Program((0, 0), "")
+        self.function: Function | None = None
+        self.scopes: list[dict[str, str]] = []
+        self.source: SourceLine | None = None
+
+    # Tokens
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.position]
+
+    def fail(self, message: str, line: int | None = None) -> ParseError:
+        line = self.token.line if line is None else line
+        return ParseError(message, line, self.lines[line - 1] if 0 < line <= len(self.lines) else "")
+
+    def take(self, kind: str = "") -> Token:
+        token = self.token
+        if token.kind == "end":
+            raise self.fail("the text ends in the middle of something")
+        if kind and token.kind != kind:
+            raise self.fail(f"expected a {kind}, got {token.text!r}")
+        self.position += 1
+        return token
+
+    def accept(self, text: str) -> bool:
+        if self.token.text == text and self.token.kind in ("mark", "word"):
+            self.position += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.accept(text):
+            raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        kind, value = number(self.take("number"))
+        if kind != "int":
+            raise self.fail("expected a whole number")
+        return sign * int(value)
+
+    def rest_of_line(self, line: int) -> list[Token]:
+        taken = []
+        while self.token.line == line and self.token.kind != "end":
+            taken.append(self.take())
+        return taken
+
+    # Module level
+    def program(self) -> Program:
+        while self.token.kind != "end":
+            self.module_item()
+        if self.result.version == (0, 0):
+            raise self.fail("there is no .version directive")
+        return self.result
+
+    def module_item(self) -> None:
+        token = self.take("word")
+        if token.text in _LINE_DIRECTIVES:
+            self.line_directive(token)
+        elif token.text == ".section":
+            self.take("word")
+            self.skip_braces()
+        elif token.text in _LINKAGE or token.text in (".entry", ".func") or token.text in _SPACES:
+            self.declaration(token)
+        elif token.text in (".pragma", ".alias"):
+            while not self.accept(";"):
+                self.take()
+        else:
+            raise self.fail(f"{token.text!r} cannot stand outside a function", token.line)
+
+    def line_directive(self, directive: Token) -> None:
+        words = self.rest_of_line(directive.line)
+        texts = [w.text for w in words]
+        if directive.text == ".version":
+            if not words or not re.fullmatch(r"\d+\.\d+", texts[0]):
+                raise self.fail(".version needs a number such as 9.0", directive.line)
+            major, _, minor = texts[0].partition(".")
+            self.result.version = (int(major), int(minor))
+        elif directive.text == ".target":
+            if not words:
+                raise self.fail(".target needs a name such as sm_90", directive.line)
+            self.result.target = texts[0]
+        elif directive.text == ".address_size":
+            if texts != ["64"]:
+                raise self.fail(".address_size must be 64", directive.line)
+        elif directive.text == ".file":
+            if len(words) < 2 or words[0].kind != "number" or words[1].kind != "string":
+                raise self.fail(".file needs a number and a name", directive.line)
+            self.result.files[int(number(words[0])[1])] = texts[1].strip('"')
+        else:
+            if len(words) < 3 or any(w.kind != "number" for w in words[:3]):
+                raise self.fail(".loc needs file, line and column", directive.line)
+            self.source = SourceLine(int(number(words[0])[1]), int(number(words[1])[1]))
+
+    def skip_braces(self) -> None:
+        self.expect("{")
+        depth = 1
+        while depth:
+            text = self.take().text
+            depth += (text == "{") - (text == "}")
+
+    def declaration(self, token: Token) -> None:
+        external = False
+        while token.text in _LINKAGE:
+            external = external or token.text == ".extern"
+            token = self.take("word")
+        if token.text in (".entry", ".func"):
+            self.function_declaration(token)
+        elif token.text in _SPACES:
+            for variable in self.variables(token.text[1:], external):
+                self.add_variable(variable, self.result.variables, token.line)
+        else:
+            raise self.fail(f"{token.text!r} cannot follow a linking directive", token.line)
+
+    def add_variable(self, variable: Variable, table: dict[str, Variable], line: int) -> None:
+        if variable.name in table and not table[variable.name].external:
+            raise self.fail(f"{variable.name} is declared twice", line)
+        table[variable.name] = variable
+
+    # Variables
+    def type_and_alignment(self) -> tuple[DType, int, int]:
+        """(element type, vector length, alignment); attributes of pointers are read over."""
+        alignment, length, kind = 0, 1, None
+        while self.token.text.startswith("."):
+            word = self.take("word")
+            if word.text == ".align":
+                alignment = self.integer()
+                if alignment < 1 or alignment & (alignment - 1) or alignment > 4096:
+                    raise self.fail("an alignment must be a power of two up to 4096", word.line)
+            elif word.text in (".v2", ".v4", ".v8"):
+                length = int(word.text[2:])
+            elif word.text == ".attribute":
+                self.expect("(")
+                while not self.accept(")"):
+                    self.take()
+            elif word.text in (".ptr", ".global", ".shared", ".const", ".local", ".param"):
+                continue
+            elif word.text[1:] in BY_NAME:
+                kind = BY_NAME[word.text[1:]]
+            else:
+                raise self.fail(f"{word.text!r} is not a type", word.line)
+        if kind is None:
+            raise self.fail("a declaration needs a type")
+        return kind, length, max(alignment, kind.bytes * length if not alignment else 1)
+
+    def dimensions(self) -> int | None:
+        """The element count of `[2][3]`, 0 for `[]`, None where there are no brackets."""
+        count: int | None = None
+        while self.accept("["):
+            n = 0 if self.token.text == "]" else self.integer()
+            self.expect("]")
+            if n < 0:
+                raise self.fail("an array cannot have a negative size")
+            count = n if count is None else count * n
+        return count
+
+    def variables(self, space: str, external: bool) -> list[Variable]:
+        kind, length, alignment = self.type_and_alignment()
+        found = []
+        while True:
+            name = self.take("word")
+            repeat = self.repeat_count()
+            count = self.dimensions()
+            size = kind.bytes * length * (1 if count is None else count)
+            if size > _LARGEST_VARIABLE:
+                raise self.fail(f"{name.text} has {size} bytes, more than {_LARGEST_VARIABLE}", name.line)
+            initial, pointers = (None, ()) if not self.accept("=") else self.initialiser(kind)
+            if initial is not None:
+                size = max(size, len(initial))
+            for i in range(repeat or 1):
+                label = f"{name.text}{i}" if repeat else name.text
+                is_dynamic = external or (space == "shared" and count == 0)
+                found.append(Variable(label, space, kind, size, alignment, initial, pointers, is_dynamic))
+            if self.accept(";"):
+                return found
+            self.expect(",")
+
+    def repeat_count(self) -> int:
+        if not self.accept("<"):
+            return 0
+        count = self.integer()
+        self.expect(">")
+        if not 0 < count <= 1 << 20:
+            raise self.fail(f"{count} registers cannot be declared at once")
+        return count
+
+    def initialiser(self, kind: DType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
+        data = bytearray()
+        pointers: list[tuple[int, str, int]] = []
+        depth = 0
+        while True:
+            if self.accept("{"):
+                depth += 1
+                continue
+            if self.token.text != "}":
+                self.initial_element(kind, data, pointers)
+            while depth and self.accept("}"):
+                depth -= 1
+            if not depth:
+                return bytes(data), tuple(pointers)
+            if self.token.text != "}":
+                self.expect(",")
+
+    def initial_element(self, kind: DType, data: bytearray, pointers: list[tuple[int, str, int]]) -> None:
+        if self.token.kind == "word":
+            name = self.take("word").text
+            if name == "generic":
+                self.expect("(")
+                name = self.take("word").text
+                self.expect(")")
+            pointers.append((len(data), name, self.integer() if self.accept("+") else 0))
+            data += bytes(8)
+            return
+        raw = self.literal()
+        data += (raw.bits(kind) & ((1 << kind.bits) - 1)).to_bytes(kind.bytes, "little")
+
+    def literal(self) -> RawLiteral:
+        negative = self.accept("-")
+        if not negative:
+            self.accept("+")
+        kind, value = number(self.take("number"))
+        if negative:
+            value = -value if kind in ("int", "decimal") else int(value) ^ (1 << (31 if kind == "f32" else 63))
+        return RawLiteral(kind, value)
+
+    # Functions
+    def function_declaration(self, keyword: Token) -> None:
+        self.scopes, self.source = [{}], None
+        function = Function("", keyword.text == ".entry", keyword.line)
+        self.function = function
+        if not function.is_entry and self.accept("("):
+            function.results = self.parameters()
+        function.name = self.take("word").text
+        if self.accept("("):
+            function.parameters = self.parameters()
+        while self.token.text in _TUNING:
+            self.take()
+            while self.token.kind in ("number", "string") or self.token.text == ",":
+                self.take()
+            if self.token.text == ";" and self.tokens[self.position + 1].text == "{":
+                self.take()
+        if self.accept(";"):
+            function.is_defined = False
+        else:
+            self.expect("{")
+            self.body(function)
+        known = self.result.functions.get(function.name)
+        if known is not None and known.is_defined and function.is_defined:
+            raise self.fail(f"function {function.name} is defined twice", keyword.line)
+        if known is None or function.is_defined:
+            self.result.functions[function.name] = function
+        self.function = None
+
+    def parameters(self) -> list[Parameter]:
+        assert self.function is not None
+        found: list[Parameter] = []
+        offset = 0
+        while not self.accept(")"):
+            if found:
+                self.expect(",")
+            word = self.take("word")
+            if word.text not in (".param", ".reg"):
+                raise self.fail(f"a parameter starts with .param or .reg, not {word.text!r}", word.line)
+            kind, length, alignment = self.type_and_alignment()
+            name = self.take("word").text
+            count = self.dimensions()
+            size = max(kind.bytes, 1) * length * (1 if count is None else count)
+            offset = -(-offset // alignment) * alignment
+            register = self.declare_register(name, kind) if word.text == ".reg" else None
+            found.append(Parameter(name, kind, size, alignment, offset, count is not None, register))
+            offset += size
+        return found
+
+    def declare_register(self, name: str, kind: DType) -> Register:
+        assert self.function is not None
+        unique = self.declare_name(name)
+        register = Register(unique, kind)
+        self.function.registers[unique] = register
+        return register
+
+    def declare_name(self, name: str) -> str:
+        assert self.function is not None
+        unique, n = name, 1
+        while unique in self.function.registers or unique in self.function.variables:
+            unique, n = f"{name}'{n}", n + 1
+        self.scopes[-1][name] = unique
+        return unique
+
+    def look_up(self, name: str) -> str:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def body(self, function: Function) -> None:
+        while self.scopes:
+            if self.token.kind == "end":
+                raise self.fail(f"the text ends inside function {function.name}")
+            if self.accept("{"):
+                self.scopes.append({})
+            elif self.accept("}"):
+                self.scopes.pop()
+            elif not self.accept(";"):
+                self.statement(function)
+
+    def statement(self, function: Function) -> None:
+        token = self.token
+        if token.text in _LINE_DIRECTIVES:
+            self.line_directive(self.take())
+        elif token.text == ".reg":
+            self.register_declaration()
+        elif token.text in _SPACES or token.text == ".extern":
+            external = self.accept(".extern")
+            space = self.take("word").text
+            if space not in _SPACES:
+                raise self.fail(f"{space!r} is not a state space", token.line)
+            for variable in self.variables(space[1:], external):
+                name = self.declare_name(variable.name)
+                self.add_variable(replace(variable, name=name), function.variables, token.line)
+        elif token.text == ".pragma":
+            while not self.accept(";"):
+                self.take()
+        elif token.text == ".section":
+            self.take()
+            self.take("word")
+            self.skip_braces()
+        elif token.kind == "word" and self.tokens[self.position + 1].text == ":":
+            self.label(function)
+        else:
+            self.instruction(function)
+
+    def register_declaration(self) -> None:
+        self.take()
+        kind, _, _ = self.type_and_alignment()
+        while True:
+            name = self.take("word")
+            repeat = self.repeat_count()
+            if not name.text.startswith("%") and not re.match(r"[A-Za-z_$]", name.text):
+                raise self.fail(f"{name.text!r} is not a register name", name.line)
+            for i in range(repeat or 1):
+                self.declare_register(f"{name.text}{i}" if repeat else name.text, kind)
+            if self.accept(";"):
+                return
+            self.expect(",")
+
+    def label(self, function: Function) -> None:
+        name = self.take("word")
+        self.expect(":")
+        if self.accept(".branchtargets"):
+            targets = [self.take("word").text]
+            while self.accept(","):
+                targets.append(self.take("word").text)
+            self.expect(";")
+            function.branch_lists[name.text] = tuple(targets)
+        elif self.token.text in (".callprototype", ".calltargets"):
+            raise self.fail("indirect calls are not emulated")
+        else:
+            function.items.append(Label(name.text, name.line))
+
+    def instruction(self, function: Function) -> None:
+        line = self.token.line
+        guard = None
+        if self.accept("@"):
+            negated = self.accept("!")
+            name = self.look_up(self.take("word").text)
+            if name not in function.registers:
+                raise self.fail(f"guard {name} is not declared", line)
+            guard = Guard(function.registers[name], negated)
+        opcode = self.take("word")
+        if opcode.text.split(".")[0] == "call":
+            function.items.append(self.call(function, guard, opcode))
+            return
+        candidates = list(decode(opcode.text))
+        if not candidates:
+            raise self.fail(f"unknown instruction {opcode.text}", opcode.line)
+        operands: list[Raw] = []
+        while not self.accept(";"):
+            if operands:
+                self.expect(",")
+            operands.append(self.operand(function))
+        step = bind(candidates, operands, guard, opcode, self.source, self.fail)
+        function.items.append(step)
+
+    def operand(self, function: Function) -> Raw:
+        first = self.simple_operand(function)
+        if not self.accept("|"):
+            return first
+        return RawPair((first, self.simple_operand(function)))
+
+    def simple_operand(self, function: Function) -> Raw:
+        token = self.token
+        if self.accept("["):
+            return self.address(function)
+        if self.accept("{"):
+            elements = [self.simple_operand(function)]
+            while self.accept(","):
+                elements.append(self.simple_operand(function))
+            self.expect("}")
+            return RawVector(tuple(elements))
+        if self.accept("!"):
+            return replace(self.name(function), negated=True)
+        if token.kind == "number" or token.text in ("-", "+"):
+            return self.literal()
+        if token.kind == "word":
+            return self.name(function)
+        raise self.fail(f"{token.text!r} cannot stand as an operand")
+
+    def name(self, function: Function) -> RawName:
+        name = self.look_up(self.take("word").text)
+        register = function.registers.get(name)
+        offset = 0
+        if register is None and self.token.text in ("+", "-"):
+            offset = self.offset()
+        return RawName(name, register, offset)
+
+    def offset(self) -> int:
+        total = 0
+        while self.token.text in ("+", "-"):
+            sign = -1 if self.take().text == "-" else 1
+            total += sign * self.integer()
+        return total
+
+    def address(self, function: Function) -> RawAddress:
+        if self.token.kind == "number":
+            base: RawName | RawLiteral = self.literal()
+            offset = 0
+        else:
+            name = self.name(function)
+            base, offset = replace(name, offset=0), name.offset
+        offset += self.offset()
+        self.expect("]")
+        return RawAddress(base, offset)
+
+    def call(self, function: Function, guard: Guard | None, opcode: Token) -> Call:
+        groups: list[list[Raw]] = []
+        callee = ""
+        while not self.accept(";"):
+            if groups or callee:
+                self.expect(",")
+            if self.accept("("):
+                group: list[Raw] = []
+                while not self.accept(")"):
+                    if group:
+                        self.expect(",")
+                    group.append(self.simple_operand(function))
+                groups.append(group)
+            elif not callee:
+                callee = self.take("word").text
+                groups.append([])  # what came before is the results
+            else:
+                raise self.fail("indirect calls are not emulated")
+        known = self.result.functions.get(callee)
+        if known is None:
+            raise self.fail(f"call of {callee or 'nothing'}, which is not declared", opcode.line)
+        marker = groups.index([]) if [] in groups else 0
+        results, arguments = (groups[0] if marker else []), (groups[-1] if len(groups) > marker + 1 else [])
+        names = []
+        for result in results:
+            if not isinstance(result, RawName):
+                raise self.fail("a call returns into parameters or registers", opcode.line)
+            names.append(result.name)
+        return Call(callee, tuple(names), tuple(a.plain() for a in arguments), guard, opcode.line, self.source)

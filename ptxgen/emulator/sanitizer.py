@@ -1,0 +1,207 @@
+"""What the sanitiser finds and how it says so. The checks themselves are compiled into the kernel (checks.py)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ptxgen.emulator.layout import Slot
+
+
+class FindingKind(IntEnum):
+    BOUNDS = 1
+    MISALIGNED = 2
+    UNINITIALISED = 3
+    RACE_READ = 4
+    RACE_WRITE = 5
+    OVERLAP = 6
+    EARLY = 7
+    READ_ONLY = 8
+    BARRIER = 9
+    BARRIER_DIVERGED = 10
+    SHUFFLE = 11
+    MEMBER = 12
+    ENDLESS = 13
+    DEADLOCK = 14
+    TRAP = 15
+
+
+NAMES = {
+    FindingKind.BOUNDS: "out of bounds",
+    FindingKind.MISALIGNED: "misaligned",
+    FindingKind.UNINITIALISED: "uninitialised",
+    FindingKind.RACE_READ: "race",
+    FindingKind.RACE_WRITE: "race",
+    FindingKind.OVERLAP: "race",
+    FindingKind.EARLY: "early read",
+    FindingKind.READ_ONLY: "read-only",
+    FindingKind.BARRIER: "barrier",
+    FindingKind.BARRIER_DIVERGED: "barrier",
+    FindingKind.SHUFFLE: "shuffle",
+    FindingKind.MEMBER: "shuffle",
+    FindingKind.ENDLESS: "endless loop",
+    FindingKind.DEADLOCK: "deadlock",
+    FindingKind.TRAP: "trap",
+}
+
+CAPACITY = 512
+"""Different findings of one launch; later ones are dropped."""
+
+
+class Record(ctypes.Structure):
+    """A finding as the compiled checks write it."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("line", ctypes.c_int32),
+        ("count", ctypes.c_int64),
+        ("thread", ctypes.c_int64),
+        ("block", ctypes.c_int64),
+        ("address", ctypes.c_int64),
+        ("other", ctypes.c_int64),
+        ("extra", ctypes.c_int64),
+        ("spare", ctypes.c_int64),
+    )
+
+
+class Records(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_int64), ("spare", ctypes.c_int64 * 7), ("records", Record * CAPACITY))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something a kernel did that it must not. `thread` and `block` are (x, y, z) of the first occurrence, `address` its byte
+    address (an offset in shared and local memory), `location` the author's file:line if the text has one, `count` how often
+    it happened at this line."""
+
+    kind: str
+    kernel: str
+    message: str
+    ptx_line: int
+    ptx_text: str
+    location: str
+    thread: tuple[int, int, int]
+    block: tuple[int, int, int]
+    address: int
+    count: int = 1
+    source: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")]
+        if self.ptx_line:
+            lines.append(f"  ptx line {self.ptx_line}   {self.ptx_text}")
+        if self.location:
+            lines.append(f"  {self.location}" + (f"   {self.source}" if self.source else ""))
+        return "\n".join(lines)
+
+
+@dataclass
+class Allocation:
+    """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written."""
+
+    base: int
+    size: int
+    name: str
+    read_only: bool = False
+    shadow: ctypes.Array[ctypes.c_uint8] | None = None
+
+
+@dataclass
+class MemoryMap:
+    """The live allocations by base address. It outlives a launch, so what one kernel initialises the next may read."""
+
+    allocations: dict[int, Allocation] = field(default_factory=dict)
+
+    def add(self, base: int, size: int, name: str, *, initialised: bool = True, read_only: bool = False) -> None:
+        """Register `size` bytes at `base`; with `initialised` false, reads of bytes that no kernel wrote are findings."""
+        shadow = None if initialised else (ctypes.c_uint8 * size)()
+        self.allocations[base] = Allocation(base, size, name, read_only, shadow)
+
+    def remove(self, base: int) -> None:
+        self.allocations.pop(base, None)
+
+    def mark_written(self, base: int, offset: int = 0, size: int | None = None) -> None:
+        """Say that the host wrote these bytes of the allocation at `base`."""
+        allocation = self.allocations[base]
+        if allocation.shadow is not None:
+            end = allocation.size if size is None else offset + size
+            ctypes.memset(ctypes.addressof(allocation.shadow) + offset, 1, end - offset)
+
+    def nearest(self, address: int) -> str:
+        """Where an address lies, in words."""
+        best: tuple[int, str] | None = None
+        for a in self.allocations.values():
+            if a.base <= address < a.base + a.size:
+                return f"byte {address - a.base} of {a.name}, which has {a.size}"
+            past = address - (a.base + a.size) if address >= a.base else a.base - address
+            side = f"{past} bytes {'past the end' if address >= a.base else 'before the start'} of {a.name} ({a.size} bytes)"
+            if best is None or past < best[0]:
+                best = (past, side)
+        if best is None or best[0] > 1 << 24:
+            return "in no allocation"
+        return best[1]
+
+
+def describe(record: Record, kernel: str, context: Sequence[int], memory: MemoryMap, threads: tuple[int, int, int]) -> str:
+    """The message of a finding; `threads` is the block's shape."""
+    kind = FindingKind(record.kind)
+    where = f"{kernel}, thread {_text(unflatten(record.thread, threads))}"
+    where += f" of block {_text(unflatten(record.block, _grid(context)))}"
+    space, address = classify(record.address, record.extra, context)
+    size = record.extra & 0xFFFF
+    store = bool(record.extra >> 24 & 1)
+    verb = "writes" if store else "reads"
+    place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{address:#x} ({size} bytes)"
+    other = f"thread {_text(unflatten(record.other, threads))}" if record.other >= 0 else "another thread"
+    if kind is FindingKind.BOUNDS:
+        detail = memory.nearest(address) if not space else f"the block has {context[Slot.SHARED_BYTES]} bytes"
+        if space == "local":
+            detail = f"the thread has {context[Slot.LOCAL_BYTES]} bytes"
+        return f"{where} {verb} {place}: {detail}"
+    if kind is FindingKind.MISALIGNED:
+        return f"{where} {verb} {place}, which is not aligned to {size} bytes"
+    if kind is FindingKind.UNINITIALISED:
+        detail = "" if space else f": {memory.nearest(address)}"
+        return f"{where} reads {place}, which nothing wrote{detail}"
+    if kind is FindingKind.RACE_READ:
+        return f"{where} {verb} {place} that {other} wrote since the last barrier"
+    if kind is FindingKind.RACE_WRITE:
+        return f"{where} writes {place} that {other} read since the last barrier"
+    if kind is FindingKind.OVERLAP:
+        return f"{where} writes {place}, and another lane of the same instruction writes a different value there"
+    if kind is FindingKind.EARLY:
+        return f"{where} reads {place} before the cp.async that fills it was waited for"
+    if kind is FindingKind.READ_ONLY:
+        return f"{where} writes {place}: {memory.nearest(address)} and is read-only"
+    if kind is FindingKind.BARRIER:
+        return f"{kernel}, block {_text(unflatten(record.block, _grid(context)))}: {record.address} of {record.extra} threads reach barrier {record.other}"
+    if kind is FindingKind.BARRIER_DIVERGED:
+        return f"{where} waits at another barrier instruction than other threads of its warp"
+    if kind is FindingKind.SHUFFLE:
+        return f"{where} reads the register of lane {record.address}, which does not take part in the shuffle"
+    return f"{where} takes part in a shuffle whose member mask does not name it"
+
+
+def classify(address: int, extra: int, context: Sequence[int]) -> tuple[str, int]:
+    """(`shared` or `local`, the offset there), or ("", address) for global memory."""
+    space = extra >> 16 & 0xFF
+    shared = address - context[Slot.SHARED]
+    if space == 1 or (space == 3 and 0 <= shared < context[Slot.SHARED_BYTES]):
+        return "shared", shared
+    if space == 2:
+        return "local", (address - context[Slot.LOCAL]) % max(context[Slot.LOCAL_BYTES], 1)
+    return "", address & (1 << 64) - 1
+
+
+def unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
+
+
+def _grid(context: Sequence[int]) -> tuple[int, int, int]:
+    return context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z]
+
+
+def _text(index: tuple[int, int, int]) -> str:
+    return f"({index[0]},{index[1]},{index[2]})"

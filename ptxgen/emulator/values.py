@@ -1,0 +1,139 @@
+"""The value of one register in the 32 lanes of a warp, as LLVM IR: operators and folding of what is known while compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.emitter import LANES, literal, scalar, vector
+from ptxgen.isa.algebra import Value
+from ptxgen.types import DType, Kind
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.lanes import LaneAlgebra
+
+Known = int | tuple[int, ...] | None
+"""Integer or predicate lanes known while compiling: one for all, one each, or not known. Integers are held unsigned."""
+
+
+class Lanes:
+    """A number a lane. `uniform`: `name` is an LLVM scalar, the same in every lane; else it is a vector of 32.
+    `loose`: a NaN in it stands for the canonical NaN, whatever its bits."""
+
+    __slots__ = ("algebra", "known", "loose", "name", "type", "uniform")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self, algebra: LaneAlgebra, type: DType, name: str, uniform: bool, known: Known = None, loose: bool = False
+    ) -> None:
+        self.algebra, self.type, self.name, self.uniform, self.known, self.loose = algebra, type, name, uniform, known, loose
+
+    def __bool__(self) -> bool:
+        raise TypeError("a lane value has no truth value while the kernel is being compiled")
+
+    @property
+    def llvm_type(self) -> str:
+        element = scalar(self.type)
+        return element if self.uniform else vector(element)
+
+    def __add__(self, other: Value | float) -> Lanes:
+        return self.algebra.binary("add", self, other)
+
+    def __radd__(self, other: float) -> Lanes:
+        return self.algebra.binary("add", self.algebra.const(other, self.type), self)
+
+    def __sub__(self, other: Value | float) -> Lanes:
+        return self.algebra.binary("sub", self, other)
+
+    def __rsub__(self, other: float) -> Lanes:
+        return self.algebra.binary("sub", self.algebra.const(other, self.type), self)
+
+    def __mul__(self, other: Value | float) -> Lanes:
+        return self.algebra.binary("mul", self, other)
+
+    def __rmul__(self, other: float) -> Lanes:
+        return self.algebra.binary("mul", self.algebra.const(other, self.type), self)
+
+    def __truediv__(self, other: Value | float) -> Lanes:
+        return self.algebra.binary("div", self, other)
+
+    def __rtruediv__(self, other: float) -> Lanes:
+        return self.algebra.binary("div", self.algebra.const(other, self.type), self)
+
+    def __and__(self, other: Value | int) -> Lanes:
+        return self.algebra.binary("and", self, other)
+
+    def __or__(self, other: Value | int) -> Lanes:
+        return self.algebra.binary("or", self, other)
+
+    def __xor__(self, other: Value | int) -> Lanes:
+        return self.algebra.binary("xor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __invert__(self) -> Lanes:
+        return self.algebra.binary("xor", self, -1 if self.type.kind is not Kind.PREDICATE else 1)
+
+    def __neg__(self) -> Lanes:
+        return self.algebra.negate(self)
+
+    def __lshift__(self, other: Value | int) -> Lanes:
+        return self.algebra.shift("shl", self, other)
+
+    def __rshift__(self, other: Value | int) -> Lanes:
+        return self.algebra.shift("ashr" if self.type.is_signed else "lshr", self, other)
+
+    def __eq__(self, other: object) -> Lanes:  # type: ignore[override]
+        return self.algebra.compare("eq", self, other)
+
+    def __ne__(self, other: object) -> Lanes:  # type: ignore[override]
+        return self.algebra.compare("ne", self, other)
+
+    def __lt__(self, other: Value | float) -> Lanes:
+        return self.algebra.compare("lt", self, other)
+
+    def __le__(self, other: Value | float) -> Lanes:
+        return self.algebra.compare("le", self, other)
+
+    def __gt__(self, other: Value | float) -> Lanes:
+        return self.algebra.compare("gt", self, other)
+
+    def __ge__(self, other: Value | float) -> Lanes:
+        return self.algebra.compare("ge", self, other)
+
+
+def known_lanes(value: Lanes) -> tuple[int, ...] | None:
+    """The known number of each lane."""
+    if value.known is None:
+        return None
+    return value.known if isinstance(value.known, tuple) else (value.known,) * LANES
+
+
+def signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) & 1 else value
+
+
+def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes) -> Known:
+    """`work` on the known numbers of the operands (signed where `type` is), wrapped to `result`; None if one is not known."""
+    if any(o.known is None for o in operands):
+        return None
+    mask = (1 << result.bits) - 1
+
+    def one(*numbers: int) -> int:
+        if type.is_signed:
+            numbers = tuple(signed(n, type.bits) for n in numbers)
+        return work(*numbers) & mask
+
+    if all(isinstance(o.known, int) for o in operands):
+        return one(*(o.known for o in operands))  # type: ignore[misc]
+    lanes = [known_lanes(o) or () for o in operands]
+    found = tuple(one(*numbers) for numbers in zip(*lanes, strict=True))
+    return found[0] if len(set(found)) == 1 else found
+
+
+def known_value(algebra: LaneAlgebra, type: DType, known: int | tuple[int, ...]) -> Lanes:
+    """A value of known integer or predicate lanes; costs no instruction."""
+    if isinstance(known, int):
+        return Lanes(algebra, type, literal(known, type), True, known)
+    element = scalar(type)
+    return Lanes(algebra, type, "<" + ", ".join(f"{element} {literal(k, type)}" for k in known) + ">", False, known)
