@@ -145,9 +145,8 @@ class EmulatedDevice:
         from ptxgen.emulator.machine import compile_module
 
         self._enter("loading a kernel")
-        module = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir)
-        kernel = module.kernel(entry)
-        return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), module.from_cache
+        kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
+        return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
 
     def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
         if self.closed:

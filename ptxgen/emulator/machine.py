@@ -104,9 +104,10 @@ class _Facts:
 
 
 class Kernel:
-    """A compiled entry. `shared_bytes` is its static shared memory; `parameters` its parameters in order."""
+    """A compiled entry. `shared_bytes` is its static shared memory; `parameters` its parameters in order; `from_cache` says
+    whether its code came from disk."""
 
-    def __init__(self, module: Module, name: str, facts: _Facts, code: Any) -> None:
+    def __init__(self, module: Module, name: str, facts: _Facts, code: Any, *, from_cache: bool = False) -> None:
         from ptxgen.emulator.codegen import RUN
         from ptxgen.types import BY_NAME
 
@@ -114,6 +115,7 @@ class Kernel:
         self.sanitize = module.sanitize
         self.state_bytes, self.shared_bytes, self.local_bytes = facts.state_bytes, facts.shared_bytes, facts.local_bytes
         self.serial = facts.serial
+        self.from_cache = from_cache
         self.parameters = tuple(Parameter(p[0], BY_NAME[p[1]], p[2], p[3], p[4], p[5]) for p in facts.parameters)
         self.parameter_bytes = max((p.offset + p.size for p in self.parameters), default=0)
         self._code = code
@@ -328,7 +330,7 @@ class Module:
             facts, code = cached
         if facts["has_data"]:
             self._lay_out_data()
-        return Kernel(self, entry, _Facts(**facts["kernel"]), codegen.load(code))
+        return Kernel(self, entry, _Facts(**facts["kernel"]), codegen.load(code), from_cache=cached is not None)
 
     def _compile(self, entry: str) -> tuple[dict[str, Any], bytes]:
         from ptxgen.emulator import codegen
