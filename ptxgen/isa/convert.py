@@ -48,6 +48,8 @@ def _widens(modifiers: Mapping[str, str]) -> str:
     to, of = dtype(modifiers["to"]), dtype(modifiers["of"])
     if to.bits <= of.bits:
         return f"{of} to {to} needs a rounding mode"
+    if (to.name, of.name) == ("f32", "bf16") and "ftz" not in modifiers:
+        return "bf16 to f32 has a row of its own, for older GPUs"
     return _ftz_needs_f32(modifiers)
 
 
@@ -116,6 +118,7 @@ def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") 
     return v.join(low, high, pair)
 
 
+@instruction("cvt.{to}.{of}", to=("f32",), of=("bf16",), d="{to}+", a="{of}", name="cvt", sm=80, ptx=(7, 1), section=SECTION)
 @instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
              a="{of}+", name="cvt", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens), section=SECTION)  # fmt: skip
 def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:

@@ -87,7 +87,7 @@ def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec
 
 
 @instruction("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
-             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
+             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=("v2", "v4"),
              type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
              rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
 def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
@@ -124,7 +124,7 @@ def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str 
 
 
 @instruction("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
-             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=VECTORS, type=MEMORY_TYPES, a="addr",
+             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
              b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
              rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
 def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "",
