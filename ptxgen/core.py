@@ -8,7 +8,7 @@ import linecache
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 from ptxgen import resolve as resolving
 from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
@@ -22,6 +22,8 @@ from ptxgen.value import Value
 
 Source = Value | float | AnyOperand | Sequence[Value]
 """What an author may give as an operand: a register, a number, an address, several registers for a vector."""
+
+_PLAIN_OPERANDS = (int, float, *get_args(AnyOperand))
 
 # Frames of these modules are the builder's own; the first one outside is the author's.
 _OWN = frozenset(
@@ -119,9 +121,9 @@ class Core:
             return operand.register
         if isinstance(operand, tuple | list) and operand and all(isinstance(one, Value) for one in operand):
             return Vector(tuple(one.register for one in operand))
-        if isinstance(operand, bool) or not isinstance(operand, int | float | AnyOperand):
-            raise TypeMismatch(f"{name} takes registers and numbers, got {operand!r}", self.where())
-        return operand
+        if isinstance(operand, _PLAIN_OPERANDS) and not isinstance(operand, bool):
+            return cast("resolving.Source", operand)
+        raise TypeMismatch(f"{name} takes registers and numbers, got {operand!r}", self.where())
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptxgen.errors import Location
 from ptxgen.isa.operands import AnyOperand, Register, registers
@@ -48,12 +49,12 @@ class Op:
     guard: Register | None = None
     guard_negated: bool = False
 
-    @property
+    @cached_property
     def written(self) -> tuple[Register, ...]:
         """The destination registers; a guarded instruction may leave them as they are."""
         return tuple(r for place in self.row.destinations for r in registers(self.operands.get(place.name)))
 
-    @property
+    @cached_property
     def read(self) -> tuple[Register, ...]:
         """The registers that the instruction reads, its guard among them."""
         guard = () if self.guard is None else (self.guard,)

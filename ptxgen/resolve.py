@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 from ptxgen.errors import Location, TypeMismatch
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
@@ -36,12 +37,18 @@ def resolve(
     """The first row that takes these sources under these modifiers, those for older GPUs and PTX first; a row that names the
     sources' own type comes before one that moves their bits. TypeMismatch if none does. `result` is the type the author
     wants for the destination, where the sources do not settle it."""
+    key = (name, tuple(map(_kind, sources)), tuple(modifiers.items()), result)
+    if key in _chosen:
+        outcome = _fit(_chosen[key][0], sources, modifiers, result, _chosen[key][1])
+        if isinstance(outcome, Fit):
+            return outcome
     rows = sorted(rows, key=lambda row: (row.sm, row.ptx))
     for as_bits in (False, True):
         reasons = []
         for row in rows:
             outcome = _fit(row, sources, modifiers, result, as_bits)
             if isinstance(outcome, Fit):
+                _chosen[key] = (row, as_bits)
                 return outcome
             reasons.append((len(outcome), row, outcome))
     types = [str(s.type) if isinstance(s, Register | Special) else None for s in sources]
@@ -56,6 +63,20 @@ def resolve(
     got = ", ".join(t or str(s) for t, s in zip(types, sources, strict=True))
     forms = "; ".join(sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in rows})[:6])
     raise TypeMismatch(f"{name} does not take ({got}): {'; '.join(problems)}", where(), f"forms: {forms}")
+
+
+_chosen: dict[tuple[Any, ...], tuple[Instruction, bool]] = {}
+"""The row found for sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
+value: which row takes it must not depend on what was written before."""
+
+
+def _kind(source: Source) -> object:
+    """What the choice of a row may depend on."""
+    if isinstance(source, Register | Special):
+        return source.type
+    if isinstance(source, Vector):
+        return tuple(map(_type_of, source.elements))
+    return type(source) if isinstance(source, Address) else (type(source), source)
 
 
 def _groups(row: Instruction) -> set[str]:

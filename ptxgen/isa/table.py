@@ -33,6 +33,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 from ptxgen.errors import UnknownInstruction
@@ -82,15 +83,15 @@ class Instruction:
     needs: Mapping[str, Need] = field(default_factory=dict)
     rule: Callable[[Modifiers], str] | None = None  # what is wrong with these modifiers together; "" if nothing is
 
-    @property
+    @cached_property
     def destinations(self) -> tuple[Operand, ...]:
         return tuple(o for o in self.operands if o.is_destination)
 
-    @property
+    @cached_property
     def sources(self) -> tuple[Operand, ...]:
         return tuple(o for o in self.operands if not o.is_destination)
 
-    @property
+    @cached_property
     def modifiers(self) -> tuple[Slot, ...]:
         return tuple(s for s in self.slots if s.name)
 
@@ -114,7 +115,7 @@ class Instruction:
 
     def spec_types(self, operand: Operand, modifiers: Modifiers) -> tuple[DType, ...]:
         """The types the operand may have under these modifiers; empty where the spec names none or another operand (`=d`)."""
-        spec = re.sub(r"\[\w+\]$", "", operand.spec.rstrip("+*"))
+        spec = _scalar(operand.spec)
         if spec in ("addr", "label", "symbol", "imm") or spec.startswith("="):
             return ()
         if spec.startswith("2{"):
@@ -127,7 +128,7 @@ class Instruction:
 
     def vector_length(self, operand: Operand, modifiers: Modifiers) -> int:
         """How many registers stand in the operand place: 1 for a plain one, n for {..n..}."""
-        fixed = re.search(r"\[(\w+)\]$", operand.spec)
+        fixed = re.search(r"\[(\w+)\]$", operand.spec) if operand.spec.endswith("]") else None
         if fixed:
             return int(fixed[1] if fixed[1].isdigit() else modifiers[fixed[1]][1:])
         if operand.spec.endswith("*") and "vec" in modifiers:
@@ -164,14 +165,8 @@ class Instruction:
     def _operand_problems(
         self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
     ) -> list[str]:
-        kinds: dict[str, tuple[type, ...]] = {
-            "addr": (Address,),
-            "label": (LabelRef,),
-            "symbol": (Symbol,),
-            "imm": (Immediate,),
-        }
-        if place.spec in kinds:
-            good = isinstance(operand, kinds[place.spec])
+        if place.spec in _KINDS:
+            good = isinstance(operand, _KINDS[place.spec])
             return [] if good else [f"operand {place.name} must be a {place.spec}, got {operand}"]
         length = self.vector_length(place, modifiers)
         braces = self.is_vector(place, modifiers)
@@ -187,6 +182,8 @@ class Instruction:
             allowed = self.spec_types(place, modifiers)
         found = []
         for element in elements:
+            if isinstance(element, Register) and any(element.type is want for want in allowed):
+                continue
             if place.is_destination and not isinstance(element, Register | None):
                 found.append(f"destination {place.name} must be a register, got {element}")
             elif isinstance(element, Register | Special) and allowed:
@@ -196,6 +193,15 @@ class Instruction:
             elif isinstance(element, Address | LabelRef):
                 found.append(f"operand {place.name} must be a register or a constant, got {element}")
         return found
+
+
+_KINDS = {"addr": Address, "label": LabelRef, "symbol": Symbol, "imm": Immediate}
+
+
+@cache
+def _scalar(spec: str) -> str:
+    """The spec of one element."""
+    return re.sub(r"\[\w+\]$", "", spec.rstrip("+*"))
 
 
 def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
