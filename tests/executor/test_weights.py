@@ -1,0 +1,111 @@
+"""Weights reach the device byte for byte, without a copy where the device can read the file, in one pool where it cannot."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Q
+from numpy.typing import NDArray
+
+from executor.device import Device
+from executor.device.emulated import EmulatedDevice
+from executor.errors import DeviceError, ModelError
+from executor.model.gguf_file import GgufFile
+from executor.weights import load_weights
+from ptxgen.types import F32, U8
+from tests.synthetic import write_model
+
+
+class Copying(EmulatedDevice):
+    """A device that cannot read host memory, as a GPU."""
+
+    def adopt(self, array: NDArray[Any]) -> int | None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
+    path = tmp_path_factory.mktemp("model") / "small.gguf"
+    write_model(path, "llama", types={"": Q.Q4_K, "token_embd": Q.Q6_K, "attn_k": Q.F16, "attn_v": Q.F32}, layers=2)
+    return GgufFile.open(path)
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_every_tensor_has_the_bytes_and_shape_of_the_file(file: GgufFile, kind: type[EmulatedDevice]) -> None:
+    with kind() as device:
+        weights = load_weights(device, file, list(file.tensors))
+        assert list(weights) == list(file.tensors)
+        for name, info in file.tensors.items():
+            weight = weights[name]
+            assert (weight.k, weight.format.name) == (info.shape[-1], info.ggml_type.name)
+            assert weight.buffer.to_numpy().tobytes() == file.data(name).tobytes()
+            assert weight.buffer.pointer % 16 == 0
+        assert weights.nbytes == sum(info.nbytes for info in file.tensors.values())
+
+
+def test_matrices_are_rows_of_bytes_and_f32_vectors_are_numbers(file: GgufFile, emulator: Device) -> None:
+    matrix, vector = "blk.0.ffn_down.weight", "blk.1.attn_norm.weight"
+    weights = load_weights(emulator, file, [matrix, vector])
+    n, k = file.tensors[matrix].shape
+    assert (weights[matrix].n, weights[matrix].k, weights[matrix].buffer.dtype) == (n, k, U8)
+    assert weights[matrix].buffer.shape == (n, file.tensors[matrix].nbytes // n)
+    assert (weights[vector].buffer.dtype, weights[vector].buffer.shape) == (F32, file.tensors[vector].shape)
+
+
+def test_the_emulator_reads_the_mapping_itself(file: GgufFile, emulator: Device) -> None:
+    weights = load_weights(emulator, file, list(file.tensors))
+    for name, weight in weights.items():
+        assert weight.buffer.pointer == file.data(name).ctypes.data
+        with pytest.raises(DeviceError, match="read-only"):
+            weight.buffer.fill(0)
+
+
+def test_a_device_that_copies_gets_one_pool_with_aligned_tensors(file: GgufFile) -> None:
+    with Copying() as device:
+        weights = load_weights(device, file, list(file.tensors))
+        assert len({weight.buffer.allocation for weight in weights.values()}) == 1
+        assert all(weight.buffer.pointer % 256 == 0 for weight in weights.values())
+        spans = sorted((weight.buffer.pointer, weight.buffer.pointer + weight.nbytes) for weight in weights.values())
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_progress_ends_at_the_total(file: GgufFile, kind: type[EmulatedDevice]) -> None:
+    steps: list[tuple[int, int]] = []
+    with kind() as device:
+        total = load_weights(device, file, list(file.tensors), lambda done, total: steps.append((done, total))).nbytes
+    assert steps == sorted(steps)
+    assert steps[-1] == (total, total)
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_freeing_gives_all_memory_back(file: GgufFile, kind: type[EmulatedDevice]) -> None:
+    with kind() as device:
+        weights = load_weights(device, file, list(file.tensors))
+        weights.free()
+        assert device.memory().allocated == 0
+        with pytest.raises(DeviceError, match="was freed"):
+            weights["output_norm.weight"].buffer.to_numpy()
+
+
+def test_weights_outlive_the_closed_file(tmp_path: Path, emulator: Device) -> None:
+    path = tmp_path / "small.gguf"
+    write_model(path, "llama", types=Q.Q8_0, layers=1)
+    with GgufFile.open(path) as file:
+        weights = load_weights(emulator, file, ["output_norm.weight"])
+        expected = file.data("output_norm.weight").view(np.float32).copy()
+    np.testing.assert_array_equal(weights["output_norm.weight"].buffer.to_numpy(), expected)
+
+
+def test_a_name_that_is_not_there_names_the_nearest(file: GgufFile, emulator: Device) -> None:
+    with pytest.raises(ModelError, match=r"no tensor blk\.0\.ffn_dwn\.weight; near: blk\.0\.ffn_down\.weight"):
+        load_weights(emulator, file, ["blk.0.ffn_dwn.weight"])
+    weights = load_weights(emulator, file, ["output_norm.weight"])
+    with pytest.raises(ModelError, match=r"no weight is called output_nrm\.weight; near: output_norm\.weight"):
+        weights["output_nrm.weight"]
+    assert "output_nrm.weight" not in weights
+    assert weights.get("output_norm.weight") is weights["output_norm.weight"]
