@@ -205,7 +205,7 @@ class IncrementalAttention(KernelType):
 
         A score is off by head_dim / 32 fused additions, 5 of the tree and two of the scale, each at most the score of the
         absolute numbers. The weight of a position is a product of exponentials, one for itself, one for each tile after it and
-        one for the merge: 3 units each and one for the product, and the roundings of their arguments, which add up to the
+        one for the merge: 2 units each and one for the product, and the roundings of their arguments, which add up to the
         distance of the score from the largest. (That largest score may be off: it cancels.) The weighted sum adds a unit for
         each position of a warp and for each warp, the sum of the weights one for each tile, the trees and the division. A
         tenth more covers the second order.
@@ -216,7 +216,7 @@ class IncrementalAttention(KernelType):
         scores, values = self._exact(arguments, length)
         sizes, magnitudes = self._exact(arguments, length, magnitude=True)
         weights, tiles = _softmax(scores), -(-length // (WARPS * WARP))
-        units = (self.head_dim // WARP + 7) * sizes + 4 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
+        units = (self.head_dim // WARP + 7) * sizes + 3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
         above = np.einsum("hl,hld->hd", weights * (units + WARP * tiles + WARPS), magnitudes)
         below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
         return {"out": 1.1 * UNIT * (above + below) + 2.0**-140}
