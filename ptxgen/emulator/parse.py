@@ -151,21 +151,24 @@ class _Parser:
 
     # Variables
     def type_and_alignment(self) -> tuple[DType, int, int]:
-        """(element type, vector length, alignment); attributes of pointers are read over."""
-        alignment, length, kind = 0, 1, None
+        """(element type, vector length, alignment); what follows `.ptr` is of the memory pointed to, and is read over."""
+        alignment, length, kind, pointed = 0, 1, None, False
         while self.token.text.startswith("."):
             word = self.take("word")
             if word.text == ".align":
-                alignment = self.integer()
-                if alignment < 1 or alignment & (alignment - 1) or alignment > 4096:
+                given = self.integer()
+                if given < 1 or given & (given - 1) or given > 4096:
                     raise self.fail("an alignment must be a power of two up to 4096", word.line)
+                alignment = alignment if pointed else given
             elif word.text in (".v2", ".v4", ".v8"):
                 length = int(word.text[2:])
             elif word.text == ".attribute":
                 self.expect("(")
                 while not self.accept(")"):
                     self.take()
-            elif word.text in (".ptr", ".global", ".shared", ".const", ".local", ".param"):
+            elif word.text == ".ptr":
+                pointed = True
+            elif word.text in (".global", ".shared", ".const", ".local", ".param"):
                 continue
             elif word.text[1:] in BY_NAME:
                 kind = BY_NAME[word.text[1:]]
