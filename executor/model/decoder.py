@@ -56,7 +56,7 @@ class Decoder:
         launches = _Launches()
         table = weights["token_embd.weight"]
         launches(find("embedding_lookup").make(format=table.format, rows=config.vocab, k=config.hidden),
-                 y=a.hidden, w=table.buffer, token=0)  # fmt: skip
+                 y=a.hidden, table=table.buffer, token=0)  # fmt: skip
         for i in range(config.layers):
             transformer_layer(launches, config, _layer_weights(weights, i), cache.layers[i], a)
         head_at = len(launches.made)

@@ -70,7 +70,9 @@ def test_a_run_without_a_seed_says_the_one_it_took(model: Path) -> None:
 
 def test_a_prompt_may_come_from_stdin(model: Path) -> None:
     words = ("generate", model, "-n", "2", *EMULATOR)
-    assert invoke("ptxrun", *words, "-p", "-", stdin="the").stdout == invoke("ptxrun", *words, "-p", "the").stdout
+    piped, given = invoke("ptxrun", *words, "-p", "-", stdin="the"), invoke("ptxrun", *words, "-p", "the")
+    assert (piped.exit_code, given.exit_code) == (0, 0)
+    assert piped.stdout == given.stdout
 
 
 def test_chat_puts_the_prompt_into_the_models_template(model: Path) -> None:
