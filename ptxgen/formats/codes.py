@@ -39,7 +39,8 @@ def move_bit(word: Value, source: int, target: int) -> Value:
 
 def merge(k: KernelBuilder, high: Value, mask: int, low: Value) -> Value:
     """(high & mask) | low, in one instruction."""
-    return k.lop3(high, mask, low, _AND_OR)
+    merged: Value = k.lop3(high, mask, low, _AND_OR)
+    return merged
 
 
 def load_scale(k: KernelBuilder, block: GlobalArray, offset: int) -> Value:

@@ -92,7 +92,7 @@ class Format(ABC):
         return k // self.block * self.block_bytes
 
     def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
-        """Valid blocks, u8[rows, row_bytes]: every code is likely, scales are finite, the spread of weights is about 1/sqrt(k)."""
+        """Valid blocks, u8[rows, row_bytes]: all codes likely, scales finite, the spread of weights about 1/sqrt(k)."""
         import numpy as np
 
         count = rows * self.row_bytes(k) // self.block_bytes

@@ -1,0 +1,35 @@
+"""Fixtures and options that every test may use."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing with them")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("ptx/name.ptx", text)` fails with a diff unless the golden file holds this text."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="ascii")
+            return
+        if not path.exists():
+            pytest.fail(f"golden/{name} does not exist; write it with --update-golden and read it", pytrace=False)
+        recorded = path.read_text(encoding="ascii")
+        if recorded != text:
+            diff = difflib.unified_diff(recorded.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm="")
+            pytest.fail("\n".join([*diff, "if this is meant, run with --update-golden"]), pytrace=False)
+
+    return check

@@ -1,0 +1,52 @@
+"""Every kernel of the catalogue on a GPU: within tolerance of its reference, and the very bits that the emulator gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from executor.buffers import GpuBuffer
+from executor.device import open_device
+from executor.launch import Launcher
+from executor.modules import Modules
+from ptxgen.kernels.kernel_type import Array, KernelType
+from tests.kernels.catalogue import CASES
+from tests.kernels.running import assert_matches_reference, emulate, inputs
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    with open_device("cuda:0") as device:
+        yield Launcher(device, Modules(device, limit_bytes=0))
+
+
+@pytest.mark.parametrize("kernel", CASES, ids=str)
+def test_gpu_is_right_and_gives_the_bits_of_the_emulator(kernel: KernelType, launcher: Launcher) -> None:
+    arguments = inputs(kernel)
+    passed = {
+        name: GpuBuffer.from_numpy(launcher.device, arguments[name], argument.dtype, name)
+        if isinstance(argument, Array)
+        else arguments[name]
+        for name, argument in kernel.signature().items()
+    }
+    launcher(kernel, **passed)
+    buffers = {name: value for name, value in passed.items() if isinstance(value, GpuBuffer)}
+    results = {name: buffer.to_numpy() for name, buffer in buffers.items()}
+    for buffer in buffers.values():
+        buffer.free()
+    assert_matches_reference(kernel, arguments, results)
+    emulated, _ = emulate(kernel, arguments, sanitize=False)
+    for name, values in emulated.items():
+        differ = np.flatnonzero((results[name].view(f"u{values.itemsize}") != values.view(f"u{values.itemsize}")).reshape(-1))
+        first = int(differ[0]) if differ.size else 0
+        assert not differ.size, (
+            f"{kernel}: {differ.size} of {values.size} values of {name} differ, the first at {first}: "
+            f"GPU {results[name].reshape(-1)[first]!r}, emulator {values.reshape(-1)[first]!r}"
+        )
+    for name, argument in kernel.signature().items():
+        if isinstance(argument, Array) and argument.direction == "in":
+            assert np.array_equal(results[name].view(np.uint8), arguments[name].view(np.uint8)), f"{name} was overwritten"
