@@ -54,6 +54,7 @@ def loader(e: Emitter, bits: int, count: int) -> str:
         return name
     e.declare("llvm.cttz.i32", "i32", "i32", "i1")
     one, size, result = f"<32 x i{bits}>", bits // 8, result_type(bits, count)
+    wide = f"<{LANES * count} x i{bits}>"
 
     def give(values: list[str], label: str) -> list[str]:
         if count == 1:
@@ -64,26 +65,44 @@ def loader(e: Emitter, bits: int, count: int) -> str:
             last = f"%{label}{k}"
         return [*lines, f"  ret {result} {last}"]
 
-    text = [f"define internal {result} @{name}({_V64} %a, i32 %m) noinline {{", "entry:", *_pattern_checks(size * count)]
-    text += ["  br i1 %runs, label %run, label %other", "run:", "  %p0 = inttoptr i64 %a0 to ptr"]
-    wide = f"<{LANES * count} x i{bits}>"
-    text.append(f"  %w = load {wide}, ptr %p0, align 1")
-    if count == 1:
-        text += give(["%w"], "g")
-    else:
+    def unweave(source: str, label: str) -> list[str]:
+        if count == 1:
+            return give([source], label)
+        lines = []
         for k in range(count):
             order = ", ".join(f"i32 {lane * count + k}" for lane in range(LANES))
-            text.append(f"  %d{k} = shufflevector {wide} %w, {wide} poison, <32 x i32> <{order}>")
-        text += give([f"%d{k}" for k in range(count)], "g")
-    text += [
+            lines.append(f"  %{label}d{k} = shufflevector {wide} {source}, {wide} poison, <32 x i32> <{order}>")
+        return [*lines, *give([f"%{label}d{k}" for k in range(count)], label)]
+
+    text = [
+        f"define internal {result} @{name}({_V64} %a, i32 %m) noinline {{",
+        "entry:",
+        f"  %out = alloca {wide}, align 64",
+        *_pattern_checks(size * count),
+        "  br i1 %runs, label %run, label %other",
+        "run:",
+        "  %p0 = inttoptr i64 %a0 to ptr",
+        f"  %w = load {wide}, ptr %p0, align 1",
+        *unweave("%w", "g"),
+        # Lanes that are off read where the first lane that is on reads, so that one way serves every mask.
         "other:",
-        f"  %issame = icmp eq {_V64} %delta, zeroinitializer",
+        "  %nobody = icmp eq i32 %m, 0",
+        "  br i1 %nobody, label %nothing, label %some",
+        "nothing:",
+        f"  ret {result} poison",
+        "some:",
+        "  %f = call i32 @llvm.cttz.i32(i32 %m, i1 true)",
+        f"  %af = extractelement {_V64} %a, i32 %f",
+        f"  %if = insertelement {_V64} poison, i64 %af, i32 0",
+        f"  %sf = shufflevector {_V64} %if, {_V64} poison, <32 x i32> zeroinitializer",
+        "  %on = bitcast i32 %m to <32 x i1>",
+        f"  %safe = select <32 x i1> %on, {_V64} %a, {_V64} %sf",
+        f"  %issame = icmp eq {_V64} %safe, %sf",
         "  %samebits = bitcast <32 x i1> %issame to i32",
-        "  %allsame = icmp eq i32 %samebits, -1",
-        "  %same = and i1 %full, %allsame",
-        "  br i1 %same, label %one, label %slow",
+        "  %same = icmp eq i32 %samebits, -1",
+        "  br i1 %same, label %one, label %gather",
         "one:",
-        "  %p1 = inttoptr i64 %a0 to ptr",
+        "  %p1 = inttoptr i64 %af to ptr",
     ]
     for k in range(count):
         text += [
@@ -93,40 +112,31 @@ def loader(e: Emitter, bits: int, count: int) -> str:
             f"  %z{k} = shufflevector {one} %y{k}, {one} poison, <32 x i32> zeroinitializer",
         ]
     text += give([f"%z{k}" for k in range(count)], "h")
-    text += ["slow:", f"  store {_V64} %a, ptr %addresses, align 64", "  br i1 %full, label %gather, label %loop"]
-    alloca = [f"  %addresses = alloca {_V64}, align 64"] + [f"  %out{k} = alloca {one}, align 64" for k in range(count)]
-    text[2:2] = alloca
-    # All lanes: straight-line scalar loads, which beat the gather instructions of every x86 tried.
+    # Straight-line scalar loads beat the gather instructions of every x86 tried. Narrow stores do not forward to a wide load, so
+    # single elements are put together in registers; wider pieces go through the stack, which takes them apart again.
     text.append("gather:")
-    last = ["poison"] * count
-    for lane in range(LANES):
-        text += [f"  %ga{lane} = extractelement {_V64} %a, i32 {lane}", f"  %gp{lane} = inttoptr i64 %ga{lane} to ptr"]
-        if count > 1:
-            text.append(f"  %gw{lane} = load <{count} x i{bits}>, ptr %gp{lane}, align 1")
-        for k in range(count):
-            if count > 1:
-                text.append(f"  %gx{lane}.{k} = extractelement <{count} x i{bits}> %gw{lane}, i32 {k}")
-            else:
-                text.append(f"  %gx{lane}.{k} = load i{bits}, ptr %gp{lane}, align 1")
-            text.append(f"  %gv{lane}.{k} = insertelement {one} {last[k]}, i{bits} %gx{lane}.{k}, i32 {lane}")
-            last[k] = f"%gv{lane}.{k}"
-    text += give(last, "k")
-    body = [
-        "  %ap = getelementptr i64, ptr %addresses, i32 %lane",
-        "  %al = load i64, ptr %ap, align 8",
-        "  %pl = inttoptr i64 %al to ptr",
-    ]
-    for k in range(count):
-        body += [
-            f"  %r{k} = getelementptr i8, ptr %pl, i64 {k * size}",
-            f"  %t{k} = load i{bits}, ptr %r{k}, align 1",
-            f"  %u{k} = getelementptr i{bits}, ptr %out{k}, i32 %lane",
-            f"  store i{bits} %t{k}, ptr %u{k}, align {max(size if size < 16 else 16, 1)}",
-        ]
-    text += _lane_loop(body, "end")
-    text.append("end:")
-    text += [f"  %e{k} = load {one}, ptr %out{k}, align 64" for k in range(count)]
-    text += [*give([f"%e{k}" for k in range(count)], "l"), "}"]
+    if count == 1:
+        last = "poison"
+        for lane in range(LANES):
+            text += [
+                f"  %al{lane} = extractelement {_V64} %safe, i32 {lane}",
+                f"  %pl{lane} = inttoptr i64 %al{lane} to ptr",
+                f"  %gl{lane} = load i{bits}, ptr %pl{lane}, align 1",
+                f"  %in{lane} = insertelement {one} {last}, i{bits} %gl{lane}, i32 {lane}",
+            ]
+            last = f"%in{lane}"
+        text += [f"  ret {one} {last}", "}"]
+    else:
+        element = f"<{count} x i{bits}>"
+        for lane in range(LANES):
+            text += [
+                f"  %al{lane} = extractelement {_V64} %safe, i32 {lane}",
+                f"  %pl{lane} = inttoptr i64 %al{lane} to ptr",
+                f"  %gl{lane} = load {element}, ptr %pl{lane}, align 1",
+                f"  %op{lane} = getelementptr i8, ptr %out, i32 {lane * count * size}",
+                f"  store {element} %gl{lane}, ptr %op{lane}, align 1",
+            ]
+        text += [f"  %ow = load volatile {wide}, ptr %out, align 64", *unweave("%ow", "k"), "}"]
     e.functions[name] = "\n".join(text)
     return name
 

@@ -134,6 +134,8 @@ def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], byte
     try:
         if not data.startswith(_MAGIC) or hashlib.sha256(head + rest).hexdigest().encode() != digest:
             raise ValueError("checksum")
+        with contextlib.suppress(OSError):
+            os.utime(path)  # who trims the folder removes what was used least recently
         return json.loads(head), rest
     except ValueError:
         _log.warning("rebuilding damaged cache entry %s", path)

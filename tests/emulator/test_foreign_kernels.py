@@ -99,7 +99,9 @@ def test_three_dimensional_blocks_and_grids_number_their_threads_like_cuda(sanit
 
 @pytest.mark.parametrize("kind", ["int", "unsigned", "long long", "unsigned long long", "short"])
 def test_integer_division_and_remainder(sanitize: bool, kind: str) -> None:
-    dtype = {"int": np.int32, "unsigned": np.uint32, "long long": np.int64, "unsigned long long": np.uint64, "short": np.int16}[kind]
+    dtype = {"int": np.int32, "unsigned": np.uint32, "long long": np.int64, "unsigned long long": np.uint64, "short": np.int16}[
+        kind
+    ]
     text = compile_cuda(f"""extern "C" __global__ void k({kind}* q, {kind}* r, const {kind}* a, const {kind}* b) {{
       int i = threadIdx.x; q[i] = a[i] / b[i]; r[i] = a[i] % b[i]; }}""")
     info = np.iinfo(dtype)
@@ -287,7 +289,9 @@ def test_double_precision_and_ftz(sanitize: bool) -> None:
     launch(compile_cuda(source), "k", 1, 32, f, d, x, sanitize=sanitize)
     assert np.array_equal(f, x * np.float32(0.5))
     assert f[0] != 0
-    assert np.array_equal(d, np.sqrt(np.array([float(v) * float(v) + 1.0 for v in x])) / 3.0) or np.allclose(d, np.sqrt(x.astype(float) ** 2 + 1) / 3, rtol=1e-15)
+    assert np.array_equal(d, np.sqrt(np.array([float(v) * float(v) + 1.0 for v in x])) / 3.0) or np.allclose(
+        d, np.sqrt(x.astype(float) ** 2 + 1) / 3, rtol=1e-15
+    )
     launch(compile_cuda(source, "--ftz=true"), "k", 1, 32, f, d, x, sanitize=sanitize)
     assert f[0] == 0
 

@@ -1,0 +1,225 @@
+"""Every kind of finding, on a small kernel that deserves it and on the right one beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.emulator import Finding, run, uninitialised
+from tests.emulator.ptx import FIRST_LINE, kernel
+
+LOAD_POINTER = "ld.param.u64 %rd1, [p0];\nmov.u32 %r1, %tid.x;\nmul.wide.u32 %rd2, %r1, 4;\nadd.u64 %rd3, %rd1, %rd2;"
+BODY = FIRST_LINE + 4  # the line after LOAD_POINTER
+SHARED = ".shared .align 16 .b8 s[256];"
+
+
+def findings(
+    body: str, *args: Any, block: Any = 32, grid: int = 1, shared: str = "", params: tuple[str, ...] = ("u64",)
+) -> list[Finding]:
+    return run(kernel(LOAD_POINTER + "\n" + body, *params, shared=shared), "k", grid, block, list(args))
+
+
+def only(found: list[Finding]) -> Finding:
+    assert len(found) == 1, "\n".join(map(str, found))
+    return found[0]
+
+
+def array(n: int = 32) -> np.ndarray[Any, Any]:
+    return np.zeros(n, np.uint32)
+
+
+def test_a_store_past_the_end_names_thread_address_line_and_array() -> None:
+    x = array(30)
+    f = only(findings("\nst.global.u32 [%rd3], %r1;", x))
+    assert (f.kind, f.ptx_line, f.thread, f.block, f.count) == ("out of bounds", BODY + 1, (30, 0, 0), (0, 0, 0), 2)
+    assert f.address == x.ctypes.data + 120
+    assert "0 bytes past the end of the array of p0 (120 bytes)" in str(f)
+    assert "st.global.u32 [%rd3], %r1;" in str(f)
+    assert x.tolist() == list(range(30))
+
+
+def test_a_load_out_of_bounds_gives_poison_and_the_kernel_goes_on() -> None:
+    x = array()
+    f = only(findings("ld.global.u32 %r2, [%rd3+64];\nst.global.u32 [%rd3], %r2;", x))
+    assert (f.kind, f.ptx_line, f.thread[0]) == ("out of bounds", BODY, 16)
+    assert x[16] == 0xFFFFFFFF
+
+
+def test_an_access_within_bounds_is_no_finding() -> None:
+    assert not findings("st.global.u32 [%rd3], %r1;", array())
+
+
+def test_a_misaligned_access_is_found_before_it_happens() -> None:
+    f = only(findings("ld.global.u32 %r2, [%rd1+2];", array(), block=1))
+    assert (f.kind, f.thread) == ("misaligned", (0, 0, 0))
+    assert "not aligned to 4 bytes" in f.message
+
+
+@pytest.mark.parametrize(("offset", "wrong"), [(0, False), (252, False), (256, True), (-4, True)])
+def test_shared_memory_ends_where_the_block_said(offset: int, wrong: bool) -> None:
+    found = findings(f"mov.u32 %r3, s;\nst.shared.u32 [%r3+{offset}], %r1;", array(), block=1, shared=SHARED)
+    assert [f.kind for f in found] == (["out of bounds"] if wrong else [])
+    if wrong:
+        assert found[0].address == offset
+        assert "the block has 256 bytes" in found[0].message
+
+
+def test_local_memory_is_checked_for_each_thread() -> None:
+    declared = ".local .align 4 .b8 l[16];\nmov.u32 %r3, l;\nst.local.u32 [%r3+{at}], %r1;"
+    assert not findings(declared.format(at=12), array())
+    f = only(findings(declared.format(at=16), array()))
+    assert (f.kind, f.count) == ("out of bounds", 32)
+
+
+def test_reading_global_memory_that_nobody_wrote() -> None:
+    f = only(findings("ld.global.u32 %r2, [%rd3];", uninitialised(array())))
+    assert (f.kind, f.count, f.ptx_line) == ("uninitialised", 32, BODY)
+    assert not findings("st.global.u32 [%rd3], %r1;\nld.global.u32 %r2, [%rd3];", uninitialised(array()))
+
+
+def test_reading_shared_memory_that_nobody_wrote() -> None:
+    f = only(findings("mov.u32 %r3, s;\nld.shared.u32 %r2, [%r3+8];", array(), block=1, shared=SHARED))
+    assert (f.kind, f.address) == ("uninitialised", 8)
+
+
+def test_reading_local_memory_that_nobody_wrote() -> None:
+    f = only(findings(".local .align 4 .b8 l[16];\nmov.u32 %r3, l;\nld.local.u32 %r2, [%r3+4];", array(), block=1))
+    assert (f.kind, f.address) == ("uninitialised", 4)
+
+
+EXCHANGE = """shl.b32 %r2, %r1, 2;\nmov.u32 %r3, s;\nadd.u32 %r4, %r3, %r2;\nxor.b32 %r5, %r2, {distance};\nadd.u32 %r5, %r3, %r5;
+st.shared.u32 [%r4], %r1;\n{barrier}\nld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd3], %r6;"""
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_read_of_another_warps_write_without_a_barrier_is_a_race(seed: int | None) -> None:
+    text = kernel(LOAD_POINTER + "\n" + EXCHANGE.format(distance=128, barrier=""), "u64", shared=SHARED)
+    found = run(text, "k", 1, 64, [array(64)], seed=seed)
+    assert "race" in {f.kind for f in found}
+
+
+def test_a_race_names_both_threads() -> None:
+    f = next(f for f in findings(EXCHANGE.format(distance=4, barrier=""), array(), shared=SHARED) if f.kind == "race")
+    assert (f.thread, f.ptx_line) == ((0, 0, 0), BODY + 7)
+    assert (
+        "thread (0,0,0) of block (0,0,0) reads shared[0x4..0x8) that thread (1,0,0) wrote since the last barrier" in f.message
+    )
+
+
+def test_a_block_barrier_ends_the_race() -> None:
+    x = array(64)
+    assert not findings(EXCHANGE.format(distance=128, barrier="bar.sync 0;"), x, block=64, shared=SHARED)
+    assert x.tolist() == [i ^ 32 for i in range(64)]
+
+
+def test_a_warp_barrier_orders_the_lanes_of_its_warp_and_no_others() -> None:
+    within = EXCHANGE.format(distance=4, barrier="bar.warp.sync -1;")
+    across = EXCHANGE.format(distance=128, barrier="bar.warp.sync -1;")
+    assert not findings(within, array(), shared=SHARED)
+    assert any(f.kind == "race" for f in findings(across, array(64), block=64, shared=SHARED))
+
+
+def test_writing_what_another_thread_read_since_the_barrier_is_a_race() -> None:
+    body = """mov.u32 %r3, s;\nshl.b32 %r2, %r1, 2;\nadd.u32 %r4, %r3, %r2;\nst.shared.u32 [%r4], %r1;\nbar.sync 0;
+    ld.shared.u32 %r5, [%r3];\n{between}\nsetp.eq.u32 %p1, %r1, 33;\n@%p1 st.shared.u32 [%r3], %r5;"""
+    f = only(findings(body.format(between=""), array(64), block=64, shared=SHARED))
+    assert (f.kind, f.thread, f.ptx_line) == ("race", (33, 0, 0), BODY + 8)
+    assert not findings(body.format(between="bar.sync 0;"), array(64), block=64, shared=SHARED)
+
+
+def test_two_lanes_of_one_instruction_that_write_different_values_race() -> None:
+    f = only(findings("mov.u32 %r3, s;\nst.shared.u32 [%r3], %r1;", array(), shared=SHARED))
+    assert (f.kind, f.count) == ("race", 31)
+    assert not findings("mov.u32 %r3, s;\nmov.u32 %r4, 7;\nst.shared.u32 [%r3], %r4;", array(), shared=SHARED)
+
+
+def test_shared_atomics_do_not_race_with_each_other() -> None:
+    body = "mov.u32 %r3, s;\nsetp.eq.u32 %p1, %r1, 0;\nmov.u32 %r2, 0;\n@%p1 st.shared.u32 [%r3], %r2;\nbar.sync 0;\natom.shared.add.u32 %r4, [%r3], 1;"
+    assert not findings(body, array(), block=64, shared=SHARED)
+
+
+def test_a_barrier_that_some_threads_have_left_behind() -> None:
+    body = "setp.ge.u32 %p1, %r1, 40;\n@%p1 ret;\nbar.sync 0;"
+    f = only(findings(body, array(64), block=64))
+    assert (f.kind, f.ptx_line) == ("barrier", BODY + 2)
+    assert "40 of 64 threads reach barrier 0" in f.message
+    assert not findings("bar.sync 0;", array(64), block=64)
+
+
+def test_a_barrier_in_diverged_code() -> None:
+    body = "setp.ge.u32 %p1, %r1, 16;\n@%p1 bra L1;\nbar.sync 0;\nbra L2;\nL1:\nbar.sync 0;\nL2:"
+    f = only(findings(body, array()))
+    assert f.kind == "barrier"
+    assert "another barrier instruction" in f.message
+
+
+def test_a_deadlock_is_reported_and_ends() -> None:
+    found = findings(
+        "setp.ge.u32 %p1, %r1, 32;\n@%p1 bra L1;\nbar.sync 1, 64;\nbra L2;\nL1:\nbar.sync 2, 64;\nL2:", array(64), block=64
+    )
+    assert "deadlock" in {f.kind for f in found}
+
+
+def test_a_shuffle_from_a_lane_that_is_not_there() -> None:
+    body = "setp.ge.u32 %p1, %r1, 16;\n@%p1 ret;\nshfl.sync.{mode} %r2|%p2, %r1, {by}, 31, {mask};"
+    f = only(findings(body.format(mode="bfly.b32", by=16, mask="0xffff"), array()))
+    assert (f.kind, f.thread, f.ptx_line) == ("shuffle", (0, 0, 0), BODY + 2)
+    assert "reads the register of lane 16" in f.message
+    assert not findings(body.format(mode="bfly.b32", by=8, mask="0xffff"), array())
+
+
+def test_a_shuffle_whose_mask_leaves_out_its_own_lane() -> None:
+    f = only(findings("shfl.sync.idx.b32 %r2|%p2, %r1, 0, 31, 0xffff;", array()))
+    assert (f.kind, f.thread, f.count) == ("shuffle", (16, 0, 0), 16)
+
+
+def test_an_endless_loop_ends() -> None:
+    found = findings("L1:\nld.global.u32 %r2, [%rd1];\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra L1;", array(), block=1)
+    f = only(found)
+    assert (f.kind, f.ptx_line) == ("endless loop", BODY + 1)
+
+
+def test_reading_an_asynchronous_copy_before_its_wait() -> None:
+    body = """mov.u32 %r3, s;\nshl.b32 %r2, %r1, 2;\nadd.u32 %r4, %r3, %r2;\ncp.async.ca.shared.global [%r4], [%rd3], 4;\ncp.async.commit_group;
+    {wait}\nld.shared.u32 %r5, [%r4];\nadd.u32 %r5, %r5, 1;\nst.global.u32 [%rd3], %r5;"""
+    x = np.arange(32, dtype=np.uint32)
+    f = only(findings(body.format(wait=""), x, shared=SHARED))
+    assert (f.kind, f.ptx_line) == ("early read", BODY + 6)
+    x = np.arange(32, dtype=np.uint32)
+    assert not findings(body.format(wait="cp.async.wait_group 0;"), x, shared=SHARED)
+    assert x.tolist() == list(range(1, 33))
+
+
+def test_writing_a_read_only_array() -> None:
+    x = array()
+    x.flags.writeable = False
+    f = only(findings("st.global.u32 [%rd3], %r1;", x))
+    assert f.kind == "read-only"
+    assert not x.any()
+    assert not findings("ld.global.u32 %r2, [%rd3];", x)
+
+
+def test_a_trap_is_a_finding() -> None:
+    f = only(findings("setp.eq.u32 %p1, %r1, 5;\n@%p1 trap;", array()))
+    assert (f.kind, f.ptx_line) == ("trap", BODY + 1)
+
+
+def test_a_finding_names_the_authors_line(tmp_path: Any) -> None:
+    source = tmp_path / "author.py"
+    source.write_text("first\nk.load(partial[lane])\n")
+    body = f'.file 1 "{source}"\n.loc 1 2 0\nld.global.u32 %r2, [%rd3+128];'
+    f = only(findings(body, array(), block=1))
+    assert f.location == f"{source}:2"
+    assert "k.load(partial[lane])" in str(f)
+
+
+def test_a_block_is_named_in_three_dimensions() -> None:
+    text = kernel(
+        LOAD_POINTER
+        + "\nmov.u32 %r2, %ctaid.y;\nmul.wide.u32 %rd4, %r2, 128;\nadd.u64 %rd3, %rd3, %rd4;\nst.global.u32 [%rd3], %r1;",
+        "u64",
+    )
+    f = only(run(text, "k", (1, 3), (8, 2, 2), [array(64)]))
+    assert (f.block, f.thread) == ((0, 2, 0), (0, 0, 0))
