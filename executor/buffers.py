@@ -75,7 +75,7 @@ class GpuBuffer:
         if not all(isinstance(extent, int) and extent > 0 for extent in shape):
             raise ArgumentError(f"buffer {name or 'without a name'}: shape {list(shape)} must be whole numbers of at least 1")
         nbytes = prod(shape) * dtype.bytes
-        base = device.alloc(nbytes)
+        base = device.alloc(nbytes, name)
         return cls(Allocation(device, base, nbytes), base, dtype, tuple(shape), name)
 
     @classmethod

@@ -88,7 +88,7 @@ def trim(folder: Path, limit_bytes: int) -> None:
             status = path.stat()
             if not path.is_file():
                 continue
-            if path.suffix == ".tmp":
+            if path.suffix in (".tmp", ".part"):
                 if now - status.st_mtime > STALE_SECONDS:
                     _remove(path)
                 continue

@@ -106,7 +106,7 @@ def load_weights(device: Device, file: TensorFile, names: Sequence[str], progres
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
-        pointer = device.adopt(file.data(info.name))
+        pointer = device.adopt(file.data(info.name), info.name)
         if pointer is None:
             copied.append(info)
             continue

@@ -37,13 +37,13 @@ class Allocations:
         self._bases.remove(base)
         return self._owners.pop(base)
 
-    def check(self, pointer: int, nbytes: int, doing: str) -> Any:
-        """The owner of the live allocation that holds the whole range; DeviceError if none does."""
+    def check(self, pointer: int, nbytes: int, doing: str) -> tuple[int, Any]:
+        """Base and owner of the live allocation that holds the whole range; DeviceError if none does."""
         at = bisect_right(self._bases, pointer) - 1
         base = self._bases[at] if at >= 0 else 0
         if at < 0 or pointer + nbytes > base + self._sizes[base]:
             raise DeviceError(f"{self._device}: cannot {doing} {nbytes} bytes at {pointer:#x}, which no live allocation holds")
-        return self._owners[base]
+        return base, self._owners[base]
 
     def bases(self) -> list[int]:
         return list(self._bases)

@@ -112,14 +112,15 @@ class CudaDevice:
         free, total = _checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
         return Memory(int(free), int(total), self._allocations.total)
 
-    def alloc(self, nbytes: int) -> int:
+    def alloc(self, nbytes: int, name: str = "") -> int:
         self._enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
         status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             memory = self.memory()
-            raise DeviceError(f"{self.name}: no room for {nbytes} bytes; {memory.free} of {memory.total} are free")
+            what = f"{nbytes} bytes{f' ({name})' if name else ''}"
+            raise DeviceError(f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free")
         base = int(_checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
         self._allocations.add(base, nbytes)
         return base
@@ -130,7 +131,7 @@ class CudaDevice:
         self.frees += 1
         _checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
 
-    def adopt(self, array: NDArray[Any]) -> int | None:
+    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         return None
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:

@@ -9,7 +9,7 @@ import platform
 import time
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,12 @@ from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, ch
 from executor.errors import DeviceError, SanitizerError
 from executor.parameters import ParameterBlock
 from executor.profile import settings
+from ptxgen.emulator import MemoryMap, compile_module
 from ptxgen.target import Target
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.machine import MemoryMap
 
 ADOPTED_ALIGNMENT = 16
 """Bytes. Kernels load 16 bytes at once; an array that starts elsewhere has to be copied."""
+UNNAMED = "a buffer without a name"
 
 
 class EmulatedDevice:
@@ -52,11 +51,7 @@ class EmulatedDevice:
         self.frees = 0
         self.closed = False
         self._allocations = Allocations(self.name)
-        self._map: MemoryMap | None = None
-        if sanitize:
-            from ptxgen.emulator.machine import MemoryMap  # late: a device that launches nothing needs no compiler
-
-            self._map = MemoryMap()
+        self._map = MemoryMap() if sanitize else None
 
     @property
     def build(self) -> str:
@@ -79,7 +74,7 @@ class EmulatedDevice:
         free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
         return Memory(free, total, self._allocations.total)
 
-    def alloc(self, nbytes: int) -> int:
+    def alloc(self, nbytes: int, name: str = "") -> int:
         self._enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
@@ -90,7 +85,7 @@ class EmulatedDevice:
         base = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
         self._allocations.add(base, nbytes, block)
         if self._map is not None:
-            self._map.add(base, nbytes, initialised=False)
+            self._map.add(base, nbytes, name or UNNAMED, initialised=False)
         return base
 
     def free(self, pointer: int) -> None:
@@ -100,7 +95,7 @@ class EmulatedDevice:
         if self._map is not None:
             self._map.remove(pointer)
 
-    def adopt(self, array: NDArray[Any]) -> int | None:
+    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         self._enter("adopting an array")
         nbytes = checked_bytes(array)
         base = array.ctypes.data
@@ -108,7 +103,7 @@ class EmulatedDevice:
             return None
         self._allocations.add(base, nbytes, array)
         if self._map is not None:
-            self._map.add(base, nbytes, read_only=not array.flags.writeable)
+            self._map.add(base, nbytes, name or UNNAMED, read_only=not array.flags.writeable)
         return base
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
@@ -142,8 +137,6 @@ class EmulatedDevice:
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
-        from ptxgen.emulator.machine import compile_module
-
         self._enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
         return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
@@ -187,13 +180,13 @@ class EmulatedDevice:
 
     def _writable(self, pointer: int, nbytes: int, doing: str) -> None:
         """Check the range before it is written, and note that it holds something from now on."""
-        owner = self._allocations.check(pointer, nbytes, doing)
+        base, owner = self._allocations.check(pointer, nbytes, doing)
         if not owner.flags.writeable:
             raise DeviceError(
                 f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is a read-only array of the host"
             )
         if self._map is not None:
-            self._map.mark_initialised(pointer, nbytes)
+            self._map.mark_written(base, pointer - base, nbytes)
 
 
 def _cpu() -> str:

@@ -76,14 +76,14 @@ class Device(Protocol):
 
     def memory(self) -> Memory: ...
 
-    def alloc(self, nbytes: int) -> int:
+    def alloc(self, nbytes: int, name: str = "") -> int:
         """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises DeviceError when there is
         no room."""
 
     def free(self, pointer: int) -> None:
         """Give back what `alloc` or `adopt` gave. A second time is a DeviceError."""
 
-    def adopt(self, array: NDArray[Any]) -> int | None:
+    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         """A pointer to the array's own memory where the device can read it (the emulator), else None. The array is kept alive
         until `free`; a read-only array must not be written by a kernel."""
 

@@ -23,7 +23,7 @@ from tests.synthetic import write_model
 class Copying(EmulatedDevice):
     """A device that cannot read host memory, as a GPU."""
 
-    def adopt(self, array: NDArray[Any]) -> int | None:
+    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         return None
 
 
