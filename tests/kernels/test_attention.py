@@ -76,6 +76,19 @@ def test_huge_scores_do_not_overflow() -> None:
     assert np.allclose(out, arguments["v_cache"][0][winners])
 
 
+def test_scores_that_rise_all_along_the_sequence_are_rescaled() -> None:
+    kernel = attention(max_len=1500)
+    arguments = at(kernel, 1500)
+    arguments["k_cache"] *= np.linspace(0.0, 3.0, 1500, dtype=np.float32)[:, None]
+    arguments["k_cache"][:, :, 0], arguments["q"][:, 0] = np.linspace(-20.0, 20.0, 1500), 8.0
+    check(kernel, arguments)
+
+
+def test_the_longest_sequence() -> None:
+    kernel = attention(max_len=131072)
+    check(kernel, at(kernel, 131071))
+
+
 def test_a_length_from_a_buffer_gives_the_same_bits() -> None:
     direct, indirect = attention(max_len=100), attention(max_len=100, indirect=True)
     assert run(direct, at(direct, 77))["out"].tobytes() == run(indirect, at(indirect, 77))["out"].tobytes()
