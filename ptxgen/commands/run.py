@@ -81,6 +81,8 @@ def run_command(
       @x.npy                 from a file, with its type and shape
       f32[1024]=out          memory that nothing wrote yet: reading it is a finding
     """
+    import numpy as np
+
     from ptxgen.commands.arguments import parse_argument
     from ptxgen.emulator import run, uninitialised
 
@@ -88,7 +90,7 @@ def run_command(
     chosen, names = _parameters(path, text, entry)
     given = [parse_argument(word) for word in words]
     saved = [_save(word, given, names) for word in saves]
-    arguments = [argument.value if argument.written else uninitialised(argument.value) for argument in given]
+    arguments = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in given]
     start = time.perf_counter()
     findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed)
     seconds = time.perf_counter() - start

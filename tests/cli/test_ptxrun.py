@@ -17,26 +17,20 @@ from tests.synthetic import write_model
 EMULATOR = ("--device", "emulator")
 
 
+def small_model(path: Path, arch: str = "llama", tokenizer: str = "gpt2") -> Path:
+    """Two layers, 512 tokens, a context of 64."""
+    return write_model(path, arch, Q.Q8_0, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=64, tokenizer=tokenizer)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small layers with a vocabulary of its own."""
-    return write_model(
-        tmp_path_factory.mktemp("model") / "small.gguf",
-        types=Q.Q8_0,
-        layers=2,
-        hidden=64,
-        heads=2,
-        kv_heads=1,
-        ff=96,
-        context=64,
-    )
+    return small_model(tmp_path_factory.mktemp("model") / "small.gguf")
 
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with no vocabulary."""
-    path = tmp_path_factory.mktemp("model") / "silent.gguf"
-    return write_model(path, types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64, tokenizer="none")
+    return small_model(tmp_path_factory.mktemp("model") / "silent.gguf", tokenizer="none")
 
 
 def test_generate_says_what_a_program_wants_to_know(model: Path) -> None:
@@ -147,7 +141,6 @@ def test_wrong_ids_are_one_clear_line_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-p", ""), "no tokens"),
         (("-p", "the " * 100), "the context holds 64"),
         (("-p", "the", "--temperature", "-1"), "temperature is -1.0; allowed"),
         (("-p", "the", "--temperature", "nan"), "temperature is nan; allowed"),
@@ -159,6 +152,11 @@ def test_wrong_ids_are_one_clear_line_and_nothing_is_written(
 )
 def test_a_wrong_setting_is_one_clear_line(model: Path, words: tuple[str, ...], said: str) -> None:
     assert said in refused("ptxrun", "generate", model, *words, *EMULATOR)
+
+
+def test_an_empty_prompt_is_refused_where_the_model_adds_no_token(tmp_path: Path) -> None:
+    path = small_model(tmp_path / "m.gguf", "qwen2")
+    assert refused("ptxrun", "generate", path, "-p", "", *EMULATOR) == "the prompt has no tokens; give at least one"
 
 
 def test_a_prompt_that_is_not_utf8_is_refused(model: Path) -> None:
