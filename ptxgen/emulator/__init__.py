@@ -80,7 +80,8 @@ def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap) -> bytes:
             )
         if len(data) != parameter.size:
             raise ArgumentError(
-                f"{kernel.name}: {parameter.name} is {parameter.type} of {parameter.size} bytes, got {len(data)} bytes ({value.dtype})"
+                f"{kernel.name}: {parameter.name} is {parameter.type} of {parameter.size} bytes, "
+                f"got {len(data)} bytes ({value.dtype})"
             )
         packed[parameter.offset : parameter.offset + parameter.size] = data
     return bytes(packed)

@@ -48,7 +48,7 @@ def result_type(bits: int, count: int) -> str:
 
 
 def loader(e: Emitter, bits: int, count: int) -> str:
-    """The name of a function (<32 x i64> addresses, i32 mask) -> `count` vectors; lanes outside the mask come back undefined."""
+    """The name of a function (<32 x i64> addresses, i32 mask) -> `count` vectors; lanes outside the mask are undefined."""
     name = f"load.{bits}x{count}"
     if name in e.functions:
         return name
@@ -112,8 +112,8 @@ def loader(e: Emitter, bits: int, count: int) -> str:
             f"  %z{k} = shufflevector {one} %y{k}, {one} poison, <32 x i32> zeroinitializer",
         ]
     text += give([f"%z{k}" for k in range(count)], "h")
-    # Straight-line scalar loads beat the gather instructions of every x86 tried. Narrow stores do not forward to a wide load, so
-    # single elements are put together in registers; wider pieces go through the stack, which takes them apart again.
+    # Straight-line scalar loads beat the gather instructions of every x86 tried. Narrow stores do not forward to a wide
+    # load, so single elements are put together in registers; wider pieces go through the stack, which takes them apart.
     text.append("gather:")
     if count == 1:
         last = "poison"

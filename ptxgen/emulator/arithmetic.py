@@ -1,11 +1,11 @@
-"""Arithmetic on lane values as LLVM IR: integers, floats of every width, comparisons and bit counts. Rounding is rounding.py's."""
+"""Arithmetic on lane values as LLVM IR: integers, floats, comparisons, bit counts. How floats round is rounding.py's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from ptxgen.emulator.emitter import LANES, literal, scalar, vector
+from ptxgen.emulator.emitter import literal, scalar, vector
 from ptxgen.emulator.rounding import Rounding
 from ptxgen.emulator.values import Lanes, fold, known_value
 from ptxgen.isa.algebra import Value
@@ -337,6 +337,3 @@ class Arithmetic(Rounding):
         integer = self.bits(value, BY_NAME[f"u{value.type.bits}"])
         name, uniform = self.intrinsic("llvm.bitreverse", integer)
         return self.bits(Lanes(self.whole, integer.type, name, uniform), value.type)
-
-
-LANE_COUNT = LANES

@@ -37,7 +37,7 @@ class RawLiteral:
 
     def fit(self, type: DType) -> Immediate:
         bits = self.bits(type)
-        if type == F32 or type == F64:
+        if type in (F32, F64):
             return Immediate(float_of_bits(type.name, bits), type)
         return Immediate(bits, type)
 
@@ -180,7 +180,7 @@ def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:
     if isinstance(raw, RawAddress):
         return raw.plain() if place.spec == "addr" else None
     if isinstance(raw, RawVector):
-        elements = []
+        elements: list[Register | Immediate | None] = []
         for element in raw.elements:
             if isinstance(element, RawName) and element.name == "_":
                 elements.append(None)

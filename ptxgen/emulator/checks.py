@@ -1,8 +1,8 @@
 """The sanitiser's checks as LLVM functions, compiled into a kernel when it is asked for. What they find, sanitizer.py words.
 
-A byte of shared memory has a shadow of 12 words: state (0 nothing wrote it, 1 written, 2 a copy is on its way), then thread, epoch,
-warp epoch, serial and kind of its last writer, and thread, epoch and warp epoch of two readers. A block barrier starts an
-epoch, so an access conflicts with another thread's of the same epoch unless bar.warp.sync came between two of one warp."""
+A byte of shared memory has a shadow of 12 words: state (0 nothing wrote it, 1 written, 2 a copy is on its way), then thread,
+epoch, warp epoch, serial and kind of its last writer, and thread, epoch and warp epoch of two readers. A block barrier starts
+an epoch, so an access conflicts with another thread's of the same epoch unless bar.warp.sync came between two of one warp."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def reporter(e: Emitter) -> str:
         e.declare("llvm.cttz.i32", "i32", "i32", "i1")
         _report_one(e)
         lines = [
-            "define internal void @report.lanes(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lanes, <32 x i64> %a, i64 %extra) noinline {",
+            "define internal void @report.lanes(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lanes, "
+            "<32 x i64> %a, i64 %extra) noinline {",
             "entry:",
             "  %at = alloca <32 x i64>, align 64",
             "  store <32 x i64> %a, ptr %at, align 64",
@@ -80,7 +81,8 @@ def _report_one(e: Emitter) -> None:
     if "report" in e.functions:
         return
     lines = [
-        "define internal void @report(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lane, i64 %address, i64 %other, i64 %extra) noinline {",
+        "define internal void @report(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lane, "
+        "i64 %address, i64 %other, i64 %extra) noinline {",
         "entry:",
         *_slot("f", Slot.FINDINGS),
         "  %none = icmp eq i64 %f, 0",
@@ -422,7 +424,8 @@ def checker(e: Emitter) -> str:
     loop[2] = loop[2]  # the phi of the lanes left
     loop.insert(3, "  %ok = phi i32 [ 0, %entry ], [ %ok1, %next ]")
     lines = [
-        "define internal i32 @check(ptr %c, ptr %s, <32 x i64> %a, i32 %mask, i64 %size, i32 %space, i32 %access, i32 %line) noinline {",
+        "define internal i32 @check(ptr %c, ptr %s, <32 x i64> %a, i32 %mask, i64 %size, "
+        "i32 %space, i32 %access, i32 %line) noinline {",
         "entry:",
         "  %at = alloca <32 x i64>, align 64",
         "  store <32 x i64> %a, ptr %at, align 64",

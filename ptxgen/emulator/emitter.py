@@ -12,7 +12,7 @@ MASK = "i32"
 
 
 def scalar(type: DType) -> str:
-    """The LLVM type of one lane. f16, bf16 and packed pairs are integers: LLVM's own `half` is passed in ways that vary by host."""
+    """The LLVM type of one lane. f16, bf16 and packed pairs are integers: how LLVM passes its own `half` varies by host."""
     if type.kind is Kind.PREDICATE:
         return "i1"
     if type.kind is Kind.FLOAT and type.lanes == 1 and type.name in ("f32", "f64"):

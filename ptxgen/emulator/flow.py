@@ -1,4 +1,4 @@
-"""A kernel as basic blocks: calls inlined, points where the lanes of a warp must meet, and which registers live across blocks."""
+"""A kernel as basic blocks: calls inlined, points where the lanes of a warp must meet, registers that live across blocks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _MAX_INLINED = 100_000
 
 @dataclass
 class Block:
-    """Straight-line code. `end` is the branch, exit, trap or barrier that closes it; None where it falls through. A block that is
-    a `meet` has no code: lanes that diverged wait there for each other."""
+    """Straight-line code. `end` is the branch, exit, trap or barrier that closes it; None where it falls through. A block that
+    is a `meet` has no code: lanes that diverged wait there for each other."""
 
     index: int
     steps: list[Step] = field(default_factory=list)

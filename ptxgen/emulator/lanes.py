@@ -1,4 +1,4 @@
-"""The algebra that gives instructions their meaning in the emulator: LLVM IR for the 32 lanes of a warp, one basic block at a time."""
+"""The algebra that gives instructions their meaning in the emulator: LLVM IR for the lanes of a warp, a block at a time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CARRY = "%carry"
 
 
 class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
-    """State while one kernel is compiled. `slots` are the byte offsets, in a warp's state, of registers that live across blocks;
-    `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical one."""
+    """State while one kernel is compiled. `slots` are the byte offsets, in a warp's state, of registers that live across
+    blocks; `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical."""
 
     def __init__(
         self,

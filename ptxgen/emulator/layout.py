@@ -1,52 +1,49 @@
-"""Where things lie in the memory that a compiled kernel and machine.py share: the launch context, the state of a warp, findings."""
+"""Where things lie in the memory that a compiled kernel and machine.py share: the launch context, the state of a warp."""
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from enum import IntEnum
 
 
 class Slot(IntEnum):
     """The 64-bit words of the launch context, one context a worker."""
 
-    def _generate_next_value_(name: str, start: int, count: int, last: list[int]) -> int:  # type: ignore[override]
-        return count
-
-    PARAMETERS = auto()  # address of the parameter bytes
-    SHARED = auto()  # address of the block's shared memory
-    SHARED_BYTES = auto()  # static and dynamic
-    DYNAMIC_SHARED = auto()  # dynamic alone
-    LOCAL = auto()  # address of thread 0's local memory
-    LOCAL_BYTES = auto()  # a thread
-    NTID_X = auto()
-    NTID_Y = auto()
-    NTID_Z = auto()
-    NCTAID_X = auto()
-    NCTAID_Y = auto()
-    NCTAID_Z = auto()
-    CTAID_X = auto()
-    CTAID_Y = auto()
-    CTAID_Z = auto()
-    WARPS = auto()  # address of the warps' states
-    WARP_COUNT = auto()
-    STATE_BYTES = auto()  # a warp
-    THREADS = auto()  # a block
-    BUDGET = auto()  # turns that a block may take without finishing
-    QUANTUM = auto()  # backward jumps a warp may take in a turn
-    DATA = auto()  # address of the module's global and const variables
-    ARRIVED = auto()  # address of 16 x i32: threads that arrived at a barrier without waiting
-    CTA_ORDER = auto()  # address of i64[blocks], or 0
-    WARP_ORDER = auto()  # address of i64[warps], or 0
-    FAULT_LINE = auto()  # ptx line of a trap
-    FAULT_BLOCK = auto()  # linear number of the block that stopped the launch
-    FINDINGS = auto()  # address of the findings
-    MAP = auto()  # address of the memory map
-    MAP_COUNT = auto()
-    SHADOW = auto()  # address of the shared memory's shadow
-    LOCAL_SHADOW = auto()  # address of the local memory's shadow, a byte each
-    EPOCH = auto()  # block barriers passed, times 2
-    SERIAL = auto()  # instructions checked so far
-    DATA_BYTES = auto()
-    PARAMETER_BYTES = auto()
+    PARAMETERS = 0  # address of the parameter bytes
+    SHARED = 1  # address of the block's shared memory
+    SHARED_BYTES = 2  # static and dynamic
+    DYNAMIC_SHARED = 3  # dynamic alone
+    LOCAL = 4  # address of thread 0's local memory
+    LOCAL_BYTES = 5  # a thread
+    NTID_X = 6
+    NTID_Y = 7
+    NTID_Z = 8
+    NCTAID_X = 9
+    NCTAID_Y = 10
+    NCTAID_Z = 11
+    CTAID_X = 12
+    CTAID_Y = 13
+    CTAID_Z = 14
+    WARPS = 15  # address of the warps' states
+    WARP_COUNT = 16
+    STATE_BYTES = 17  # a warp
+    THREADS = 18  # a block
+    BUDGET = 19  # turns that a block may take without finishing
+    QUANTUM = 20  # backward jumps a warp may take in a turn
+    DATA = 21  # address of the module's global and const variables
+    ARRIVED = 22  # address of 16 x i32: threads that arrived at a barrier without waiting
+    CTA_ORDER = 23  # address of i64[blocks], or 0
+    WARP_ORDER = 24  # address of i64[warps], or 0
+    FAULT_LINE = 25  # ptx line of a trap
+    FAULT_BLOCK = 26  # linear number of the block that stopped the launch
+    FINDINGS = 27  # address of the findings
+    MAP = 28  # address of the memory map
+    MAP_COUNT = 29
+    SHADOW = 30  # address of the shared memory's shadow
+    LOCAL_SHADOW = 31  # address of the local memory's shadow, a byte each
+    EPOCH = 32  # block barriers passed, times 2
+    SERIAL = 33  # instructions checked so far
+    DATA_BYTES = 34
+    PARAMETER_BYTES = 35
 
 
 class State:

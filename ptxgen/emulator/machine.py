@@ -20,7 +20,8 @@ from ptxgen.emulator.sanitizer import NAMES, Finding, FindingKind, MemoryMap, Re
 from ptxgen.errors import ArgumentError, PtxGenError
 
 DEFAULT_BUDGET = 1 << 28
-"""Block executions that a warp may take between barriers before a launch counts as endless."""
+SANITIZED_BUDGET = 1 << 24
+"""Backward jumps that a warp may take before a launch counts as endless."""
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
 _QUANTUM = 1 << 16
@@ -134,14 +135,14 @@ class Kernel:
         memory: MemoryMap | None = None,
         workers: int | None = None,
         seed: int | None = None,
-        budget: int = DEFAULT_BUDGET,
+        budget: int | None = None,
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
-        Returns what the sanitiser found (nothing without it). Raises EmulationError for a trap, a deadlock or a loop that spends
-        `budget`, ArgumentError for a launch that no GPU would take. Blocks run on `workers` threads (by default as many as
-        the host has CPUs), or one after the other if the kernel is sanitised, seeded or uses global atomics, so that its
-        result is always the same. `seed` shuffles the order of blocks and warps.
+        Returns what the sanitiser found. Without it, a trap, a deadlock or a loop that spends `budget` (backward jumps of a
+        warp) raises EmulationError; ArgumentError for a launch that no GPU would take. Blocks run on `workers` threads (by
+        default as many as the host has CPUs), or one after the other if the kernel is sanitised, seeded or uses global
+        atomics, so that its result is always the same. `seed` shuffles the order of blocks and warps.
         """
         grid3, block3 = shape(grid, "grid"), shape(block, "block")
         self._check(grid3, block3, params, shared)
@@ -151,6 +152,7 @@ class Kernel:
         count = 1 if self.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
         if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
             count = 1
+        steps = budget or (SANITIZED_BUDGET if self.sanitize else DEFAULT_BUDGET)
         buffer = ctypes.create_string_buffer(params, max(len(params), 1))
         scratches = [self._take(block3, shared) for _ in range(count)]
         try:
@@ -158,7 +160,7 @@ class Kernel:
                 c = scratch.context
                 c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = ctypes.addressof(buffer), len(params)
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
-                c[Slot.BUDGET] = max(budget // _QUANTUM * _YIELD_COST, _YIELD_COST)
+                c[Slot.BUDGET] = max(steps // _QUANTUM * _YIELD_COST, _YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
             keep = self._prepare(scratches[0], blocks, memory, seed)

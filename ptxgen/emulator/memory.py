@@ -1,7 +1,7 @@
 """Memory instructions as LLVM IR: addresses of every state space, loads, stores, atomics and deferred copies of the 32 lanes.
 
-A global, const, generic, local or parameter address is an address of this process once `host` has seen it; in registers, shared and
-local addresses are offsets into their windows until `cvta` makes them generic."""
+A global, const, generic, local or parameter address is an address of this process once `host` has seen it; in registers,
+shared and local addresses are offsets into their windows until `cvta` makes them generic."""
 
 from __future__ import annotations
 

@@ -15,8 +15,10 @@ from ptxgen.types import BY_NAME, DType
 
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".weak", ".extern", ".common")
-_TUNING = (".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".explicitcluster",
-           ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters")  # fmt: skip
+_TUNING = (
+    ".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".maxclusterrank", ".explicitcluster",
+    ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters",
+)  # fmt: skip
 _LINE_DIRECTIVES = (".version", ".target", ".address_size", ".file", ".loc")
 _LARGEST_VARIABLE = 1 << 30
 

@@ -1,4 +1,4 @@
-"""cp.async as LLVM functions: each lane queues its copies, and they are done at the wait that covers their group, not before."""
+"""cp.async as LLVM functions: each lane queues its copies, which are done at the wait that covers them and not before."""
 
 from __future__ import annotations
 

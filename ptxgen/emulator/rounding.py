@@ -1,8 +1,8 @@
 """Floats as LLVM IR, rounded once and as asked: operations in the four directions, conversions between every pair of types.
 
-No fast-math flag is ever written, so LLVM neither reorders nor contracts. f16 and bf16 are computed in f32, which is exact after the
-second rounding for + - * / and sqrt (24 >= 2*11+2 bits); fma goes through f64 rounded to odd, which no later rounding can
-spoil (Boldo and Melquiond, 2008)."""
+No fast-math flag is ever written, so LLVM neither reorders nor contracts. f16 and bf16 are computed in f32, which is exact
+after the second rounding for + - * / and sqrt (24 >= 2*11+2 bits); fma goes through f64 rounded to odd, which no later
+rounding can spoil (Boldo and Melquiond, 2008)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.values import Lanes, fold, known_value
 from ptxgen.isa.algebra import Value
-from ptxgen.types import BF16, BY_NAME, F16, F32, F64, PRED, S64, U16, U32, U64, DType, Kind
+from ptxgen.types import BF16, BY_NAME, F16, F32, F64, PRED, U16, U32, U64, DType
 
 if TYPE_CHECKING:
     from ptxgen.emulator.lanes import LaneAlgebra
@@ -294,10 +294,8 @@ class Rounding:
         toward = self.whole.select(self.whole.compare("gt", back, size), self.whole.binary("sub", bits, 1), bits)
         away = self.whole.select(self.whole.compare("lt", back, size), self.whole.binary("add", bits, 1), bits)
         negative = self.whole.compare("lt", a, 0.0)
-        if mode == "rz":
-            chosen = toward
-        else:
-            chosen = self.whole.select(negative, *((away, toward) if mode == "rm" else (toward, away)))
+        below, above = (away, toward) if mode == "rm" else (toward, away)
+        chosen = toward if mode == "rz" else self.whole.select(negative, below, above)
         return self.whole.bits(chosen, type)
 
     def _nearest_half(self, a: Lanes) -> Lanes:
@@ -321,7 +319,3 @@ def mangled(kind: str) -> str:
         count, _, element = kind[1:-1].partition(" x ")
         return f"v{count}{names.get(element, element)}"
     return names.get(kind, kind)
-
-
-INTEGER_KINDS = (Kind.SIGNED, Kind.UNSIGNED, Kind.BITS)
-WIDE_SIGNED = S64

@@ -176,7 +176,8 @@ def describe(record: Record, kernel: str, context: Sequence[int], memory: Memory
     if kind is FindingKind.READ_ONLY:
         return f"{where} writes {place}: {memory.nearest(address)} and is read-only"
     if kind is FindingKind.BARRIER:
-        return f"{kernel}, block {_text(unflatten(record.block, _grid(context)))}: {record.address} of {record.extra} threads reach barrier {record.other}"
+        block = _text(unflatten(record.block, _grid(context)))
+        return f"{kernel}, block {block}: {record.address} of {record.extra} threads reach barrier {record.other}"
     if kind is FindingKind.BARRIER_DIVERGED:
         return f"{where} waits at another barrier instruction than other threads of its warp"
     if kind is FindingKind.SHUFFLE:

@@ -1,4 +1,4 @@
-"""What runs the warps of a block and the blocks of a launch, as LLVM functions: turns, barriers, parking and waking of lanes."""
+"""What runs the warps of a block and the blocks of a launch, as LLVM functions: turns, barriers, lanes parked and woken."""
 
 from __future__ import annotations
 

@@ -124,8 +124,9 @@ def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes)
             numbers = tuple(signed(n, type.bits) for n in numbers)
         return work(*numbers) & mask
 
-    if all(isinstance(o.known, int) for o in operands):
-        return one(*(o.known for o in operands))  # type: ignore[misc]
+    same = [o.known for o in operands if isinstance(o.known, int)]
+    if len(same) == len(operands):
+        return one(*same)
     lanes = [known_lanes(o) or () for o in operands]
     found = tuple(one(*numbers) for numbers in zip(*lanes, strict=True))
     return found[0] if len(set(found)) == 1 else found

@@ -9,7 +9,7 @@ from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.values import Lanes, known_lanes, known_value
 from ptxgen.isa.algebra import Value
-from ptxgen.types import PRED, U32, U64, DType
+from ptxgen.types import PRED, U32, U64
 
 if TYPE_CHECKING:
     from ptxgen.emulator.lanes import LaneAlgebra
@@ -119,6 +119,3 @@ def _pick(name: str, element: str) -> str:
             "}",
         ]
     )
-
-
-MASK_TYPE: DType = U32

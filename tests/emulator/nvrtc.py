@@ -19,6 +19,6 @@ def compile_cuda(source: str, *options: str) -> str:
         nvrtc.nvrtcGetProgramLog(program, log)
         raise RuntimeError(log.decode())
     _, size = nvrtc.nvrtcGetPTXSize(program)
-    text = b" " * size
+    text: bytes = b" " * size
     nvrtc.nvrtcGetPTX(program, text)
     return text.rstrip(b"\0 ").decode()

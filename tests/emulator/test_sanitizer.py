@@ -89,7 +89,8 @@ def test_reading_local_memory_that_nobody_wrote() -> None:
     assert (f.kind, f.address) == ("uninitialised", 4)
 
 
-EXCHANGE = """shl.b32 %r2, %r1, 2;\nmov.u32 %r3, s;\nadd.u32 %r4, %r3, %r2;\nxor.b32 %r5, %r2, {distance};\nadd.u32 %r5, %r3, %r5;
+EXCHANGE = """shl.b32 %r2, %r1, 2;\nmov.u32 %r3, s;\nadd.u32 %r4, %r3, %r2;\nxor.b32 %r5, %r2, {distance};
+add.u32 %r5, %r3, %r5;
 st.shared.u32 [%r4], %r1;\n{barrier}\nld.shared.u32 %r6, [%r5];\nst.global.u32 [%rd3], %r6;"""
 
 
@@ -136,7 +137,8 @@ def test_two_lanes_of_one_instruction_that_write_different_values_race() -> None
 
 
 def test_shared_atomics_do_not_race_with_each_other() -> None:
-    body = "mov.u32 %r3, s;\nsetp.eq.u32 %p1, %r1, 0;\nmov.u32 %r2, 0;\n@%p1 st.shared.u32 [%r3], %r2;\nbar.sync 0;\natom.shared.add.u32 %r4, [%r3], 1;"
+    body = "mov.u32 %r3, s;\nsetp.eq.u32 %p1, %r1, 0;\nmov.u32 %r2, 0;\n@%p1 st.shared.u32 [%r3], %r2;\n"
+    body += "bar.sync 0;\natom.shared.add.u32 %r4, [%r3], 1;"
     assert not findings(body, array(), block=64, shared=SHARED)
 
 
@@ -182,7 +184,8 @@ def test_an_endless_loop_ends() -> None:
 
 
 def test_reading_an_asynchronous_copy_before_its_wait() -> None:
-    body = """mov.u32 %r3, s;\nshl.b32 %r2, %r1, 2;\nadd.u32 %r4, %r3, %r2;\ncp.async.ca.shared.global [%r4], [%rd3], 4;\ncp.async.commit_group;
+    body = """mov.u32 %r3, s;\nshl.b32 %r2, %r1, 2;\nadd.u32 %r4, %r3, %r2;
+    cp.async.ca.shared.global [%r4], [%rd3], 4;\ncp.async.commit_group;
     {wait}\nld.shared.u32 %r5, [%r4];\nadd.u32 %r5, %r5, 1;\nst.global.u32 [%rd3], %r5;"""
     x = np.arange(32, dtype=np.uint32)
     f = only(findings(body.format(wait=""), x, shared=SHARED))
