@@ -1,8 +1,9 @@
 """The math library of kernels: functions of a builder and an f32 value, made of correctly rounded instructions only, so that a
 GPU and the emulator give the same bits. No `.approx` here; who wants one calls the instruction.
 
-Accuracy is given in ulp, units in the last place of the right result, and is held by tests/ptxgen/test_mathlib.py. Polynomials
-are weighted least-squares fits, reweighted until the largest error is smallest (Lawson's method), rounded to f32.
+Accuracy is given in ulp, units in the last place of the right result: a bound that tests/ptxgen/test_mathlib.py holds, and
+the largest error seen over 2^24 random arguments. Polynomials are weighted least-squares fits, reweighted until the largest
+error is smallest (Lawson's method), rounded to f32.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ROUNDER_BITS = 0x4B400000
 
 
 def exp(k: KernelBuilder, x: Value) -> Value:
-    """e^x, within 1 ulp; subnormal results, 0, infinity and NaN are those of the right result."""
+    """e^x, within 1.1 ulp (seen: 1.03); subnormal results, 0, infinity and NaN are those of the right result."""
     _need_f32(k, x, "exp")
     inside = k.op("min", k.op("max", x, EXP_LOWEST), EXP_HIGHEST)
     rounded = k.fma(inside, log2(2.718281828459045), ROUNDER)
@@ -53,35 +54,35 @@ def exp(k: KernelBuilder, x: Value) -> Value:
 
 
 def sigmoid(k: KernelBuilder, x: Value) -> Value:
-    """1 / (1 + e^-x), within 2.5 ulp."""
+    """1 / (1 + e^-x), within 3 ulp (seen: 2.47)."""
     return 1.0 / (exp(k, -x) + 1.0)
 
 
 def silu(k: KernelBuilder, x: Value) -> Value:
-    """x * sigmoid(x) as x / (1 + e^-x), within 2.5 ulp; 0 where e^-x overflows (x < -88.7)."""
+    """x * sigmoid(x) as x / (1 + e^-x), within 3 ulp (seen: 2.38); 0 where e^-x overflows (x < -88.7)."""
     return x / (exp(k, -x) + 1.0)
 
 
 def gelu(k: KernelBuilder, x: Value) -> Value:
     """x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), GGML's GELU, written as x / (1 + e^-2u): the same
-    function, which does not cancel for negative x. The error is within 3e-7 |x|."""
+    function, which does not cancel for negative x. The error is within 3e-7 |x| (seen: 1.3e-7)."""
     _need_f32(k, x, "gelu")
     inner = k.fma(x * x, 0.044715 * -2.0 * sqrt(2.0 / pi), -2.0 * sqrt(2.0 / pi))
     return x / (exp(k, x * inner) + 1.0)
 
 
 def tanh(k: KernelBuilder, x: Value) -> Value:
-    """tanh(x), within 2 ulp: a polynomial for |x| <= 0.625, 1 - 2 / (1 + e^2|x|) with the sign of x beyond."""
+    """tanh(x), within 2 ulp (seen: 1.32): a polynomial for |x| <= 0.625, 1 - 2 / (1 + e^2|x|) with the sign of x beyond."""
     _need_f32(k, x, "tanh")
     size = k.op("abs", x)
-    square = x * x
-    small = k.fma(_polynomial(k, square, TANH_TAIL), square * x, x)
+    square = size * size
+    small = k.fma(_polynomial(k, square, TANH_TAIL), square * size, size)
     large = 1.0 - 2.0 / (exp(k, size + size) + 1.0)
-    return k.select(size < TANH_SMALL, small, k.select(x < 0.0, -large, large))
+    return k.op("copysign", x, k.select(size < TANH_SMALL, small, large))
 
 
 def rsqrt(k: KernelBuilder, x: Value) -> Value:
-    """1 / sqrt(x), two correct roundings: within 1.5 ulp."""
+    """1 / sqrt(x), two correct roundings: within 1.5 ulp (seen: 1.49)."""
     _need_f32(k, x, "rsqrt")
     return 1.0 / k.op("sqrt", x)
 

@@ -1,0 +1,46 @@
+"""How these tests write small kernels: a body that is a Python function of the builder, without a kernel type around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.ir import Function
+from ptxgen.kernels.kernel_type import Launch, Signature, read, write
+from ptxgen.module import module_text
+from ptxgen.target import DEFAULT, Target
+from ptxgen.types import F32, U32
+from ptxgen.verify import verify
+
+Body = Callable[[KernelBuilder], object]
+
+ARGUMENTS: Signature = {"x": read(F32, 256), "n": read(U32, 256), "y": write(F32, 256)}
+
+
+def written(
+    body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None
+) -> Function:  # fmt: skip
+    """The function that `body` writes, not verified. `k.arg` has x: f32[256], n: u32[256], y: f32[256] unless told other."""
+    k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, Launch(1, block), target)
+    body(k)
+    return k.finish()
+
+
+def verified(body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT) -> Function:
+    """The same, verified."""
+    function = written(body, block=block, target=target)
+    verify(function, target)
+    return function
+
+
+def text(body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None) -> str:
+    """The text of a module with this one kernel, verified."""
+    function = written(body, block=block, target=target, signature=signature)
+    verify(function, target)
+    return module_text([function], target)
+
+
+def lines_of(body: Body, *, block: int | tuple[int, ...] = 64) -> list[str]:
+    """The instructions and labels of the text, without declarations and remarks."""
+    lines = text(body, block=block).split("{\n", 1)[1].splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.strip().startswith((".", "}", "//"))]
