@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -158,8 +158,3 @@ class KernelType(ABC):
 
 HIDDEN = {"shown": False}
 """Metadata of a field that a registered name fixes (a format, a style) and users do not set: `field(metadata=HIDDEN)`."""
-
-
-def hidden_field() -> Any:
-    """`field(metadata=HIDDEN)`, for a field that no field without a default follows: type checkers take it for a default."""
-    return field(metadata=HIDDEN)
