@@ -71,9 +71,16 @@ def transformer_layer(launch: Launch, c: ModelConfig, w: LayerWeights, cache: La
     launch(find("residual_add").make(n=c.hidden), x=a.hidden, delta=a.projected)
 
 
+def normalise(launch: Launch, c: ModelConfig, a: Activations, gamma: GpuBuffer) -> None:
+    """a.normed becomes the RMSNorm of a.hidden, which the kernel sees as one row."""
+    row = (1, c.hidden)
+    kernel = find("rmsnorm").make(hidden=c.hidden)
+    launch(kernel, y=a.normed.view(0, row), x=a.hidden.view(0, row), gamma=gamma, eps=c.rms_eps)
+
+
 def _attention(launch: Launch, c: ModelConfig, w: LayerWeights, cache: LayerCache, a: Activations) -> None:
     context = cache.max_len
-    launch(find("rmsnorm").make(hidden=c.hidden), y=a.normed, x=a.hidden, gamma=w.attn_norm, eps=c.rms_eps)
+    normalise(launch, c, a, w.attn_norm)
     for weight, bias, out, heads in (
         (w.q, w.q_bias, a.q, c.heads),
         (w.k, w.k_bias, a.k, c.kv_heads),
@@ -98,7 +105,7 @@ def _attention(launch: Launch, c: ModelConfig, w: LayerWeights, cache: LayerCach
 
 
 def _feed_forward(launch: Launch, c: ModelConfig, w: LayerWeights, a: Activations) -> None:
-    launch(find("rmsnorm").make(hidden=c.hidden), y=a.normed, x=a.hidden, gamma=w.ffn_norm, eps=c.rms_eps)
+    normalise(launch, c, a, w.ffn_norm)
     gemv(launch, w.gate, x=a.normed, y=a.gate)
     gemv(launch, w.up, x=a.normed, y=a.up)
     launch(find("fused_swiglu").make(n=c.ff), y=a.activated, gate=a.gate, up=a.up)

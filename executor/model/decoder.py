@@ -13,7 +13,7 @@ from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.kv_cache import KvCache
 from executor.launch import Launcher, Plan
-from executor.layers.transformer import Activations, LayerWeights, transformer_layer
+from executor.layers.transformer import Activations, LayerWeights, normalise, transformer_layer
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.gguf_file import GgufFile
 from executor.modules import Modules
@@ -60,8 +60,7 @@ class Decoder:
         for i in range(config.layers):
             transformer_layer(launches, config, _layer_weights(weights, i), cache.layers[i], a)
         head_at = len(launches.made)
-        norm = find("rmsnorm").make(hidden=config.hidden)
-        launches(norm, y=a.normed, x=a.hidden, gamma=weights["output_norm.weight"].buffer, eps=config.rms_eps)
+        normalise(launches, config, a, weights["output_norm.weight"].buffer)
         output = table if config.tied else weights["output.weight"]
         gemv(launches, output, x=a.normed, y=logits)
         launches(find("argmax").make(n=config.vocab), out=best, x=logits)
