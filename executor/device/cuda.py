@@ -229,11 +229,10 @@ class CudaDevice:
         if self.closed:
             return
         cuda = self._cuda
-        self._enter("closing")
         self.closed = True
         self.frees += 1
         # After a fault in a kernel every call fails; what is left goes with the process, and the fault has been reported.
-        steps = [cuda.cuStreamSynchronize(self._stream)]
+        steps = [cuda.cuCtxSetCurrent(self._context), cuda.cuStreamSynchronize(self._stream)]
         if self._staging is not None:
             steps += self._staging.close()
         steps += [cuda.cuMemFree(base) for base in self._allocations.bases()]
@@ -241,7 +240,7 @@ class CudaDevice:
         steps += [cuda.cuModuleUnload(module) for module in self._modules]
         steps += [cuda.cuStreamDestroy(self._stream), cuda.cuDevicePrimaryCtxRelease(self._gpu)]
         _current.device = None
-        for (status,) in steps:
+        for status, *_ in steps:
             if status != cuda.CUresult.CUDA_SUCCESS:
                 _log.warning("closing %s: %s", self.name, _words(cuda, status))
                 break

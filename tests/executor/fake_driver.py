@@ -1,0 +1,177 @@
+"""A CUDA driver made of host memory, for the logic of executor/device/cuda.py where there is no GPU. It runs no kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from typing import Any
+
+from cuda.bindings import driver as real
+
+R = real.CUresult
+OK = R.CUDA_SUCCESS
+
+
+class FakeDriver:
+    """`live` counts what was made and not given back; `failing` maps a call to the status that it returns."""
+
+    CUresult = real.CUresult
+    CUdevice_attribute = real.CUdevice_attribute
+    CUfunction_attribute = real.CUfunction_attribute
+    CUjit_option = real.CUjit_option
+    CUstream_flags = real.CUstream_flags
+    CUevent_flags = real.CUevent_flags
+
+    def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
+        self.gpus = gpus
+        self.capability = capability
+        self.free_bytes = self.total_bytes = memory
+        self.live: Counter[str] = Counter()
+        self.launches: list[tuple[Any, ...]] = []
+        self.modules: list[Any] = []
+        self.copies: list[int] = []
+        self.failing: dict[str, Any] = {}
+        self._memory: dict[int, Any] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu") and name in object.__getattribute__(self, "failing"):
+            status = object.__getattribute__(self, "failing")[name]
+            return lambda *_: (status, None)
+        return object.__getattribute__(self, name)
+
+    def cuGetErrorName(self, status: Any) -> tuple[Any, bytes]:
+        return OK, R(status).name.encode()
+
+    def cuGetErrorString(self, status: Any) -> tuple[Any, bytes]:
+        return OK, b"as the driver words it"
+
+    def cuDeviceGetCount(self) -> tuple[Any, int]:
+        return OK, self.gpus
+
+    def cuDeviceGet(self, ordinal: int) -> tuple[Any, int]:
+        return OK, ordinal
+
+    def cuDeviceGetName(self, length: int, gpu: int) -> tuple[Any, bytes]:
+        return OK, b"Fake GPU".ljust(length, b"\0")
+
+    def cuDeviceGetAttribute(self, attribute: Any, gpu: int) -> tuple[Any, int]:
+        a = self.CUdevice_attribute
+        values = {
+            a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: self.capability[0],
+            a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: self.capability[1],
+        }
+        return OK, values.get(attribute, 132)
+
+    def cuDriverGetVersion(self) -> tuple[Any, int]:
+        return OK, 13000
+
+    def cuDevicePrimaryCtxRetain(self, gpu: int) -> tuple[Any, str]:
+        self.live["context"] += 1
+        return OK, f"context {gpu}"
+
+    def cuDevicePrimaryCtxRelease(self, gpu: int) -> tuple[Any]:
+        self.live["context"] -= 1
+        return (OK,)
+
+    def cuCtxSetCurrent(self, context: Any) -> tuple[Any]:
+        return (OK,)
+
+    def cuStreamCreate(self, flags: int) -> tuple[Any, str]:
+        self.live["stream"] += 1
+        return OK, "stream"
+
+    def cuStreamDestroy(self, stream: Any) -> tuple[Any]:
+        self.live["stream"] -= 1
+        return (OK,)
+
+    def cuStreamSynchronize(self, stream: Any) -> tuple[Any]:
+        return (OK,)
+
+    def cuMemGetInfo(self) -> tuple[Any, int, int]:
+        return OK, self.free_bytes, self.total_bytes
+
+    def cuMemAlloc(self, nbytes: int) -> tuple[Any, int | None]:
+        if nbytes > self.free_bytes:
+            return R.CUDA_ERROR_OUT_OF_MEMORY, None
+        return OK, self._take("memory", nbytes)
+
+    def cuMemFree(self, pointer: int) -> tuple[Any]:
+        return self._give_back("memory", pointer)
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, int]:
+        return OK, self._take("pinned", nbytes)
+
+    def cuMemFreeHost(self, pointer: int) -> tuple[Any]:
+        return self._give_back("pinned", pointer)
+
+    def cuMemcpyHtoDAsync(self, destination: int, source: int, nbytes: int, stream: Any) -> tuple[Any]:
+        self.copies.append(nbytes)
+        ctypes.memmove(destination, source, nbytes)
+        return (OK,)
+
+    def cuMemcpyDtoHAsync(self, destination: int, source: int, nbytes: int, stream: Any) -> tuple[Any]:
+        ctypes.memmove(destination, source, nbytes)
+        return (OK,)
+
+    def cuMemcpyDtoDAsync(self, destination: int, source: int, nbytes: int, stream: Any) -> tuple[Any]:
+        ctypes.memmove(destination, source, nbytes)
+        return (OK,)
+
+    def cuMemsetD8Async(self, pointer: int, byte: int, nbytes: int, stream: Any) -> tuple[Any]:
+        ctypes.memset(pointer, byte, nbytes)
+        return (OK,)
+
+    def cuEventCreate(self, flags: int) -> tuple[Any, str]:
+        self.live["event"] += 1
+        return OK, "event"
+
+    def cuEventDestroy(self, event: Any) -> tuple[Any]:
+        self.live["event"] -= 1
+        return (OK,)
+
+    def cuEventRecord(self, event: Any, stream: Any) -> tuple[Any]:
+        return (OK,)
+
+    def cuEventSynchronize(self, event: Any) -> tuple[Any]:
+        return (OK,)
+
+    def cuEventElapsedTime(self, start: Any, end: Any) -> tuple[Any, float]:
+        return OK, 1.5
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[Any, str]:
+        self.live["module"] += 1
+        self.modules.append(image)
+        return OK, "module"
+
+    def cuModuleLoadDataEx(self, image: bytes, count: int, options: list[Any], values: list[Any]) -> tuple[Any, Any]:
+        if b"nonsense" in image:
+            log = b"ptxas application ptx input, line 2; error: nonsense"
+            values[0][: len(log)] = log
+            return R.CUDA_ERROR_INVALID_PTX, None
+        return self.cuModuleLoadData(image)
+
+    def cuModuleUnload(self, module: Any) -> tuple[Any]:
+        self.live["module"] -= 1
+        return (OK,)
+
+    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, str]:
+        return OK, f"function {name.decode()}"
+
+    def cuFuncGetAttribute(self, attribute: Any, function: Any) -> tuple[Any, int]:
+        return OK, int(attribute)
+
+    def cuLaunchKernel(self, *call: Any) -> tuple[Any]:
+        self.launches.append(call)
+        return (OK,)
+
+    def _take(self, kind: str, nbytes: int) -> int:
+        block = ctypes.create_string_buffer(nbytes + 256)
+        base = -(-ctypes.addressof(block) // 256) * 256
+        self._memory[base] = block
+        self.live[kind] += 1
+        return base
+
+    def _give_back(self, kind: str, pointer: int) -> tuple[Any]:
+        del self._memory[pointer]
+        self.live[kind] -= 1
+        return (OK,)
