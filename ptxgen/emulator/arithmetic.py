@@ -147,7 +147,9 @@ class Arithmetic(Rounding):
             if isinstance(by.known, int) and not clamped[0]:
                 return a
             if max(clamped) < width:
-                amount = known_value(self.whole, BY_NAME[f"u{width}"], clamped if len(clamped) > 1 else clamped[0])
+                amount = known_value(
+                    self.whole, BY_NAME["b128" if width == 128 else f"u{width}"], clamped if len(clamped) > 1 else clamped[0]
+                )
                 shifts: dict[str, Callable[[int, int], int]] = {"shl": lambda x, n: x << n}
                 known = fold(a.type, a.type, shifts.get(operation, lambda x, n: x >> n), a, amount)
                 if known is not None:

@@ -79,18 +79,11 @@ class Rounding:
         """`a` with its NaNs made canonical, if they are not yet."""
         if not a.loose:
             return a
-        plain = Lanes(self.whole, a.type, a.name, a.uniform)
-        name, uniform = self.apply("fcmp uno", plain, plain)
-        kind = a.llvm_type
-        canonical = "bitcast (i32 2147483647 to float)"
-        if not a.uniform:
-            canonical = f"splat (float {canonical})"
-        return Lanes(
-            self.whole,
-            a.type,
-            self.e.emit(f"select {'i1' if uniform else '<32 x i1>'} {name}, {kind} {canonical}, {kind} {a.name}"),
-            uniform,
-        )
+        # On the bits: of a select between floats LLVM holds that any NaN will do, and folds it behind a square root.
+        v = self.whole
+        seen = v.bits(Lanes(v, a.type, a.name, a.uniform), U32)
+        nan = v.compare("gt", v.binary("and", seen, 0x7FFFFFFF), 0x7F800000)
+        return v.bits(v.select(nan, v.const(0x7FFFFFFF, U32), seen), a.type)
 
     def is_number(self, a: Lanes) -> bool:
         """Whether `a` is a float constant that is no NaN."""

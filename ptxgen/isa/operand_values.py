@@ -101,7 +101,8 @@ def _values(field: Field, count: int, seed: int) -> Bits:
 def _pick(values: tuple[int, ...], bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     import numpy as np
 
-    return np.array(values, np.uint64)[bits % len(values)]
+    picked: NDArray[np.uint64] = np.array(values, np.uint64)[bits % len(values)]
+    return picked
 
 
 def _predicates(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
@@ -109,7 +110,9 @@ def _predicates(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
     import numpy as np
 
     warp, lane = np.arange(count) // WARP % 4, np.arange(count) % WARP
-    return np.select([warp == 1, warp == 2, warp == 3], [1, 0, lane == 11], bits & 1).astype(np.uint64)
+    known = [np.full(count, 1, np.uint64), np.zeros(count, np.uint64), (lane == 11).astype(np.uint64)]
+    chosen: NDArray[np.uint64] = np.select([warp == 1, warp == 2, warp == 3], known, bits & np.uint64(1))
+    return chosen
 
 
 def _mixed(bits: NDArray[np.uint64], choice: NDArray[np.uint64], type: DType) -> NDArray[np.uint64]:
@@ -135,7 +138,8 @@ def _ordinary(bits: NDArray[np.uint64], choice: NDArray[np.uint64], type: DType)
         exponent = bias - 4 + (choice >> np.uint64(16)) % 12
         fraction = bits & np.uint64((1 << fraction_bits) - 1)
         sign = (bits >> np.uint64(63)) << np.uint64(type.bits - 1)
-        return sign | exponent << np.uint64(fraction_bits) | fraction
+        number: NDArray[np.uint64] = sign | exponent << np.uint64(fraction_bits) | fraction
+        return number
     length = (choice >> np.uint64(16)) % type.bits
     small = bits & ((np.uint64(1) << length) - np.uint64(1))
     return np.where((choice >> np.uint64(40)) % 2 == 0, small, ~small)
