@@ -63,7 +63,7 @@ class CudaDevice:
             raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
         self.ordinal = ordinal
         self._gpu = _checked(cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
-        model = _checked(cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").rstrip(b"\0").decode(errors="replace")
+        model = _checked(cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").split(b"\0")[0].decode()
         self.name = f"cuda:{ordinal} ({model})"
         attributes = cuda.CUdevice_attribute
         major = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
