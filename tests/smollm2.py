@@ -15,6 +15,8 @@ PROMPT_IDS: Final = (504, 3575, 282, 4649, 314)
 # candidates are closer than that rounding: exact arithmetic prefers " answer" (2988) to " United" (1797) by 0.22.
 LLAMA_CPP_IDS: Final = (7042, 30, 198, 198, 504, 1797, 1918, 553)
 EXACT_IDS: Final = (7042, 30, 198, 198, 504, 2988, 314, 42)
+LOGITS_TOKENS: Final = (*PROMPT_IDS, *EXACT_IDS, *range(1000, 49000, 960), 17)
+"""64 tokens: text, then ids from all over the vocabulary."""
 
 
 @cache
