@@ -94,7 +94,12 @@ def test_f32_arithmetic_rounds_once_in_every_direction(operation: str, mode: str
     sources = ", ".join(f"%x{i}" for i in range(len(inputs)))
     got = evaluate(f".reg .f32 %z; {operation}.{mode}.f32 %z, {sources}; mov.b32 %y, %z;", "f32", *inputs)
     values = [exact(x, "f32") for x in inputs]
-    work = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "fma": lambda a, b, c: a * b + c, "div": lambda a, b: a / b}
+    work: dict[str, Any] = {
+        "add": lambda a, b: a + b,
+        "mul": lambda a, b: a * b,
+        "fma": lambda a, b, c: a * b + c,
+        "div": lambda a, b: a / b,
+    }
     check(got, [round_to(work[operation](*v), "f32", mode) for v in zip(*values, strict=True)])
 
 
@@ -105,7 +110,7 @@ def test_narrow_arithmetic_rounds_once(operation: str, kind: str) -> None:
     sources = ", ".join(f"%x{i}" for i in range(len(inputs)))
     got = evaluate(f"{operation}.rn.{kind} %y, {sources};", kind, *inputs)
     values = [exact(x, kind) for x in inputs]
-    work = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "fma": lambda a, b, c: a * b + c}
+    work: dict[str, Any] = {"add": lambda a, b: a + b, "mul": lambda a, b: a * b, "fma": lambda a, b, c: a * b + c}
     check(got, [round_to(work[operation](*v), kind, "rn") for v in zip(*values, strict=True)])
 
 
