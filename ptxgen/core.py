@@ -152,7 +152,7 @@ class Core:
             raise TypeMismatch(
                 f"cannot assign {value.type} to {variable.type}", self.where(), f"convert with k.{variable.type}(...)"
             )
-        return self.write("mov", [value], _plain_bits(variable.type), into=variable)[0]
+        return self.write("mov", [value], _moved_as(variable.type), into=variable)[0]
 
     def special(self, name: str) -> Value:
         """A special register (PTX ISA 10), e.g. %smid, read once at the entry; a clock is read here and now."""
@@ -221,7 +221,8 @@ class Core:
 
     def select(self, condition: Value, a: Value | float, b: Value | float) -> Value:
         """a where the predicate holds, else b."""
-        return self.write("selp", [a, b, condition], _plain_bits(a.type if isinstance(a, Value) else None))[0]
+        type = next((one.type for one in (a, b) if isinstance(one, Value)), None)
+        return self.write("selp", [a, b, condition], _moved_as(type) if type is not None else {})[0]
 
     def compare(self, relation: str, a: Value | float, b: Value | float) -> Value:
         """A predicate: lt, le, gt, ge, eq, ne. On floats false if either is NaN, save that `ne` is then true, as in Python."""
@@ -261,9 +262,11 @@ class Core:
         return self._function
 
 
-def _plain_bits(type: DType | None) -> dict[str, str]:
-    """mov and selp have no form for the short and packed floats: their bits are moved (PTX ISA 9.7.9.3)."""
-    return {"type": f"b{type.bits}"} if type is not None and type.is_float and type not in (F32, F64) else {}
+def _moved_as(type: DType) -> dict[str, str]:
+    """The form of mov and selp for a type: they have none for the short and packed floats, whose bits are moved (PTX ISA
+    9.7.9.3)."""
+    plain = type in (F32, F64) or not type.is_float
+    return {"type": type.name if plain else f"b{type.bits}"}
 
 
 def _half_bits(value: float, type: DType) -> int:

@@ -74,9 +74,6 @@ class ControlFlow(Core):
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """`with k.when(condition):` runs the body in the threads where the predicate holds."""
-        if not isinstance(condition, Value) or condition.type != PRED:
-            got = condition.type if isinstance(condition, Value) else repr(condition)
-            raise TypeMismatch(f"k.when needs a predicate, got {got}", self.where(), "compare it first: k.when(x != 0)")
         end = self.new_label("endif")
         self.branch(end, condition, negated=True)
         yield
@@ -96,5 +93,8 @@ class ControlFlow(Core):
         self.place(end)
 
     def branch(self, label: str, condition: Value | None = None, *, negated: bool = False) -> None:
-        """A branch to a label of this builder's."""
+        """A branch to a label of this builder's, where the predicate `condition` holds (or not, if `negated`)."""
+        if condition is not None and (not isinstance(condition, Value) or condition.type != PRED):
+            got = condition.type if isinstance(condition, Value) else repr(condition)
+            raise TypeMismatch(f"a branch needs a predicate, got {got}", self.where(), "compare it first: x != 0")
         self.write("bra", [LabelRef(label)], guard=condition, guard_negated=negated)

@@ -26,6 +26,15 @@ class Fit:
     destinations: dict[str, tuple[DType, int]]  # type and vector length
 
 
+@dataclass(frozen=True)
+class Miss:
+    """Why a row does not fit, and how far it came: 0 no such modifier, 1 not this value of it, 2 not so many operands,
+    3 a modifier is missing, 4 a constant, 5 a type. The row that came furthest is the one that the author meant."""
+
+    stage: int
+    problems: list[str]
+
+
 def resolve(
     name: str,
     rows: Sequence[Instruction],
@@ -44,24 +53,28 @@ def resolve(
             return outcome
     rows = sorted(rows, key=lambda row: (row.sm, row.ptx))
     for as_bits in (False, True):
-        reasons = []
+        misses: list[tuple[Miss, Instruction]] = []
         for row in rows:
             outcome = _fit(row, sources, modifiers, result, as_bits)
             if isinstance(outcome, Fit):
                 _chosen[key] = (row, as_bits)
                 return outcome
-            reasons.append((len(outcome), row, outcome))
+            misses.append((outcome, row))
+    furthest = max(miss.stage for miss, _ in misses)
+    meant = [row for miss, row in misses if miss.stage >= min(furthest, 3)]
     types = [str(s.type) if isinstance(s, Register | Special) else None for s in sources]
     known = sorted({t for t in types if t})
-    if len(known) > 1 and all(len(_groups(row)) == 1 for row in rows):
+    if len(known) > 1 and all(len(_groups(row, len(sources))) == 1 for row in meant):
         first = next(t for t in types if t)
         other, place = next((t, i) for i, t in enumerate(types) if t and t != first)
         ordinal = ("first", "second", "third", "fourth")[min(place, 3)]
         hint = f"convert the {ordinal} with k.{first}(...)" if BY_NAME[other] != PRED else ""
         raise TypeMismatch(f"{name} needs operands of one type, got {' and '.join(t for t in types if t)}", where(), hint)
-    _, row, problems = min(reasons, key=lambda reason: reason[0])
+    problems = min((miss.problems for miss, _ in misses if miss.stage == furthest), key=len)
     got = ", ".join(t or str(s) for t, s in zip(types, sources, strict=True))
-    forms = "; ".join(sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in rows})[:6])
+    forms = "; ".join(
+        sorted({r.opcode({s.name: "{" + s.name + "}" for s in r.modifiers if not s.optional}) for r in meant})[:6]
+    )
     raise TypeMismatch(f"{name} does not take ({got}): {'; '.join(problems)}", where(), f"forms: {forms}")
 
 
@@ -79,23 +92,24 @@ def _kind(source: Source) -> object:
     return type(source) if isinstance(source, Address) else (type(source), source)
 
 
-def _groups(row: Instruction) -> set[str]:
-    return {place.spec.rstrip("+*") for place in row.sources if place.spec not in ("addr", "label", "symbol", "imm")}
+def _groups(row: Instruction, count: int) -> set[str]:
+    """The different types that the row's first `count` sources may have."""
+    return {place.spec.rstrip("+*") for place in row.sources[:count] if place.spec not in ("addr", "label", "symbol", "imm")}
 
 
 def _fit(
     row: Instruction, sources: Sequence[Source], given: Mapping[str, str], result: DType | None, as_bits: bool
-) -> Fit | list[str]:
+) -> Fit | Miss:
     slots = {slot.name: slot for slot in row.modifiers}
     for name, value in given.items():
         if name not in slots:
-            return [f"has no modifier {name!r}; it has {', '.join(slots) or 'none'}"]
+            return Miss(0, [f"has no modifier {name!r}; it has {', '.join(slots) or 'none'}"])
         if value not in slots[name].values:
-            return [f"{name} may be {', '.join(slots[name].values)}, not {value!r}"]
+            return Miss(1, [f"{name} may be {', '.join(slots[name].values)}, not {value!r}"])
     modifiers = {**row.defaults, **given}
     needed = sum(not place.optional for place in row.sources)
     if not needed <= len(sources) <= len(row.sources):
-        return [f"takes {needed} operands, got {len(sources)}"]
+        return Miss(2, [f"takes {needed} operands, got {len(sources)}"])
     bound = dict(zip((place.name for place in row.sources), sources, strict=False))
 
     for place in row.sources:
@@ -105,7 +119,7 @@ def _fit(
             _infer(row, place, result, modifiers, as_bits)
     missing = [s.name for s in row.modifiers if not s.optional and s.name not in modifiers]
     if missing:
-        return [f"needs {name}=, one of {', '.join(slots[name].values)}" for name in missing]
+        return Miss(3, [f"needs {name}=, one of {', '.join(slots[name].values)}" for name in missing])
 
     typed: dict[str, AnyOperand] = {}
     for place in row.sources:
@@ -116,7 +130,7 @@ def _fit(
             type = _constant_type(row, place, modifiers, bound, result)
             problem = _constant_problem(place, source, type)
             if problem or type is None:
-                return [problem or f"the type of the constant {source} is not settled by the other operands"]
+                return Miss(4, [problem or f"the type of the constant {source} is not settled by the other operands"])
             typed[place.name] = Immediate(source if type.is_float else int(source), type)
         else:
             typed[place.name] = source
@@ -128,7 +142,7 @@ def _fit(
         destinations[place.name] = (type, row.vector_length(place, modifiers))
     probe: dict[str, AnyOperand] = {name: _stand_in(type, length) for name, (type, length) in destinations.items()}
     problems = row.problems(modifiers, {**probe, **typed}, strict=True) or _mixed(row, typed)
-    return problems or Fit(row, modifiers, typed, destinations)
+    return Miss(5, problems) if problems else Fit(row, modifiers, typed, destinations)
 
 
 def _stand_in(type: DType, length: int) -> AnyOperand:
@@ -181,6 +195,8 @@ def _constant_type(
     for other in row.sources:  # the like operand's own type, which may say more than the b32 that the opcode spells
         if place.spec.startswith("{") and other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
             return type
+    if result is not None and result.is_integer and any(place.spec == d.spec for d in row.destinations):
+        return result
     allowed = row.spec_types(place, modifiers)
     return allowed[0] if allowed else None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from ptxgen.errors import AuthorError
 from ptxgen.isa.operands import Register
@@ -12,6 +13,19 @@ if TYPE_CHECKING:
     from ptxgen.core import Core
 
 Number = int | float
+
+
+def _refused(operator: str, plain: str) -> Callable[[Value, object], NoReturn]:
+    """Python would bind the name to a new register, and a loop would never see it: silently wrong, so it is an error."""
+
+    def refuse(self: Value, other: object) -> NoReturn:
+        raise AuthorError(
+            f"`{operator}` would make a new register and leave {self.register} ({self.type}) as it is",
+            self.k.where(),
+            f"write `x @= x {plain} y` to change the register, `y = x {plain} z` to make another",
+        )
+
+    return refuse
 
 
 class Value:
@@ -115,6 +129,18 @@ class Value:
         """`total @= expression`: write the register again. The only way to change one."""
         self.k.assign(self, other)
         return self
+
+    __iadd__ = _refused("+=", "+")
+    __isub__ = _refused("-=", "-")
+    __imul__ = _refused("*=", "*")
+    __itruediv__ = _refused("/=", "/")
+    __ifloordiv__ = _refused("//=", "//")
+    __imod__ = _refused("%=", "%")
+    __iand__ = _refused("&=", "&")
+    __ior__ = _refused("|=", "|")
+    __ixor__ = _refused("^=", "^")
+    __ilshift__ = _refused("<<=", "<<")
+    __irshift__ = _refused(">>=", ">>")
 
     def __bool__(self) -> bool:
         raise AuthorError(

@@ -14,6 +14,7 @@ from ptxgen.isa import effects, special
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Special, Symbol
 from ptxgen.isa.table import Need
 from ptxgen.target import NEWEST_PTX, Target
+from ptxgen.types import PRED
 
 SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a block may have on every GPU (PTX asks for dynamic shared memory beyond it)."""
@@ -113,6 +114,8 @@ def _check_instructions(function: Function, target: Target) -> None:
                     known = ", ".join(special.BY_NAME)
                     raise VerifyError(f"there is no special register {base.name}", op.where, f"known: {known}")
                 _check_need(op, base.name, special.BY_NAME[base.name].need, target)
+        if op.guard is not None and op.guard.type != PRED:
+            raise VerifyError(f"a guard must be a predicate, got {op.guard.type}", op.where, "compare it first: x != 0")
         for register in (*op.read, *op.written):
             if types.setdefault(register.name, register.type.register) != register.type.register:
                 raise VerifyError(
