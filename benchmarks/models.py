@@ -1,4 +1,4 @@
-"""Synthetic GGUF models with the shapes and type mix of real ones and random weights: for timing, where no weights can be had."""
+"""Synthetic GGUF models, with the shapes and types of real ones and random weights, for timing where no weights can be had."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def gemv_kernel(weight: Weight) -> KernelType:
-    """The kernel that multiplies this weight by a vector. There is one for every format; no weight falls through to another's."""
+    """The kernel that multiplies this weight by a vector. Every format has one; no weight falls through to another's."""
     return find(f"{weight.format.id}_gemv").make(k=weight.k, n=weight.n)
 
 

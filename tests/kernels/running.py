@@ -62,6 +62,6 @@ def assert_matches_reference(kernel: KernelType, arguments: Mapping[str, Any], r
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             bound = np.broadcast_to(allowed[name], wanted.shape)[at]
             raise AssertionError(
-                f"{kernel}: {wrong.sum()} of {wrong.size} values of {name} are off; the first, {name}{list(at)}, is {got[at]!r}, "
+                f"{kernel}: {wrong.sum()} of {wrong.size} values of {name} are off; first {name}{list(at)}, is {got[at]!r}, "
                 f"the reference {wanted[at]!r}, allowed +-{bound:.3g}"
             )
