@@ -42,6 +42,42 @@ def _lane_loop(body: list[str], after: str) -> list[str]:
     ]
 
 
+def _half_warps(bits: int) -> list[str]:
+    """Half-warps that each read consecutive elements, or one element: what a 16-byte column layout gives (Q4_0, Q4_1, ...)."""
+    one, half = f"<32 x i{bits}>", f"<16 x i{bits}>"
+    first = ", ".join(f"i32 {lane // 16 * 16}" for lane in range(LANES))
+    whole = ", ".join(f"i32 {lane}" for lane in range(LANES))
+    steps = ", ".join(f"i64 {lane % 16 * bits // 8}" for lane in range(LANES))
+    lines = [
+        "halves:",
+        f"  %hb = shufflevector {_V64} %safe, {_V64} poison, <32 x i32> <{first}>",
+        f"  %hd = sub {_V64} %safe, %hb",
+        f"  %hlow = extractelement {_V64} %safe, i32 0",
+        f"  %hhigh = extractelement {_V64} %safe, i32 16",
+        "  %hp0 = inttoptr i64 %hlow to ptr",
+        "  %hp1 = inttoptr i64 %hhigh to ptr",
+    ]
+    for way, pattern, otherwise in (("hrun", f"<{steps}>", "hsames"), ("hsame", "zeroinitializer", "gather")):
+        if way == "hsame":
+            lines.append("hsames:")
+        lines += [
+            f"  %{way}match = icmp eq {_V64} %hd, {pattern}",
+            f"  %{way}bits = bitcast <32 x i1> %{way}match to i32",
+            f"  %{way}all = icmp eq i32 %{way}bits, -1",
+            f"  br i1 %{way}all, label %{way}, label %{otherwise}",
+        ]
+    lines.append("hrun:")
+    lines += [f"  %hr{n} = load {half}, ptr %hp{n}, align 1" for n in range(2)]
+    lines += [f"  %hr = shufflevector {half} %hr0, {half} %hr1, <32 x i32> <{whole}>", f"  ret {one} %hr", "hsame:"]
+    for n in range(2):
+        lines += [
+            f"  %hx{n} = load i{bits}, ptr %hp{n}, align 1",
+            f"  %hy{n} = insertelement {half} poison, i{bits} %hx{n}, i32 0",
+            f"  %hz{n} = shufflevector {half} %hy{n}, {half} poison, <16 x i32> zeroinitializer",
+        ]
+    return [*lines, f"  %hs = shufflevector {half} %hz0, {half} %hz1, <32 x i32> <{whole}>", f"  ret {one} %hs"]
+
+
 def result_type(bits: int, count: int) -> str:
     one = f"<32 x i{bits}>"
     return one if count == 1 else "{ " + ", ".join([one] * count) + " }"
@@ -100,7 +136,7 @@ def loader(e: Emitter, bits: int, count: int) -> str:
         f"  %issame = icmp eq {_V64} %safe, %sf",
         "  %samebits = bitcast <32 x i1> %issame to i32",
         "  %same = icmp eq i32 %samebits, -1",
-        "  br i1 %same, label %one, label %gather",
+        f"  br i1 %same, label %one, label %{'halves' if count == 1 else 'gather'}",
         "one:",
         "  %p1 = inttoptr i64 %af to ptr",
     ]
@@ -112,6 +148,8 @@ def loader(e: Emitter, bits: int, count: int) -> str:
             f"  %z{k} = shufflevector {one} %y{k}, {one} poison, <32 x i32> zeroinitializer",
         ]
     text += give([f"%z{k}" for k in range(count)], "h")
+    if count == 1:
+        text += _half_warps(bits)
     # Straight-line scalar loads beat the gather instructions of every x86 tried. Narrow stores do not forward to a wide
     # load, so single elements are put together in registers; wider pieces go through the stack, which takes them apart.
     text.append("gather:")
