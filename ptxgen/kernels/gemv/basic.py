@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROWS = 4
 
 # Values a lane decodes in one pass of the loop, and sums that it keeps apart, so that additions overlap.
-PASS_VALUES = 8
+PASS_VALUES = 16
 SUMS = 4
 
 
