@@ -42,7 +42,7 @@ def demo_command(device: str, prompt: str, max_tokens: int) -> None:
             "model": str(path),
             "loaded in": f"{running.load_seconds:.2f} s",
             "kernels": str(model.modules.counts),
-            "first token": f"{made.prompt_seconds:.2f} s after a prompt of {made.prompt_tokens} tokens",
+            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {made.prompt_tokens} tokens",
             "speed": f"{made.tokens_per_second:.1f} tokens/s",
         }
     for name, value in facts.items():

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf.constants import GGMLQuantizationType as Q
 
 from ptxgen.emulator import run
 from ptxgen.kernels import registry
 from ptxgen.module import emit
 from tests.cli.invoke import COMMANDS, facts
+from tests.synthetic import write_model
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -43,6 +45,16 @@ def test_the_kernel_of_the_readme_passes_the_check_and_computes_its_reference(
         emitted, launch = emit(kernel, lines=True), kernel.launch()
         assert run(emitted.text, emitted.entry, launch.grid, launch.block, list(arguments.values())) == []
         assert np.all(np.abs(arguments["y"] - expected) <= allowed)
+
+
+def test_the_python_of_the_readme_generates_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source,) = (block for block in blocks("python") if "open_device" in block)
+    write_model(tmp_path / "model.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, "README.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
