@@ -13,6 +13,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing with them")
+    parser.addoption("--record-isa", metavar="DIR", help="keep what the GPU gives for every instruction in DIR")
     parser.addoption("--record-models", metavar="DIR", help="with -m gpu: write hashes of model logits to this folder")
 
 

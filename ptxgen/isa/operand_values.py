@@ -26,7 +26,7 @@ _COUNTS = frozenset({"shl.b", "shr.b", "shf.c", "bfe.b", "bfe.c", "bfi.c", "bfi.
 _COUNT_EDGES = (0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 255, 256, 0x80000000, 0xFFFFFFFF)
 
 # Bounds and segment masks that shuffles are used with: whole warp, groups of 8, 16 and 4, up.
-_SHUFFLE_BOUNDS = (0x1F, 0x181F, 0x100F, 0x1C03, 0, 0x1800)
+SHUFFLE_BOUNDS = (0x1F, 0x181F, 0x100F, 0x1C03, 0, 0x1800)
 
 # The largest magnitude that the approximation of this mnemonic is asked for.
 _RANGES = {"sin": 6.28, "cos": 6.28, "ex2": 140.0, "tanh": 12.0}
@@ -85,7 +85,7 @@ def _values(field: Field, count: int, seed: int) -> Bits:
     elif hint == "shfl.b":
         made = bits % 40
     elif hint == "shfl.c":
-        made = _pick(_SHUFFLE_BOUNDS, bits)
+        made = _pick(SHUFFLE_BOUNDS, bits)
     elif hint == "match.a":
         made = np.where(np.arange(n) % (2 * WARP) < WARP, bits % 3, 5)
     elif hint.startswith("mma.") and not field.type.is_integer:

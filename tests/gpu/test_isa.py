@@ -1,0 +1,78 @@
+"""Every row of the instruction table on a GPU: each probe's results against the emulator's, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.device import Device, open_device
+from executor.parameters import ParameterBlock
+from ptxgen.isa import operand_values, probe, table
+from ptxgen.kernels.kernel_type import Array, Scalar, Signature
+from ptxgen.types import U8, U64
+from tests.isa.comparison import first_difference
+from tests.isa.recording import Recording
+from tests.isa.running import WORD, emulate
+
+pytestmark = pytest.mark.gpu
+COUNT = 512
+"""Records a probe: 16 warps. The first two are what is recorded."""
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    with open_device("cuda:0") as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def recording(request: pytest.FixtureRequest, device: Device) -> Iterator[Recording]:
+    """What is seen in this run, saved at its end if --record-isa names a folder."""
+    made = Recording(device.name)
+    yield made
+    folder = request.config.getoption("--record-isa")
+    if folder:
+        made.save(Path(folder))
+
+
+def run(device: Device, batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The output records that the GPU writes."""
+    out = np.zeros((len(given), batch.out_bytes), np.uint8)
+    signature: Signature = {"out": Array(U8, out.shape, "out"), "in": Array(U8, given.shape), "word": Scalar(U64)}
+    parameters = ParameterBlock(signature)
+    text = batch.text()
+    kernel, _ = device.load(text, probe.ENTRY, device.compile(text))
+    pointers = [device.alloc(out.nbytes), device.alloc(given.nbytes)]
+    try:
+        device.upload(pointers[0], out)
+        device.upload(pointers[1], given)
+        for name, value in zip(signature, (*pointers, WORD), strict=True):
+            parameters.set(name, value)
+        device.launch(kernel, (len(given) // probe.WARP, 1, 1), (probe.WARP, 1, 1), parameters)
+        device.download(pointers[0], out)
+    finally:
+        for pointer in pointers:
+            device.free(pointer)
+    return out
+
+
+@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in table.rows())))
+def test_gpu_gives_what_the_emulator_gives(name: str, device: Device, recording: Recording) -> None:
+    differences = []
+    ran = False
+    for row in table.named(name):
+        for batch in probe.batches(row):
+            if batch.need[0] > device.target.sm:
+                continue
+            ran = True
+            given = operand_values.records(batch, COUNT)
+            seen, expected = run(device, batch, given), emulate(batch, given)
+            recording.add(batch, given, seen)
+            differences += [text for one in batch.probes if (text := first_difference(one, given, expected, seen))]
+    assert not differences, "\n".join(differences)
+    if not ran:
+        pytest.skip(f"needs a newer GPU than {device.name}")

@@ -1,0 +1,68 @@
+"""The emulator against what a real GPU gave, on a machine without one."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptxgen.isa import operand_values, table
+from tests.isa import recording
+from tests.isa.comparison import first_difference
+from tests.isa.running import emulated
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "isa"
+
+
+@cache
+def recorded() -> recording.Recording:
+    if not (GOLDEN / recording.FILE).exists():
+        pytest.skip("golden/isa is not recorded yet: pytest -m gpu tests/gpu/test_isa.py --record-isa golden/isa")
+    return recording.Recording.read(GOLDEN)
+
+
+@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in table.rows())))
+def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
+    known = recorded()
+    differences = []
+    for batch, given, made in emulated(name, recording.COUNT):
+        for one in batch.probes:
+            key = operand_values.key(one)
+            if key not in known.outputs or not one.outputs:
+                continue
+            assert known.checksums[key] == recording.checksum(one, given), (
+                f"{key}: its operands changed; record golden/isa again"
+            )
+            gpu = recording.as_records(one, known.outputs[key], batch.out_bytes)
+            if text := first_difference(one, given, made, gpu):
+                differences.append(text)
+    assert not differences, "\n".join(differences)
+
+
+def test_recording_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    made = recording.Recording("a GPU")
+    for batch, given, out in emulated("dp4a"):
+        made.add(batch, given, out)
+    made.save(tmp_path)
+    back = recording.Recording.read(tmp_path)
+    assert (back.gpu, back.checksums) == (made.gpu, made.checksums)
+    assert all((back.outputs[key] == made.outputs[key]).all() for key in made.outputs)
+
+
+def test_a_wrong_bit_is_a_difference_but_another_nan_is_not_where_it_is_open() -> None:
+    (batch, given, made), *_ = emulated("dp4a")
+    changed = made.copy()
+    changed[3, batch.probes[0].outputs[0].offset] ^= 1
+    assert "in lane 3" in first_difference(batch.probes[0], given, made, changed)
+    for batch, given, made in emulated("sqrt"):
+        for one in batch.probes:
+            place = one.outputs[0]
+            if place.type.name == "f32":
+                changed = made.copy()
+                words = changed[:, place.offset : place.offset + 4].copy().view(np.uint32)
+                words[words == 0x7FFFFFFF] = 0xFFC00000
+                changed[:, place.offset : place.offset + 4] = words.view(np.uint8)
+                assert (changed != made).any()
+                assert not first_difference(one, given, made, changed)
