@@ -1,254 +1,16 @@
-"""The sanitiser's checks as LLVM functions, compiled into a kernel when it is asked for. What they find, sanitizer.py words.
-
-A byte of shared memory has a shadow of 12 words: state (0 nothing wrote it, 1 written, 2 a copy is on its way), then thread,
-epoch, warp epoch, serial and kind of its last writer, and thread, epoch and warp epoch of two readers. A block barrier starts
-an epoch, so an access conflicts with another thread's of the same epoch unless bar.warp.sync came between two of one warp."""
+"""The check of one memory access as an LLVM function: bounds, alignment, unwritten memory, races. What it finds, sanitizer.py
+words; what it remembers of shared memory is shadow.py's."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.sanitizer import CAPACITY, FindingKind
+from ptxgen.emulator.reports import each_set_bit, reporter, slot_lines
+from ptxgen.emulator.sanitizer import FindingKind
+from ptxgen.emulator.shadow import SHADOW_BYTES, Access, touch
 
-SHADOW_BYTES = 48
-"""Bytes of shadow for a byte of shared memory."""
 MAP_ENTRY = 32
 """Bytes of a memory map entry: i64 base, i64 size, i64 flags (1 read-only), i64 shadow address or 0."""
-
-
-class Access(IntEnum):
-    LOAD = 0
-    STORE = 1
-    ATOMIC = 2
-    COPY = 3
-
-
-def _slot(name: str, slot: Slot) -> list[str]:
-    return [f"  %{name}.p = getelementptr i64, ptr %c, i64 {int(slot)}", f"  %{name} = load i64, ptr %{name}.p, align 8"]
-
-
-def _set_bits(mask: str, before: str, body: list[str]) -> list[str]:
-    """A loop over the set bits of `mask`: `body` ends at label next."""
-    return [
-        "  br label %head",
-        "head:",
-        f"  %left = phi i32 [ {mask}, %{before} ], [ %rest, %next ]",
-        "  %none = icmp eq i32 %left, 0",
-        "  br i1 %none, label %end, label %each",
-        "each:",
-        "  %lane = call i32 @llvm.cttz.i32(i32 %left, i1 true)",
-        "  %less = sub i32 %left, 1",
-        "  %rest = and i32 %left, %less",
-        *body,
-        "next:",
-    ]
-
-
-def reporter(e: Emitter) -> str:
-    """void (context, state, kind, line, lanes, addresses, extra): reports each lane of the mask, the first in full."""
-    if "report.lanes" not in e.functions:
-        e.declare("llvm.cttz.i32", "i32", "i32", "i1")
-        _report_one(e)
-        lines = [
-            "define internal void @report.lanes(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lanes, "
-            "<32 x i64> %a, i64 %extra) noinline {",
-            "entry:",
-            "  %at = alloca <32 x i64>, align 64",
-            "  store <32 x i64> %a, ptr %at, align 64",
-            *_set_bits(
-                "%lanes",
-                "entry",
-                [
-                    "  %ap = getelementptr i64, ptr %at, i32 %lane",
-                    "  %al = load i64, ptr %ap",
-                    "  call void @report(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lane, i64 %al, i64 -1, i64 %extra)",
-                    "  br label %next",
-                ],
-            ),
-            "  br label %head",
-            "end:",
-            "  ret void",
-            "}",
-        ]
-        e.functions["report.lanes"] = "\n".join(lines)
-    return "report.lanes"
-
-
-def _report_one(e: Emitter) -> None:
-    """void report(context, state, kind, line, lane, address, other thread, extra): one record a kind and line."""
-    if "report" in e.functions:
-        return
-    lines = [
-        "define internal void @report(ptr %c, ptr %s, i32 %kind, i32 %line, i32 %lane, "
-        "i64 %address, i64 %other, i64 %extra) noinline {",
-        "entry:",
-        *_slot("f", Slot.FINDINGS),
-        "  %none = icmp eq i64 %f, 0",
-        "  br i1 %none, label %end, label %go",
-        "go:",
-        "  %fp = inttoptr i64 %f to ptr",
-        "  %n = load i64, ptr %fp",
-        "  br label %head",
-        "head:",
-        "  %i = phi i64 [ 0, %go ], [ %i1, %miss ]",
-        "  %past = icmp uge i64 %i, %n",
-        "  %off = mul i64 %i, 64",
-        "  %off1 = add i64 %off, 64",
-        "  %r = getelementptr i8, ptr %fp, i64 %off1",
-        "  br i1 %past, label %new, label %look",
-        "look:",
-        "  %k = load i32, ptr %r",
-        "  %lp = getelementptr i8, ptr %r, i64 4",
-        "  %l = load i32, ptr %lp",
-        "  %ek = icmp eq i32 %k, %kind",
-        "  %el = icmp eq i32 %l, %line",
-        "  %e = and i1 %ek, %el",
-        "  br i1 %e, label %again, label %miss",
-        "miss:",
-        "  %i1 = add i64 %i, 1",
-        "  br label %head",
-        "again:",
-        "  %cp = getelementptr i8, ptr %r, i64 8",
-        "  %cn = load i64, ptr %cp",
-        "  %cn1 = add i64 %cn, 1",
-        "  store i64 %cn1, ptr %cp",
-        "  br label %end",
-        "new:",
-        f"  %room = icmp ult i64 %n, {CAPACITY}",
-        "  br i1 %room, label %write, label %end",
-        "write:",
-        "  store i32 %kind, ptr %r",
-        "  %p4 = getelementptr i8, ptr %r, i64 4",
-        "  store i32 %line, ptr %p4",
-        "  %p8 = getelementptr i8, ptr %r, i64 8",
-        "  store i64 1, ptr %p8",
-        f"  %wp = getelementptr i8, ptr %s, i64 {State.WARP}",
-        "  %w = load i32, ptr %wp",
-        "  %w32 = mul i32 %w, 32",
-        "  %t = add i32 %w32, %lane",
-        "  %t64 = zext i32 %t to i64",
-        "  %p16 = getelementptr i8, ptr %r, i64 16",
-        "  store i64 %t64, ptr %p16",
-        *_slot("bx", Slot.CTAID_X),
-        *_slot("by", Slot.CTAID_Y),
-        *_slot("bz", Slot.CTAID_Z),
-        *_slot("nx", Slot.NCTAID_X),
-        *_slot("ny", Slot.NCTAID_Y),
-        "  %b1 = mul i64 %bz, %ny",
-        "  %b2 = add i64 %b1, %by",
-        "  %b3 = mul i64 %b2, %nx",
-        "  %b4 = add i64 %b3, %bx",
-        "  %p24 = getelementptr i8, ptr %r, i64 24",
-        "  store i64 %b4, ptr %p24",
-        "  %p32 = getelementptr i8, ptr %r, i64 32",
-        "  store i64 %address, ptr %p32",
-        "  %p40 = getelementptr i8, ptr %r, i64 40",
-        "  store i64 %other, ptr %p40",
-        "  %p48 = getelementptr i8, ptr %r, i64 48",
-        "  store i64 %extra, ptr %p48",
-        "  %n1 = add i64 %n, 1",
-        "  store i64 %n1, ptr %fp",
-        "  br label %end",
-        "end:",
-        "  ret void",
-        "}",
-    ]
-    e.functions["report"] = "\n".join(lines)
-
-
-def _conflict(e: Emitter) -> None:
-    """i1 conflict(thread, epoch, warp epoch, other thread, its epoch, its warp epoch)."""
-    e.functions.setdefault(
-        "conflict",
-        """define internal i1 @conflict(i32 %t, i32 %e, i32 %y, i32 %o, i32 %oe, i32 %oy) {
-  %different = icmp ne i32 %t, %o
-  %now = icmp eq i32 %e, %oe
-  %w = lshr i32 %t, 5
-  %ow = lshr i32 %o, 5
-  %same = icmp eq i32 %w, %ow
-  %later = icmp ne i32 %y, %oy
-  %ordered = and i1 %same, %later
-  %unordered = xor i1 %ordered, true
-  %a = and i1 %different, %now
-  %r = and i1 %a, %unordered
-  ret i1 %r
-}""",
-    )
-
-
-def _touch(e: Emitter) -> None:
-    """i32 touch(shadow of a byte, thread, epoch, warp epoch, serial, access): 1 unwritten, 2 on its way, 4 conflicts with
-    the writer, 8 with a reader; bits 8.. the other thread. Records the access."""
-    if "touch" in e.functions:
-        return
-    _conflict(e)
-    fields = ["state", "wt", "we", "wy", "ws", "wk", "rt", "re", "ry", "qt", "qe", "qy"]
-    lines = [
-        "define internal i32 @touch(ptr %b, i32 %t, i32 %e, i32 %y, i32 %serial, i32 %access) noinline {",
-        "entry:",
-        *(f"  %{f}.p = getelementptr i32, ptr %b, i32 {i}" for i, f in enumerate(fields)),
-        *(f"  %{f} = load i32, ptr %{f}.p, align 4" for f in fields),
-        "  %cw0 = call i1 @conflict(i32 %t, i32 %e, i32 %y, i32 %wt, i32 %we, i32 %wy)",
-        "  %cr = call i1 @conflict(i32 %t, i32 %e, i32 %y, i32 %rt, i32 %re, i32 %ry)",
-        "  %cq = call i1 @conflict(i32 %t, i32 %e, i32 %y, i32 %qt, i32 %qe, i32 %qy)",
-        "  %sameinstr = icmp eq i32 %ws, %serial",
-        f"  %wasatomic = icmp eq i32 %wk, {int(Access.ATOMIC)}",
-        f"  %isatomic = icmp eq i32 %access, {int(Access.ATOMIC)}",
-        "  %atomics = and i1 %wasatomic, %isatomic",
-        "  %fine = or i1 %sameinstr, %atomics",
-        "  %notfine = xor i1 %fine, true",
-        "  %cw = and i1 %cw0, %notfine",
-        "  %unwritten = icmp eq i32 %state, 0",
-        "  %onway = icmp eq i32 %state, 2",
-        f"  %isload = icmp eq i32 %access, {int(Access.LOAD)}",
-        "  %wbit = select i1 %cw, i32 4, i32 0",
-        "  %wother = shl i32 %wt, 8",
-        "  %wcode0 = or i32 %wbit, %wother",
-        "  %wcode = select i1 %cw, i32 %wcode0, i32 0",
-        "  %ubit = select i1 %unwritten, i32 1, i32 0",
-        "  %obit = select i1 %onway, i32 2, i32 0",
-        "  %ibits = or i32 %ubit, %obit",
-        "  br i1 %isload, label %load, label %write",
-        "load:",
-        "  %free = icmp ne i32 %re, %e",
-        "  %mine = icmp eq i32 %rt, %t",
-        "  %first = or i1 %free, %mine",
-        "  %base = select i1 %first, i32 6, i32 9",
-        "  %np = getelementptr i32, ptr %b, i32 %base",
-        "  store i32 %t, ptr %np",
-        "  %np1 = getelementptr i32, ptr %np, i32 1",
-        "  store i32 %e, ptr %np1",
-        "  %np2 = getelementptr i32, ptr %np, i32 2",
-        "  store i32 %y, ptr %np2",
-        "  %quiet = icmp eq i32 %ibits, 2",
-        "  %lcode = select i1 %quiet, i32 0, i32 %wcode",
-        "  %lr = or i32 %lcode, %ibits",
-        "  ret i32 %lr",
-        "write:",
-        "  %rbit0 = or i1 %cr, %cq",
-        "  %notw = xor i1 %cw, true",
-        "  %rbit1 = and i1 %rbit0, %notw",
-        "  %rother0 = select i1 %cr, i32 %rt, i32 %qt",
-        "  %rother = shl i32 %rother0, 8",
-        "  %rcode0 = or i32 %rother, 8",
-        "  %rcode = select i1 %rbit1, i32 %rcode0, i32 0",
-        "  %code0 = or i32 %wcode, %rcode",
-        "  %abits = select i1 %isatomic, i32 %ibits, i32 0",
-        "  %code = or i32 %code0, %abits",
-        f"  %iscopy = icmp eq i32 %access, {int(Access.COPY)}",
-        "  %newstate = select i1 %iscopy, i32 2, i32 1",
-        "  store i32 %newstate, ptr %state.p",
-        "  store i32 %t, ptr %wt.p",
-        "  store i32 %e, ptr %we.p",
-        "  store i32 %y, ptr %wy.p",
-        "  store i32 %serial, ptr %ws.p",
-        "  store i32 %access, ptr %wk.p",
-        "  ret i32 %code",
-        "}",
-    ]
-    e.functions["touch"] = "\n".join(lines)
 
 
 def checker(e: Emitter) -> str:
@@ -257,7 +19,7 @@ def checker(e: Emitter) -> str:
     if "check" in e.functions:
         return "check"
     reporter(e)
-    _touch(e)
+    touch(e)
     e.declare("llvm.cttz.i32", "i32", "i32", "i1")
 
     def say(kind: FindingKind, other: str = "-1") -> str:
@@ -353,9 +115,42 @@ def checker(e: Emitter) -> str:
         "  %lsh0 = sub i64 %al, %local",
         "  %lshp = getelementptr i8, ptr %localshadowp, i64 %lsh0",
         "  br i1 %isload, label %readbytes, label %writebytes",
-        # Global memory
+        # Global memory: the last allocation that starts at or before the address; else, as some may overlap, each in turn
         "global:",
-        "  %i = phi i64 [ 0, %aligned ], [ 0, %generic2 ], [ %i1, %another ]",
+        "  br label %halve",
+        "halve:",
+        "  %lo = phi i64 [ 0, %global ], [ %lo1, %halving ]",
+        "  %hi = phi i64 [ %mapn, %global ], [ %hi1, %halving ]",
+        "  %apart = icmp ult i64 %lo, %hi",
+        "  br i1 %apart, label %halving, label %halved",
+        "halving:",
+        "  %sum = add i64 %lo, %hi",
+        "  %mid = lshr i64 %sum, 1",
+        f"  %mido = mul i64 %mid, {MAP_ENTRY}",
+        "  %midp = getelementptr i8, ptr %mapp, i64 %mido",
+        "  %midbase = load i64, ptr %midp",
+        "  %before = icmp ule i64 %midbase, %al",
+        "  %mid1 = add i64 %mid, 1",
+        "  %lo1 = select i1 %before, i64 %mid1, i64 %lo",
+        "  %hi1 = select i1 %before, i64 %hi, i64 %mid",
+        "  br label %halve",
+        "halved:",
+        "  %atfirst = icmp eq i64 %lo, 0",
+        "  %lom = sub i64 %lo, 1",
+        "  %start = select i1 %atfirst, i64 0, i64 %lom",
+        f"  %so = mul i64 %start, {MAP_ENTRY}",
+        "  %sm = getelementptr i8, ptr %mapp, i64 %so",
+        "  %sbase = load i64, ptr %sm",
+        "  %smp8 = getelementptr i8, ptr %sm, i64 8",
+        "  %ssize = load i64, ptr %smp8",
+        "  %ssoff = sub i64 %al, %sbase",
+        "  %ssend = add i64 %ssoff, %size",
+        "  %ssin0 = icmp ule i64 %ssend, %ssize",
+        "  %ssin1 = icmp ult i64 %ssoff, %ssize",
+        "  %ssin = and i1 %ssin0, %ssin1",
+        "  br i1 %ssin, label %found, label %linear",
+        "linear:",
+        "  %i = phi i64 [ 0, %halved ], [ %i1, %another ]",
         "  %past = icmp uge i64 %i, %mapn",
         "  br i1 %past, label %outside, label %look",
         "look:",
@@ -372,11 +167,13 @@ def checker(e: Emitter) -> str:
         "  br i1 %gin, label %found, label %another",
         "another:",
         "  %i1 = add i64 %i, 1",
-        "  br label %global",
+        "  br label %linear",
         "found:",
-        "  %mp16 = getelementptr i8, ptr %m, i64 16",
+        "  %fm = phi ptr [ %sm, %halved ], [ %m, %look ]",
+        "  %foff = phi i64 [ %ssoff, %halved ], [ %goff, %look ]",
+        "  %mp16 = getelementptr i8, ptr %fm, i64 16",
         "  %flags = load i64, ptr %mp16",
-        "  %mp24 = getelementptr i8, ptr %m, i64 24",
+        "  %mp24 = getelementptr i8, ptr %fm, i64 24",
         "  %gshadow = load i64, ptr %mp24",
         "  %gtracked = icmp ne i64 %gshadow, 0",
         "  %ro0 = and i64 %flags, 1",
@@ -389,7 +186,7 @@ def checker(e: Emitter) -> str:
         "  br label %refuse",
         "allowed:",
         "  %gshadowp = inttoptr i64 %gshadow to ptr",
-        "  %gsp = getelementptr i8, ptr %gshadowp, i64 %goff",
+        "  %gsp = getelementptr i8, ptr %gshadowp, i64 %foff",
         "  br i1 %gtracked, label %tracked, label %accept",
         "tracked:",
         "  br i1 %isload, label %readbytes, label %writebytes",
@@ -420,7 +217,7 @@ def checker(e: Emitter) -> str:
         "  br label %next",
     ]
     e.declare("llvm.memset.p0.i64", "void", "ptr", "i8", "i64", "i1")
-    loop = _set_bits("%mask", "entry", body)
+    loop = each_set_bit("%mask", "entry", body)
     loop[2] = loop[2]  # the phi of the lanes left
     loop.insert(3, "  %ok = phi i32 [ 0, %entry ], [ %ok1, %next ]")
     lines = [
@@ -429,16 +226,16 @@ def checker(e: Emitter) -> str:
         "entry:",
         "  %at = alloca <32 x i64>, align 64",
         "  store <32 x i64> %a, ptr %at, align 64",
-        *_slot("shared", Slot.SHARED),
-        *_slot("sharedn", Slot.SHARED_BYTES),
-        *_slot("local", Slot.LOCAL),
-        *_slot("localn", Slot.LOCAL_BYTES),
-        *_slot("map", Slot.MAP),
-        *_slot("mapn", Slot.MAP_COUNT),
-        *_slot("shadow", Slot.SHADOW),
-        *_slot("localshadow", Slot.LOCAL_SHADOW),
-        *_slot("epoch64", Slot.EPOCH),
-        *_slot("serial64", Slot.SERIAL),
+        *slot_lines("shared", Slot.SHARED),
+        *slot_lines("sharedn", Slot.SHARED_BYTES),
+        *slot_lines("local", Slot.LOCAL),
+        *slot_lines("localn", Slot.LOCAL_BYTES),
+        *slot_lines("map", Slot.MAP),
+        *slot_lines("mapn", Slot.MAP_COUNT),
+        *slot_lines("shadow", Slot.SHADOW),
+        *slot_lines("localshadow", Slot.LOCAL_SHADOW),
+        *slot_lines("epoch64", Slot.EPOCH),
+        *slot_lines("serial64", Slot.SERIAL),
         "  %serial1 = add i64 %serial64, 1",
         "  store i64 %serial1, ptr %serial64.p",
         "  %serial = trunc i64 %serial1 to i32",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ptxgen.emulator.barriers import warp_functions
 from ptxgen.emulator.emitter import Emitter, vector
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
@@ -14,7 +15,7 @@ from ptxgen.emulator.layout import BLOCKED, EXITED, FINISHED, TRAPPED, YIELDED, 
 from ptxgen.emulator.memory import Place
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.queues import QUEUE_BYTES
-from ptxgen.emulator.schedule import scheduler, warp_functions
+from ptxgen.emulator.schedule import scheduler
 from ptxgen.emulator.values import Lanes
 from ptxgen.types import PRED, U32
 

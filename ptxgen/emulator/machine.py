@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ptxgen.emulator.checks import MAP_ENTRY, SHADOW_BYTES
+from ptxgen.emulator.checks import MAP_ENTRY
 from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, TRAPPED, Slot, State
 from ptxgen.emulator.program import Parameter, Program
-from ptxgen.emulator.sanitizer import NAMES, Finding, FindingKind, MemoryMap, Record, Records, describe, unflatten
+from ptxgen.emulator.sanitizer import NAMES, Finding, FindingKind, MemoryMap, Record, describe, unflatten
+from ptxgen.emulator.schedule import YIELD_COST
+from ptxgen.emulator.scratch import QUANTUM, Scratch, aligned
 from ptxgen.errors import ArgumentError, PtxGenError
 
 DEFAULT_BUDGET = 1 << 28
@@ -24,8 +26,6 @@ SANITIZED_BUDGET = 1 << 24
 """Backward jumps that a warp may take before a launch counts as endless."""
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
-_QUANTUM = 1 << 16
-_YIELD_COST = 1024
 _PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads for
 
 _MESSAGES = {
@@ -41,56 +41,6 @@ class EmulationError(PtxGenError):
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
         super().__init__(str(finding))
-
-
-def _aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """Memory of at least `size` bytes at a multiple of 128, and its address."""
-    raw = (ctypes.c_char * (size + 128))()
-    return raw, -(-ctypes.addressof(raw) // 128) * 128
-
-
-class _Scratch:
-    """What one worker needs to run blocks of one shape: the context, the warps' states, shared and local memory."""
-
-    def __init__(self, kernel: Kernel, block: tuple[int, int, int], shared: int) -> None:
-        threads = block[0] * block[1] * block[2]
-        warps = -(-threads // 32)
-        self.threads = threads
-        self.context = (ctypes.c_int64 * len(Slot))()
-        self.address = ctypes.addressof(self.context)
-        state_bytes = -(-kernel.state_bytes // 128) * 128
-        total = kernel.shared_bytes + shared
-        self.states, states = _aligned(state_bytes * warps)
-        self.shared, shared_at = _aligned(total)
-        self.local, local_at = _aligned(kernel.local_bytes * warps * 32)
-        self.arrived = (ctypes.c_int32 * 17)()
-        c = self.context
-        c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
-        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, kernel.local_bytes
-        c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
-        c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
-        c[Slot.THREADS], c[Slot.QUANTUM] = threads, _QUANTUM
-        c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
-        if kernel.sanitize:
-            self.shadow, c[Slot.SHADOW] = _aligned(total * SHADOW_BYTES)
-            self.local_shadow, c[Slot.LOCAL_SHADOW] = _aligned(kernel.local_bytes * warps * 32)
-            self.findings = Records()
-            c[Slot.FINDINGS] = ctypes.addressof(self.findings)
-        for warp in range(warps):
-            self._start_warp(states + warp * state_bytes, warp, block)
-
-    def _start_warp(self, state: int, warp: int, block: tuple[int, int, int]) -> None:
-        lanes = [warp * 32 + lane for lane in range(32)]
-        vector = ctypes.c_uint32 * 32
-
-        def put(offset: int, numbers: Sequence[int]) -> None:
-            ctypes.memmove(state + offset, vector(*numbers), 128)
-
-        put(State.FIRST_PCS, [0 if t < self.threads else 0xFFFFFFFF for t in lanes])
-        put(State.TID_X, [t % block[0] for t in lanes])
-        put(State.TID_Y, [t // block[0] % block[1] for t in lanes])
-        put(State.TID_Z, [t // (block[0] * block[1]) for t in lanes])
-        ctypes.c_int32.from_address(state + State.WARP).value = warp
 
 
 @dataclass(frozen=True)
@@ -121,7 +71,7 @@ class Kernel:
         self.parameter_bytes = max((p.offset + p.size for p in self.parameters), default=0)
         self._code = code
         self._run = RUN(code.function("run"))
-        self._scratch: dict[tuple[tuple[int, int, int], int], list[_Scratch]] = {}
+        self._scratch: dict[tuple[tuple[int, int, int], int], list[Scratch]] = {}
         self._lock = threading.Lock()
         self._block_ns: dict[tuple[int, int, int], float] = {}
 
@@ -160,7 +110,7 @@ class Kernel:
                 c = scratch.context
                 c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = ctypes.addressof(buffer), len(params)
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
-                c[Slot.BUDGET] = max(steps // _QUANTUM * _YIELD_COST, _YIELD_COST)
+                c[Slot.BUDGET] = max(steps // QUANTUM * YIELD_COST, YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
             keep = self._prepare(scratches[0], blocks, memory, seed)
@@ -191,14 +141,14 @@ class Kernel:
         if len(params) != self.parameter_bytes:
             raise ArgumentError(f"{self.name}: {len(params)} bytes of parameters, but the kernel takes {self.parameter_bytes}")
 
-    def _take(self, block: tuple[int, int, int], shared: int) -> _Scratch:
+    def _take(self, block: tuple[int, int, int], shared: int) -> Scratch:
         with self._lock:
             free = self._scratch.get((block, shared))
             if free:
                 return free.pop()
-        return _Scratch(self, block, shared)
+        return Scratch(self, block, shared)
 
-    def _prepare(self, scratch: _Scratch, blocks: int, memory: MemoryMap | None, seed: int | None) -> list[Any]:
+    def _prepare(self, scratch: Scratch, blocks: int, memory: MemoryMap | None, seed: int | None) -> list[Any]:
         """Fill in orders and the memory map; returns what must stay alive during the launch."""
         keep: list[Any] = []
         c = scratch.context
@@ -218,20 +168,21 @@ class Kernel:
             entries.append((a.base, a.size, int(a.read_only), ctypes.addressof(a.shadow) if a.shadow is not None else 0))
         entries.append((self.module.data_address, self.module.data_bytes, 0, 0))
         entries.append((c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES], 1, 0))
+        entries.sort()
         flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(x for entry in entries for x in entry))
         keep.append(flat)
         c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(flat), len(entries)
         return keep
 
-    def _run_parallel(self, scratches: list[_Scratch], blocks: int) -> tuple[int, _Scratch]:
+    def _run_parallel(self, scratches: list[Scratch], blocks: int) -> tuple[int, Scratch]:
         """Blocks in ranges, several a worker so that uneven ones even out; returns the worst status and its scratch."""
         pieces = min(blocks, 4 * len(scratches))
         bounds = [blocks * i // pieces for i in range(pieces + 1)]
         left = iter(range(pieces))
         lock = threading.Lock()
-        worst: list[tuple[int, _Scratch]] = [(FINISHED, scratches[0])]
+        worst: list[tuple[int, Scratch]] = [(FINISHED, scratches[0])]
 
-        def work(scratch: _Scratch) -> None:
+        def work(scratch: Scratch) -> None:
             while True:
                 with lock:
                     piece = next(left, None)
@@ -248,7 +199,7 @@ class Kernel:
             future.result()
         return worst[0]
 
-    def _finish(self, scratch: _Scratch, status: int, memory: MemoryMap | None, block: tuple[int, int, int]) -> list[Finding]:
+    def _finish(self, scratch: Scratch, status: int, memory: MemoryMap | None, block: tuple[int, int, int]) -> list[Finding]:
         found: list[Finding] = []
         c = scratch.context
         if self.sanitize:
@@ -266,7 +217,7 @@ class Kernel:
             return [*found, finding]
         raise EmulationError(finding)
 
-    def _where_stuck(self, scratch: _Scratch) -> int:
+    def _where_stuck(self, scratch: Scratch) -> int:
         """The line at which the first thread that has not finished is."""
         c = scratch.context
         lines = self.module.block_lines(self.name)
@@ -360,7 +311,7 @@ class Module:
         from ptxgen.emulator.jit import module_layout
 
         places, size = module_layout(self.program)
-        self._data, self.data_address = _aligned(size)
+        self._data, self.data_address = aligned(size)
         self.data_bytes = size
         for variable in self.program.variables.values():
             if variable.name not in places:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.emulator.access import loader, result_type, storer
-from ptxgen.emulator.checks import Access, checker, reporter
+from ptxgen.emulator.checks import checker
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
 from ptxgen.emulator.queues import async_functions
+from ptxgen.emulator.reports import reporter
 from ptxgen.emulator.sanitizer import FindingKind
+from ptxgen.emulator.shadow import Access
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value

@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 
 from ptxgen.emulator.bind import Raw, RawAddress, RawLiteral, RawName, RawPair, RawVector, bind
-from ptxgen.emulator.lexer import Token, number, tokenise
+from ptxgen.emulator.declarations import DeclarationReader
+from ptxgen.emulator.lexer import Token, number
 from ptxgen.emulator.program import Call, Function, Guard, Label, Parameter, Program, SourceLine, Variable
-from ptxgen.errors import ParseError
 from ptxgen.isa.operands import Register
 from ptxgen.isa.table import decode
-from ptxgen.types import BY_NAME, DType
+from ptxgen.types import DType
 
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".weak", ".extern", ".common")
@@ -20,7 +20,6 @@ _TUNING = (
     ".reqnctapercluster", ".noreturn", ".pragma", ".abi_preserve", ".abi_preserve_control", ".blocksareclusters",
 )  # fmt: skip
 _LINE_DIRECTIVES = (".version", ".target", ".address_size", ".file", ".loc")
-_LARGEST_VARIABLE = 1 << 30
 
 
 def parse(text: str) -> Program:
@@ -28,56 +27,13 @@ def parse(text: str) -> Program:
     return _Parser(text).program()
 
 
-class _Parser:
+class _Parser(DeclarationReader):
     def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
-        self.tokens = tokenise(text)
-        self.position = 0
+        super().__init__(text)
         self.result = Program((0, 0), "")
         self.function: Function | None = None
         self.scopes: list[dict[str, str]] = []
         self.source: SourceLine | None = None
-
-    # Tokens
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.position]
-
-    def fail(self, message: str, line: int | None = None) -> ParseError:
-        line = self.token.line if line is None else line
-        return ParseError(message, line, self.lines[line - 1] if 0 < line <= len(self.lines) else "")
-
-    def take(self, kind: str = "") -> Token:
-        token = self.token
-        if token.kind == "end":
-            raise self.fail("the text ends in the middle of something")
-        if kind and token.kind != kind:
-            raise self.fail(f"expected a {kind}, got {token.text!r}")
-        self.position += 1
-        return token
-
-    def accept(self, text: str) -> bool:
-        if self.token.text == text and self.token.kind in ("mark", "word"):
-            self.position += 1
-            return True
-        return False
-
-    def expect(self, text: str) -> None:
-        if not self.accept(text):
-            raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
-
-    def integer(self) -> int:
-        sign = -1 if self.accept("-") else 1
-        kind, value = number(self.take("number"))
-        if kind != "int":
-            raise self.fail("expected a whole number")
-        return sign * int(value)
-
-    def rest_of_line(self, line: int) -> list[Token]:
-        taken = []
-        while self.token.line == line and self.token.kind != "end":
-            taken.append(self.take())
-        return taken
 
     # Module level
     def program(self) -> Program:
@@ -150,115 +106,6 @@ class _Parser:
         if variable.name in table and not table[variable.name].external:
             raise self.fail(f"{variable.name} is declared twice", line)
         table[variable.name] = variable
-
-    # Variables
-    def type_and_alignment(self) -> tuple[DType, int, int]:
-        """(element type, vector length, alignment); what follows `.ptr` is of the memory pointed to, and is read over."""
-        alignment, length, kind, pointed = 0, 1, None, False
-        while self.token.text.startswith("."):
-            word = self.take("word")
-            if word.text == ".align":
-                given = self.integer()
-                if given < 1 or given & (given - 1) or given > 4096:
-                    raise self.fail("an alignment must be a power of two up to 4096", word.line)
-                alignment = alignment if pointed else given
-            elif word.text in (".v2", ".v4", ".v8"):
-                length = int(word.text[2:])
-            elif word.text == ".attribute":
-                self.expect("(")
-                while not self.accept(")"):
-                    self.take()
-            elif word.text == ".ptr":
-                pointed = True
-            elif word.text in (".global", ".shared", ".const", ".local", ".param"):
-                continue
-            elif word.text[1:] in BY_NAME:
-                kind = BY_NAME[word.text[1:]]
-            else:
-                raise self.fail(f"{word.text!r} is not a type", word.line)
-        if kind is None:
-            raise self.fail("a declaration needs a type")
-        return kind, length, max(alignment, kind.bytes * length if not alignment else 1)
-
-    def dimensions(self) -> int | None:
-        """The element count of `[2][3]`, 0 for `[]`, None where there are no brackets."""
-        count: int | None = None
-        while self.accept("["):
-            n = 0 if self.token.text == "]" else self.integer()
-            self.expect("]")
-            if n < 0:
-                raise self.fail("an array cannot have a negative size")
-            count = n if count is None else count * n
-        return count
-
-    def variables(self, space: str, external: bool) -> list[Variable]:
-        kind, length, alignment = self.type_and_alignment()
-        found = []
-        while True:
-            name = self.take("word")
-            repeat = self.repeat_count()
-            count = self.dimensions()
-            size = kind.bytes * length * (1 if count is None else count)
-            if size > _LARGEST_VARIABLE:
-                raise self.fail(f"{name.text} has {size} bytes, more than {_LARGEST_VARIABLE}", name.line)
-            initial, pointers = (None, ()) if not self.accept("=") else self.initialiser(kind)
-            if initial is not None:
-                size = max(size, len(initial))
-            for i in range(repeat or 1):
-                label = f"{name.text}{i}" if repeat else name.text
-                is_dynamic = external or (space == "shared" and count == 0)
-                found.append(Variable(label, space, kind, size, alignment, initial, pointers, is_dynamic))
-            if self.accept(";"):
-                return found
-            self.expect(",")
-
-    def repeat_count(self) -> int:
-        if not self.accept("<"):
-            return 0
-        count = self.integer()
-        self.expect(">")
-        if not 0 < count <= 1 << 20:
-            raise self.fail(f"{count} registers cannot be declared at once")
-        return count
-
-    def initialiser(self, kind: DType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
-        data = bytearray()
-        pointers: list[tuple[int, str, int]] = []
-        depth = 0
-        while True:
-            if self.accept("{"):
-                depth += 1
-                continue
-            if self.token.text != "}":
-                self.initial_element(kind, data, pointers)
-            while depth and self.accept("}"):
-                depth -= 1
-            if not depth:
-                return bytes(data), tuple(pointers)
-            if self.token.text != "}":
-                self.expect(",")
-
-    def initial_element(self, kind: DType, data: bytearray, pointers: list[tuple[int, str, int]]) -> None:
-        if self.token.kind == "word":
-            name = self.take("word").text
-            if name == "generic":
-                self.expect("(")
-                name = self.take("word").text
-                self.expect(")")
-            pointers.append((len(data), name, self.integer() if self.accept("+") else 0))
-            data += bytes(8)
-            return
-        raw = self.literal()
-        data += (raw.bits(kind) & ((1 << kind.bits) - 1)).to_bytes(kind.bytes, "little")
-
-    def literal(self) -> RawLiteral:
-        negative = self.accept("-")
-        if not negative:
-            self.accept("+")
-        kind, value = number(self.take("number"))
-        if negative:
-            value = -value if kind in ("int", "decimal") else int(value) ^ (1 << (31 if kind == "f32" else 63))
-        return RawLiteral(kind, value)
 
     # Functions
     def function_declaration(self, keyword: Token) -> None:

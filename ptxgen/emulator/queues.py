@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ptxgen.emulator.checks import SHADOW_BYTES, _set_bits
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import ASYNC_CAPACITY, ASYNC_ENTRY, Slot, State
+from ptxgen.emulator.reports import each_set_bit
+from ptxgen.emulator.shadow import SHADOW_BYTES
 
-_QUEUE = ASYNC_CAPACITY * ASYNC_ENTRY
+QUEUE_BYTES = ASYNC_CAPACITY * ASYNC_ENTRY
+"""Bytes of one lane's queue."""
 
 
 def async_functions(e: Emitter, sanitize: bool) -> None:
@@ -21,10 +23,6 @@ def async_functions(e: Emitter, sanitize: bool) -> None:
     e.functions["async.push"] = _push()
     e.functions["async.commit"] = _commit()
     e.functions["async.wait"] = _wait()
-
-
-QUEUE_BYTES = _QUEUE
-"""Bytes of one lane's queue."""
 
 
 def _complete(sanitize: bool) -> str:
@@ -85,7 +83,7 @@ def _complete(sanitize: bool) -> str:
 
 def _push() -> str:
     body = [
-        f"  %qo = mul i32 %lane, {_QUEUE}",
+        f"  %qo = mul i32 %lane, {QUEUE_BYTES}",
         "  %qp = getelementptr i8, ptr %q, i32 %qo",
         "  %np = getelementptr i32, ptr %counts, i32 %lane",
         "  %n0 = load i32, ptr %np",
@@ -94,7 +92,7 @@ def _push() -> str:
         "full:",
         "  call void @async.one(ptr %c, ptr %s, ptr %qp)",
         f"  %second = getelementptr i8, ptr %qp, i64 {ASYNC_ENTRY}",
-        f"  call void @llvm.memmove.p0.p0.i64(ptr %qp, ptr %second, i64 {_QUEUE - ASYNC_ENTRY}, i1 false)",
+        f"  call void @llvm.memmove.p0.p0.i64(ptr %qp, ptr %second, i64 {QUEUE_BYTES - ASYNC_ENTRY}, i1 false)",
         "  %fewer = sub i32 %n0, 1",
         "  br label %room",
         "room:",
@@ -137,7 +135,7 @@ def _push() -> str:
             "  store <32 x i32> %kept, ptr %keptm, align 64",
             f"  %groups = getelementptr i8, ptr %s, i64 {State.ASYNC_GROUP}",
             f"  %counts = getelementptr i8, ptr %s, i64 {State.ASYNC_COUNT}",
-            *_set_bits("%mask", "entry", body),
+            *each_set_bit("%mask", "entry", body),
             "  br label %head",
             "end:",
             "  ret void",
@@ -160,7 +158,7 @@ def _commit() -> str:
 
 def _wait() -> str:
     body = [
-        f"  %qo = mul i32 %lane, {_QUEUE}",
+        f"  %qo = mul i32 %lane, {QUEUE_BYTES}",
         "  %qp = getelementptr i8, ptr %q, i32 %qo",
         "  %np = getelementptr i32, ptr %counts, i32 %lane",
         "  %n = load i32, ptr %np",
@@ -203,7 +201,7 @@ def _wait() -> str:
             "entry:",
             f"  %groups = getelementptr i8, ptr %s, i64 {State.ASYNC_GROUP}",
             f"  %counts = getelementptr i8, ptr %s, i64 {State.ASYNC_COUNT}",
-            *_set_bits("%mask", "entry", body),
+            *each_set_bit("%mask", "entry", body),
             "  br label %head",
             "end:",
             "  ret void",

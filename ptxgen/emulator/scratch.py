@@ -1,0 +1,73 @@
+"""The memory that one worker needs to run blocks of one shape, made once and used again by every launch of that shape."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.sanitizer import Records
+from ptxgen.emulator.shadow import SHADOW_BYTES
+
+QUANTUM = 1 << 16
+"""Backward jumps of a warp before it lets the others run."""
+
+
+class Needs(Protocol):
+    """What a kernel takes: bytes of a warp's state, static shared bytes, local bytes a thread; whether it checks itself."""
+
+    state_bytes: int
+    shared_bytes: int
+    local_bytes: int
+    sanitize: bool
+
+
+def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
+    """Memory of at least `size` bytes at a multiple of 128, and its address."""
+    raw = (ctypes.c_char * (size + 128))()
+    return raw, -(-ctypes.addressof(raw) // 128) * 128
+
+
+class Scratch:
+    """What one worker needs to run blocks of one shape: the context, the warps' states, shared and local memory."""
+
+    def __init__(self, needs: Needs, block: tuple[int, int, int], shared: int) -> None:
+        threads = block[0] * block[1] * block[2]
+        warps = -(-threads // 32)
+        self.threads = threads
+        self.context = (ctypes.c_int64 * len(Slot))()
+        self.address = ctypes.addressof(self.context)
+        state_bytes = -(-needs.state_bytes // 128) * 128
+        total = needs.shared_bytes + shared
+        self.states, states = aligned(state_bytes * warps)
+        self.shared, shared_at = aligned(total)
+        self.local, local_at = aligned(needs.local_bytes * warps * 32)
+        self.arrived = (ctypes.c_int32 * 17)()
+        c = self.context
+        c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
+        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, needs.local_bytes
+        c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
+        c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
+        c[Slot.THREADS], c[Slot.QUANTUM] = threads, QUANTUM
+        c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
+        if needs.sanitize:
+            self.shadow, c[Slot.SHADOW] = aligned(total * SHADOW_BYTES)
+            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(needs.local_bytes * warps * 32)
+            self.findings = Records()
+            c[Slot.FINDINGS] = ctypes.addressof(self.findings)
+        for warp in range(warps):
+            self._start_warp(states + warp * state_bytes, warp, block)
+
+    def _start_warp(self, state: int, warp: int, block: tuple[int, int, int]) -> None:
+        lanes = [warp * 32 + lane for lane in range(32)]
+        vector = ctypes.c_uint32 * 32
+
+        def put(offset: int, numbers: Sequence[int]) -> None:
+            ctypes.memmove(state + offset, vector(*numbers), 128)
+
+        put(State.FIRST_PCS, [0 if t < self.threads else 0xFFFFFFFF for t in lanes])
+        put(State.TID_X, [t % block[0] for t in lanes])
+        put(State.TID_Y, [t // block[0] % block[1] for t in lanes])
+        put(State.TID_Z, [t // (block[0] * block[1]) for t in lanes])
+        ctypes.c_int32.from_address(state + State.WARP).value = warp
