@@ -114,6 +114,29 @@ def set_(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to
     return v.bits(v.select(holds, v.const(0xFFFFFFFF, U32), v.const(0, U32)), dtype(to))
 
 
+def _same_half(modifiers: Mapping[str, str]) -> str:
+    if modifiers["to"] != modifiers["of"]:
+        return f"a comparison of {modifiers['of']} gives {modifiers['of']}"
+    return _no_ftz_on_f64(modifiers)
+
+
+HALVES = ("f16", "f16x2", "bf16", "bf16x2")
+
+
+@instruction("set.{cmp}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, ftz=FTZ, to=HALVES, of=HALVES, d="{to}", a="{of}", b="{of}",
+             name="set", needs={"to=bf16": (90, (7, 8)), "to=bf16x2": (90, (7, 8))}, rule=_same_half,
+             section="9.7.7.1")  # fmt: skip
+def set_half(v: Algebra, a: Value, b: Value, cmp: str, to: str, of: str, ftz: str = "") -> Value:
+    """Compare, giving 1.0 or 0, half by half."""
+
+    def one(a: Value, b: Value) -> Value:
+        if ftz:
+            a, b = v.flush(a), v.flush(b)
+        return v.select(compare(v, cmp, a, b), v.const(1.0, a.type), v.const(0.0, a.type))
+
+    return by_half(v, of, one, a, b)
+
+
 @instruction("selp.{type}", type=(*INTEGERS, "f32", "f64", *BITS), d="{type}", a="{type}", b="{type}", c="pred",
              section="9.7.6.3")  # fmt: skip
 def selp(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:

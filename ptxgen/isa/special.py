@@ -43,16 +43,16 @@ ALL = (
     SpecialRegister("%nsmid", U32, "the highest %smid, plus one", "10.9"),
     SpecialRegister("%gridid", U64, "the launch", "10.10"),
     *(
-        SpecialRegister(f"%lanemask_{relation}", U32, f"one bit a lane: {meaning}", f"10.{22 + i}")
+        SpecialRegister(f"%lanemask_{relation}", U32, f"one bit a lane: {meaning}", f"10.{18 + i}")
         for i, (relation, meaning) in enumerate(_LANE_MASKS.items())
     ),
-    SpecialRegister("%clock", U32, "cycles, the low 32 bits", "10.27"),
-    SpecialRegister("%clock_hi", U32, "cycles, the high 32 bits", "10.28"),
-    SpecialRegister("%clock64", U64, "cycles", "10.29"),
-    SpecialRegister("%globaltimer", U64, "nanoseconds", "10.32"),
-    SpecialRegister("%globaltimer_lo", U32, "nanoseconds, the low 32 bits", "10.32"),
-    SpecialRegister("%globaltimer_hi", U32, "nanoseconds, the high 32 bits", "10.32"),
-    SpecialRegister("%total_smem_size", U32, "shared memory of the block in bytes, static, dynamic and reserved", "10.34"),
-    SpecialRegister("%dynamic_smem_size", U32, "dynamic shared memory of the block in bytes", "10.36"),
+    SpecialRegister("%clock", U32, "cycles, the low 32 bits", "10.23"),
+    SpecialRegister("%clock_hi", U32, "cycles, the high 32 bits", "10.23"),
+    SpecialRegister("%clock64", U64, "cycles", "10.24"),
+    SpecialRegister("%globaltimer", U64, "nanoseconds", "10.28"),
+    SpecialRegister("%globaltimer_lo", U32, "nanoseconds, the low 32 bits", "10.28"),
+    SpecialRegister("%globaltimer_hi", U32, "nanoseconds, the high 32 bits", "10.28"),
+    SpecialRegister("%total_smem_size", U32, "shared memory of the block in bytes, static, dynamic and reserved", "10.30"),
+    SpecialRegister("%dynamic_smem_size", U32, "dynamic shared memory of the block in bytes", "10.32"),
 )
 BY_NAME = {register.name: register for register in ALL}

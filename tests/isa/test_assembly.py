@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ptxgen.assemble import AssembleError, assemble
-from ptxgen.isa import probe, table
+from ptxgen.isa import probe, special, table
 from ptxgen.isa.combinations import sensible
 from ptxgen.isa.table import Instruction, Need
 from ptxgen.target import ALL, FIRST_PTX, Target
@@ -75,3 +75,15 @@ def test_no_two_rows_take_the_same_opcode_with_the_same_operand_types() -> None:
             key = (row.opcode(modifiers), *types, *lengths)
             assert key not in seen, f"{key} is in {seen[key].name} and {row.name}"
             seen[key] = row
+
+
+@pytest.mark.parametrize("name", list(special.BY_NAME))
+def test_special_register_has_the_type_and_need_of_its_row(name: str) -> None:
+    register = special.BY_NAME[name]
+    sm, (major, minor) = register.need
+    text = (
+        f".version {major}.{minor}\n.target sm_{sm}\n.address_size 64\n.visible .entry k(.param .u64 p) {{\n"
+        f".reg .u64 %p; .reg .{register.type} %x;\nld.param.u64 %p, [p];\nmov.{register.type} %x, {name};\n"
+        f"st.{register.type} [%p], %x;\nret;\n}}\n"
+    )
+    assemble(text, Target(sm))
