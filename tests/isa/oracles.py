@@ -236,7 +236,7 @@ def _setp(m: Modifiers, type: str, a: int, b: int, c: int | None = None) -> tupl
         q = bool(c)
         return {"and": p and q, "or": p or q, "xor": p != q, "": p}[m.get("bool", "")]
 
-    if m.get("to") == type and type != "f32":
+    if "to" in m and type.removesuffix("x2") in ("f16", "bf16"):
         ones = {"f16": 0x3C00, "bf16": 0x3F80}
         return halves(type, lambda half, a, b: ones[half] if one(half, a, b) else 0, a, b)
     if type.endswith("x2"):
