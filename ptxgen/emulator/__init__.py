@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
@@ -47,10 +48,18 @@ def run(
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
     Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
     """
-    kernel = compile_module(text, sanitize=sanitize).kernel(entry)
+    kernel = _module(text, sanitize).kernel(entry)
+    if kernel.module.data_bytes:  # variables that an earlier run may have changed
+        kernel = compile_module(text, sanitize=sanitize).kernel(entry)
     memory = MemoryMap()
     params = _pack(kernel, args, memory)
     return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed)
+
+
+@lru_cache(maxsize=32)
+def _module(text: str, sanitize: bool) -> Module:
+    """Compiled once for all runs of the same text."""
+    return compile_module(text, sanitize=sanitize)
 
 
 def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap) -> bytes:

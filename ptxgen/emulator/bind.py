@@ -73,16 +73,10 @@ class RawAddress:
 class RawVector:
     elements: tuple[Raw, ...]
 
-    def plain(self) -> ParsedOperand:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class RawPair:
     elements: tuple[Raw, Raw]
-
-    def plain(self) -> ParsedOperand:
-        raise NotImplementedError
 
 
 Raw = RawLiteral | RawName | RawAddress | RawVector | RawPair

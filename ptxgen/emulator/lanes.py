@@ -227,7 +227,10 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
         self.line = step.line
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
-        result = step.row.meaning(self, *self.sources(step), **step.modifiers)
+        try:
+            result = step.row.meaning(self, *self.sources(step), **step.modifiers)
+        except (TypeError, ValueError, KeyError) as e:
+            raise ParseError(f"{step.row.opcode(step.modifiers)} is not emulated with these operands: {e}", step.line) from e
         places = [p for p in step.row.operands if p.is_destination and p.name in step.operands]
         all_places = step.row.destinations
         if not all_places:

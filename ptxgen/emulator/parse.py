@@ -123,16 +123,15 @@ class _Parser(DeclarationReader):
                 self.take()
             if self.token.text == ";" and self.tokens[self.position + 1].text == "{":
                 self.take()
-        if self.accept(";"):
-            function.is_defined = False
-        else:
-            self.expect("{")
-            self.body(function)
+        function.is_defined = not self.accept(";")
         known = self.result.functions.get(function.name)
         if known is not None and known.is_defined and function.is_defined:
             raise self.fail(f"function {function.name} is defined twice", keyword.line)
         if known is None or function.is_defined:
-            self.result.functions[function.name] = function
+            self.result.functions[function.name] = function  # before its body, which may call it
+        if function.is_defined:
+            self.expect("{")
+            self.body(function)
         self.function = None
 
     def parameters(self) -> list[Parameter]:
@@ -343,4 +342,7 @@ class _Parser(DeclarationReader):
             if not isinstance(result, RawName):
                 raise self.fail("a call returns into parameters or registers", opcode.line)
             names.append(result.name)
-        return Call(callee, tuple(names), tuple(a.plain() for a in arguments), guard, opcode.line, self.source)
+        plain = [a.plain() for a in arguments if isinstance(a, RawLiteral | RawName)]
+        if len(plain) != len(arguments):
+            raise self.fail("a call takes parameters, registers and constants", opcode.line)
+        return Call(callee, tuple(names), tuple(plain), guard, opcode.line, self.source)
