@@ -33,7 +33,7 @@ def assert_same_bits(got: NDArray[np.float32], wanted: NDArray[np.float32]) -> N
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=str)
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_decoding_gives_the_bits_of_gguf(format: Format, data: st.DataObject) -> None:
     blocks = 3 if format.block > 1 else 37
@@ -106,7 +106,7 @@ class WideDecode(KernelType):
                 yield cls(format, width)
 
 
-@pytest.mark.parametrize("kernel", WideDecode.cases(), ids=str)
+@pytest.mark.parametrize("kernel", list(WideDecode.cases()), ids=str)
 def test_wider_readers_give_the_bits_of_gguf(kernel: WideDecode) -> None:
     arguments = inputs(kernel)
     results, findings = emulate(kernel, arguments)
