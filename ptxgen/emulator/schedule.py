@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 from ptxgen.emulator.barriers import BARRIERS, release_function
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import BLOCKED, DEADLOCKED, ENDLESS, FINISHED, TRAPPED, YIELDED, Slot, State
@@ -9,6 +11,7 @@ from ptxgen.emulator.reports import reporter, slot_lines
 from ptxgen.emulator.shadow import SHADOW_BYTES
 
 _I32 = "<32 x i32>"
+_DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
 BLOCKED_COST = 1
 YIELD_COST = 1024
 """What a turn takes from the budget: one in which warps only meet at barriers, one in which some warp used its quantum up."""
@@ -23,7 +26,8 @@ def scheduler(e: Emitter, sanitize: bool) -> None:
         reporter(e)
     e.functions["release"] = release_function(sanitize)
     e.functions["cta"] = _block()
-    e.functions["run"] = _run(sanitize)
+    e.functions["blocks"] = _blocks(sanitize)
+    e.functions["run"] = _run(e)
 
 
 def _slot(name: str, slot: Slot) -> str:
@@ -103,7 +107,7 @@ again:
 }}"""
 
 
-def _run(sanitize: bool) -> str:
+def _blocks(sanitize: bool) -> str:
     shadows = f"""{_slot("shadow", Slot.SHADOW)}
   %shadowp = inttoptr i64 %shadow to ptr
   %shadown = mul i64 %sharedn, {SHADOW_BYTES}
@@ -114,7 +118,7 @@ def _run(sanitize: bool) -> str:
 {_slot("epoch", Slot.EPOCH)}
   %epoch1 = add i64 %epoch, 1
   store i64 %epoch1, ptr %epoch.p"""
-    return f"""define i32 @run(ptr %c, i64 %first, i64 %last) {{
+    return f"""define internal i32 @blocks(ptr %c, i64 %first, i64 %last) noinline {{
 entry:
 {_slot("order", Slot.CTA_ORDER)}
 {_slot("nx", Slot.NCTAID_X)}
@@ -184,3 +188,22 @@ blockdone:
   %i1 = add i64 %i, 1
   br label %blocks
 }}"""
+
+
+def _run(e: Emitter) -> str:
+    """@run: @blocks with subnormals kept and rounding to nearest, whatever some library left in this thread's control word."""
+    before: list[str] = []
+    after: list[str] = []
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        for name in ("stmxcsr", "ldmxcsr"):
+            e.declare(f"llvm.x86.sse.{name}", "void", "ptr")
+        before = [
+            "  %saved = alloca i32, align 4",
+            "  %plain = alloca i32, align 4",
+            f"  store i32 {_DEFAULT_MXCSR}, ptr %plain",
+            "  call void @llvm.x86.sse.stmxcsr(ptr %saved)",
+            "  call void @llvm.x86.sse.ldmxcsr(ptr %plain)",
+        ]
+        after = ["  call void @llvm.x86.sse.ldmxcsr(ptr %saved)"]
+    call = "  %r = call i32 @blocks(ptr %c, i64 %first, i64 %last)"
+    return "\n".join(["define i32 @run(ptr %c, i64 %first, i64 %last) {", *before, call, *after, "  ret i32 %r", "}"])
