@@ -29,7 +29,10 @@ SUMS = 4
 @register_variants("format", {f"{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
 class Gemv(GemvType):
-    """y = W x, basic: one warp a row."""
+    """y = W x, basic: one warp a row.
+
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. Weights are decoded to the very f32 values of gguf-py's
+    dequantize, products are added by fma in a fixed order."""
 
     @property
     def name(self) -> str:
@@ -40,11 +43,19 @@ class Gemv(GemvType):
         return Walk(self.format, self.k)
 
     @property
+    def passes(self) -> tuple[int, int, int]:
+        """Passes of the loop, steps of each, and whole steps left for after it. A loop of one pass is left out."""
+        steps = unrolled(self.walk.steps, max(1, PASS_VALUES // self.walk.lane_values))
+        passes = self.walk.steps // steps
+        return (passes, steps, self.walk.steps % steps) if passes > 1 else (0, 0, self.walk.steps)
+
+    @property
     def chain(self) -> int:
-        # The products of a lane are dealt out to the sums; then these are added in pairs, then the lanes.
-        walk = self.walk
-        values = (walk.steps + (walk.rest > 0)) * walk.lane_values
-        return -(-values // SUMS) + 1 + (SUMS.bit_length() - 1) + (WARP.bit_length() - 1)
+        # Every stretch deals its products out to the sums anew; then these are added in pairs, then the lanes.
+        passes, steps, left = self.passes
+        stretches = [steps] * passes + [left] + [1] * (self.walk.rest > 0)
+        longest = sum(-(-stretch * self.walk.lane_values // SUMS) for stretch in stretches)
+        return longest + (SUMS.bit_length() - 1) + (WARP.bit_length() - 1)
 
     def launch(self) -> Launch:
         return Launch(grid=-(-self.n // ROWS), block=ROWS * WARP)
@@ -62,15 +73,12 @@ class Gemv(GemvType):
         """The lane's share of the dot product; `row` and `x` start at its place in the first step."""
         walk = self.walk
         sums = [k.f32(0.0) for _ in range(SUMS)]
-        steps = unrolled(walk.steps, max(1, PASS_VALUES // walk.lane_values))
-        looped = walk.steps // steps * steps
-        if looped > steps:
+        passes, steps, left = self.passes
+        looped = passes * steps
+        if passes:
             for i in k.strided(0, looped, step=steps):
                 block = advance(row, i, walk.bytes)
                 self._add_steps(k, lane, sums, block, advance(x, i, walk.values), steps)
-        else:
-            looped = 0
-        left = walk.steps - looped
         if left:
             self._add_steps(k, lane, sums, row.at(looped * walk.bytes), x.at(looped * walk.values), left)
         if walk.rest:
