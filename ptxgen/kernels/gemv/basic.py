@@ -31,8 +31,8 @@ SUMS = 4
 class Gemv(GemvType):
     """y = W x, basic: one warp a row.
 
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. Weights are decoded to the very f32 values of gguf-py's
-    dequantize, products are added by fma in a fixed order."""
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. Weights are decoded to the very f32 values of
+    gguf-py's dequantize, and products added by fma in a fixed order."""
 
     @property
     def name(self) -> str:
