@@ -40,6 +40,7 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
         self.slots, self.constants, self.loose_registers = slots, constants, loose
         self.mode = "rn"
         self.line = 0
+        self.address_memory: list[str] = []
         self.carry_register = Register(CARRY, PRED)
         self.start_block("-1")
 
@@ -47,6 +48,8 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
         self.block_mask = self.mask = mask
         self.guarded = False
         self.splats: dict[str, str] = {}
+        self.numbers: dict[str, Lanes] = {}
+        self.sorted: dict[tuple[str, str, int], tuple[str, str]] = {}
         self.held: dict[str, Lanes] = {}
         self.written: dict[str, Register] = {}
         self.specials: dict[str, Lanes] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.emulator.access import loader, result_type, storer
+from ptxgen.emulator.access import loader, result_type, sorter, storer
 from ptxgen.emulator.checks import checker
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
@@ -45,6 +45,9 @@ class MemoryOperations:
     sanitize: bool
     places: dict[str, Place]
     splats: dict[str, str]
+    numbers: dict[str, Lanes]  # by register value, as an address
+    sorted: dict[tuple[str, str, int], tuple[str, str]]  # by addresses, mask and step: their memory and pattern
+    address_memory: list[str]
 
     # Addresses
     def slot(self, slot: Slot) -> Lanes:
@@ -83,20 +86,33 @@ class MemoryOperations:
 
     def register_number(self, base: Register | Immediate) -> Lanes:
         value = self.whole.read(base, BY_NAME[f"u{base.type.bits}"])
-        return self.whole.convert(value, U64)
+        if value.name not in self.numbers:
+            self.numbers[value.name] = self.whole.convert(value, U64)
+        return self.numbers[value.name]
 
-    def host(self, space: str, address: Address | Value) -> tuple[Lanes, str]:
-        """The host address, and the space that the access is in."""
+    def parts(self, space: str, address: Address | Value) -> tuple[Lanes, Lanes, str]:
+        """The host address as what an access's lanes differ in and what they share, and the space that it is in. Accesses
+        through one register at several offsets have the first part in common."""
+        none = self.whole.const(0, U64)
         if not isinstance(address, Address):
             number = self.whole.convert(self.whole.like(address, U64), U64)
-            return self.window(space, self.whole.bits(number, U64)), space
+            return self.window(space, self.whole.bits(number, U64)), none, space
         if isinstance(address.base, Symbol):
             place = self.place(address.base.name)
             if space not in (place.space, "generic") and not (space == "param" and place.space == "local"):
                 raise ParseError(f"{address.base.name} is in {place.space} memory, not {space}", self.line)
-            return self.window(place.space, self.number_of(address.base.name, address.offset)), place.space
-        number = self.register_number(address.base) + address.offset
-        return self.window(space, number), space
+            return self.window(place.space, self.number_of(address.base.name, address.offset)), none, place.space
+        number, shared_part = self.register_number(address.base), self.whole.const(address.offset, U64)
+        if space == "shared":
+            shared_part = self.slot(Slot.SHARED) + shared_part
+        elif space == "local":
+            number = self.window(space, number)
+        return (number + shared_part, none, space) if number.uniform else (number, shared_part, space)
+
+    def host(self, space: str, address: Address | Value) -> tuple[Lanes, str]:
+        """The host address, and the space that the access is in."""
+        number, shared_part, space = self.parts(space, address)
+        return number + shared_part, space
 
     def address_of(self, address: Address) -> Lanes:
         if isinstance(address.base, Symbol):
@@ -123,19 +139,39 @@ class MemoryOperations:
         return {"shared": in_shared, "local": in_local, "global": ~(in_shared | in_local)}[space]
 
     # Loads and stores
+    def sort(self, addresses: Lanes, mask: str, step: int) -> tuple[str, str]:
+        """The memory and the pattern of addresses; found once a block for the same ones."""
+        key = (addresses.name, mask, step)
+        if key not in self.sorted:
+            if self.sanitize:
+                self.sorted.clear()  # each checked access has a mask of its own, so keeping the memory would help none
+            used = len(self.sorted)
+            if used == len(self.address_memory):
+                self.address_memory.append(self.e.alloca(_V64))
+            memory = self.address_memory[used]
+            name = sorter(self.e, step)
+            pattern = self.e.emit(f"call i32 @{name}(ptr {memory}, {_V64} {self.whole.spread(addresses)}, i32 {mask})")
+            self.sorted[key] = memory, pattern
+        return self.sorted[key]
+
     def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Lanes, ...]:
-        where, space = self.host(space, address)
-        bits = type.bits
+        where, offset, space = self.parts(space, address)
         checked = self.sanitize and space != "param"
+        if checked:
+            where, offset = where + offset, self.whole.const(0, U64)
         if where.uniform and not self.guarded and not checked:
             return self._load_one(where, type, count)
         mask = self._checked_mask(where, type, count, space, Access.LOAD) if checked else self.mask
-        name, result = loader(self.e, bits, count), result_type(bits, count)
-        got = self.e.emit(f"call {result} @{name}({_V64} {self.whole.spread(where)}, i32 {mask})")
-        vectors = [got] if count == 1 else [self.e.emit(f"extractvalue {result} {got}, {k}") for k in range(count)]
+        vectors = self._load_lanes(where, offset, mask, type, count)
         if checked:
-            vectors = [self._poison(v, mask, bits) for v in vectors]
+            vectors = [self._poison(v, mask, type.bits) for v in vectors]
         return tuple(self._loaded(v, type, False) for v in vectors)
+
+    def _load_lanes(self, where: Lanes, offset: Lanes, mask: str, type: DType, count: int) -> list[str]:
+        name, result = loader(self.e, type.bits, count), result_type(type.bits, count)
+        memory, pattern = self.sort(where, mask, type.bytes * count)
+        got = self.e.emit(f"call {result} @{name}(ptr {memory}, i64 {offset.name}, i32 {pattern})")
+        return [got] if count == 1 else [self.e.emit(f"extractvalue {result} {got}, {k}") for k in range(count)]
 
     def _load_one(self, where: Lanes, type: DType, count: int) -> tuple[Lanes, ...]:
         pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
@@ -155,8 +191,10 @@ class MemoryOperations:
         return self.e.emit(f"select <32 x i1> {allowed}, <32 x i{bits}> {value}, <32 x i{bits}> splat (i{bits} -1)")
 
     def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
-        where, space = self.host(space, address)
+        where, offset, space = self.parts(space, address)
         checked = self.sanitize and space != "param"
+        if checked:
+            where, offset = where + offset, self.whole.const(0, U64)
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
         numbers = [self.whole.bits(self.whole.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
         if where.uniform and all(n.uniform for n in numbers) and not self.guarded and not checked:
@@ -169,21 +207,19 @@ class MemoryOperations:
         name, one = storer(self.e, type.bits, len(numbers)), f"<32 x i{type.bits}>"
         vectors = [self.whole.spread(n) for n in numbers]
         arguments = ", ".join(f"{one} {v}" for v in vectors)
-        addresses = self.whole.spread(where)
-        self.e.do(f"call void @{name}({_V64} {addresses}, i32 {mask}, {arguments})")
+        memory, pattern = self.sort(where, mask, type.bytes * len(numbers))
+        self.e.do(f"call void @{name}(ptr {memory}, i64 {offset.name}, i32 {pattern}, i32 {mask}, {arguments})")
         if checked:
-            self._check_overlap(addresses, mask, vectors, type)
+            self._check_overlap(where, mask, vectors, type)
 
-    def _check_overlap(self, addresses: str, mask: str, vectors: list[str], type: DType) -> None:
+    def _check_overlap(self, where: Lanes, mask: str, vectors: list[str], type: DType) -> None:
         """Lanes that read back something else than they wrote lost a race with a lane of the same instruction."""
-        name, result = loader(self.e, type.bits, len(vectors)), result_type(type.bits, len(vectors))
-        back = self.e.emit(f"call {result} @{name}({_V64} {addresses}, i32 {mask})")
-        for k, value in enumerate(vectors):
-            got = back if len(vectors) == 1 else self.e.emit(f"extractvalue {result} {back}, {k}")
+        back = self._load_lanes(where, self.whole.const(0, U64), mask, type, len(vectors))
+        for got, value in zip(back, vectors, strict=True):
             differs = self.e.emit(f"icmp ne <32 x i{type.bits}> {got}, {value}")
             bits = self.e.emit(f"bitcast <32 x i1> {differs} to i32")
             lost = self.e.emit(f"and i32 {bits}, {mask}")
-            self.report_lanes(FindingKind.OVERLAP, lost, addresses, type.bytes * len(vectors))
+            self.report_lanes(FindingKind.OVERLAP, lost, self.whole.spread(where), type.bytes * len(vectors))
 
     def report_lanes(self, kind: FindingKind, lanes: str, addresses: str, extra: int | str) -> None:
         """Report `kind` for the lanes in a mask, with their addresses; does nothing for an empty mask."""
