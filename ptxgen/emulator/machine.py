@@ -302,7 +302,7 @@ class Module:
             "parameters": parameters,
         }
         facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
-        return facts, codegen.build(compiled.text)
+        return facts, codegen.build(compiled.text, quickly=self.sanitize)
 
     def _lay_out_data(self) -> None:
         """Make the module's variables, once, with their initial values and the addresses in them."""
