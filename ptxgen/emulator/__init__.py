@@ -1,6 +1,11 @@
 """A CPU emulator of PTX: it reads text, compiles it with LLVM for 32 lanes at a time, and can check what a kernel does.
 
-`run` launches a kernel on NumPy arrays; machine.py is the front for launching the same kernel many times."""
+`run` launches a kernel on NumPy arrays; machine.py is the front for launching the same kernel many times.
+
+Rounding, subnormals and NaN follow the PTX ISA bit for bit, in every direction. Not modelled: the bits of `.approx` functions
+(the result is right, not the hardware's), weak memory order, caches and time. A block runs to its end before its worker takes
+the next, so blocks that wait for each other are an endless loop. Without the sanitiser nothing checks addresses: one outside
+every array is an access of this process."""
 
 from __future__ import annotations
 
