@@ -231,7 +231,8 @@ class Arithmetic(Rounding):
         if isinstance(right.known, int) and right.known and right.known != (1 << right.type.bits) - 1:
             name, uniform = self.apply("srem" if left.type.is_signed else "urem", left, right)
             return Lanes(self.whole, left.type, name, uniform)
-        return self.binary("sub", left, self.binary("mul", self.div(left, right), right))
+        rest = self.binary("sub", left, self.binary("mul", self.div(left, right), right))
+        return self.select(self.compare("eq", right, 0), self.const(-1, left.type), rest)
 
     def mul_hi(self, a: Value, b: Value) -> Lanes:
         left = self.like(a, U32)
