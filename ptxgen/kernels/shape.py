@@ -5,6 +5,9 @@ from __future__ import annotations
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import KernelType
 
+MOST_ROWS = 65535
+"""The most rows of a batch where they are the second dimension of the grid (CUDA's limit)."""
+
 
 def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = None, multiple: int = 1) -> None:
     """Raise ArgumentError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""

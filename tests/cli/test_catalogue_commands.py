@@ -19,9 +19,11 @@ from tests.cli.invoke import facts, invoke, refused
 def test_list_shows_every_registered_kernel_with_its_parameters() -> None:
     listed = {entry["name"]: entry for entry in facts("ptxgen", "list")}
     assert list(listed) == sorted(registry.entries())
-    assert listed["rmsnorm"]["parameters"] == [
-        {"name": "hidden", "required": True},
-        {"name": "rows", "required": False, "default": 1},
+    assert listed["rope"]["parameters"] == [
+        {"name": "heads", "required": True},
+        {"name": "head_dim", "required": True},
+        {"name": "max_len", "required": True},
+        {"name": "rotary_dim", "required": False, "default": 0},
     ]
     table = invoke("ptxgen", "list").stdout
     assert all(name in table for name in listed)
@@ -62,7 +64,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_path: 
     [
         (("rmsnrm",), "no kernel is called 'rmsnrm'; did you mean rmsnorm"),
         (("rmsnorm",), "rmsnorm needs hidden"),
-        (("rmsnorm", "--set", "width=3"), "rmsnorm has no parameter 'width'; it has hidden, rows"),
+        (("rmsnorm", "--set", "width=3"), "rmsnorm has no parameter 'width'; it has hidden"),
         (("rmsnorm", "--set", "hidden=wide"), "rmsnorm: hidden is 'wide'; it must be a whole number"),
         (("rmsnorm", "--set", "hidden=1.5"), "rmsnorm: hidden is '1.5'; it must be a whole number"),
         (("rmsnorm", "--set", "hidden=0"), "hidden must be an integer"),

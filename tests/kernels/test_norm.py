@@ -7,7 +7,7 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.norm.rmsnorm import RmsNorm
+from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm, RmsNorm
 from ptxgen.module import emit
 from tests.kernels.checking import check, run
 
@@ -38,7 +38,7 @@ def test_a_massive_channel_keeps_the_others_exact() -> None:
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others() -> None:
-    rows, single = RmsNorm(hidden=300, rows=3), RmsNorm(hidden=300)
+    rows, single = BatchedRmsNorm(hidden=300, m=3), RmsNorm(hidden=300)
     arguments = rows.inputs(np.random.default_rng(4))
     together = run(rows, arguments)["y"]
     for row in range(3):

@@ -19,7 +19,7 @@ from ptxgen.module import emit, module_text, ptx_version
 from ptxgen.target import ALL, DEFAULT, Target
 from tests.ptxgen.writing import written
 
-KERNEL = RmsNorm(hidden=576, rows=3)
+KERNEL = RmsNorm(hidden=576)
 
 
 def test_the_header_is_the_version_the_target_and_the_kernel() -> None:
@@ -27,8 +27,8 @@ def test_the_header_is_the_version_the_target_and_the_kernel() -> None:
     head, _, _ = text.partition(".visible .entry")
     assert head == (
         "// Written by ptxgen.\n.version 6.3\n.target sm_75\n.address_size 64\n\n"
-        "// y = gamma * x / sqrt(mean(x^2) + eps), one row a block.\n// rmsnorm(hidden=576, rows=3)\n"
-        "// y: f32[3, 576], out\n// x: f32[3, 576], in\n// gamma: f32[576], in\n// eps: f32\n"
+        "// y = gamma * x / sqrt(mean(x^2) + eps), one row a block.\n// rmsnorm(hidden=576)\n"
+        "// y: f32[1, 576], out\n// x: f32[1, 576], in\n// gamma: f32[576], in\n// eps: f32\n"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_declaration_covers_every_register_of_its_range() -> None:
 def test_the_same_type_gives_the_same_bytes_in_any_process() -> None:
     program = (
         "from ptxgen.kernels.norm.rmsnorm import RmsNorm\nfrom ptxgen.module import emit\n"
-        "print(emit(RmsNorm(hidden=576, rows=3)).sha256, emit(RmsNorm(hidden=576, rows=3), lines=True).sha256)"
+        "print(emit(RmsNorm(hidden=576)).sha256, emit(RmsNorm(hidden=576), lines=True).sha256)"
     )
     command = [sys.executable, "-c", program]
     hashes = set()
@@ -105,14 +105,14 @@ def test_a_manifest_is_json_with_what_a_launch_needs() -> None:
     emitted = emit(KERNEL, Target(90))
     facts = json.loads(json.dumps(emitted.manifest()))
     assert facts["entry"] == "rmsnorm"
-    assert facts["shape"] == {"hidden": 576, "rows": 3}
+    assert facts["shape"] == {"hidden": 576}
     assert facts["parameters"][0] == {
-        "name": "y", "ptx_type": "u64", "dtype": "f32", "kind": "array", "shape": [3, 576], "direction": "out", "align": 16,
+        "name": "y", "ptx_type": "u64", "dtype": "f32", "kind": "array", "shape": [1, 576], "direction": "out", "align": 16,
     }  # fmt: skip
     assert facts["parameters"][3] == {
         "name": "eps", "ptx_type": "f32", "dtype": "f32", "kind": "scalar", "low": 0.0, "high": None,
     }  # fmt: skip
-    assert (facts["grid"], facts["block"], facts["shared_bytes"]) == ([3, 1, 1], [256, 1, 1], 32)
+    assert (facts["grid"], facts["block"], facts["shared_bytes"]) == ([1, 1, 1], [256, 1, 1], 32)
     assert (facts["target"], facts["ptx_version"], facts["sha256"]) == ("sm_90", "7.8", emitted.sha256)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ptxgen.builder import KernelBuilder
 from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, update, write
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.memory import GlobalArray
 from ptxgen.types import F32
 from ptxgen.value import Value
 
@@ -39,6 +41,16 @@ class Elementwise(KernelType):
     def __post_init__(self) -> None:
         require(self, "n")
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of every array."""
+        return (self.n,)
+
+    @property
+    def size(self) -> int:
+        """Elements of an array."""
+        return prod(self.shape)
+
     @abstractmethod
     def compute(self, k: KernelBuilder, *values: Value) -> Value: ...
 
@@ -50,19 +62,19 @@ class Elementwise(KernelType):
         """The largest rounding error of `compute`."""
 
     def signature(self) -> Signature:
-        inputs: Signature = {name: read(F32, self.n) for name in self.sources}
+        inputs: Signature = {name: read(F32, *self.shape) for name in self.sources}
         if self.result in inputs:
-            return {**inputs, self.result: update(F32, self.n)}
-        return {self.result: write(F32, self.n), **inputs}
+            return {**inputs, self.result: update(F32, *self.shape)}
+        return {self.result: write(F32, *self.shape), **inputs}
 
     def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // THREADS), block=THREADS)
+        return Launch(grid=-(-self.size // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x
-        with k.when(i < self.n):
-            values = [k.load(getattr(k.arg, name)[i]) for name in self.sources]
-            k.store(getattr(k.arg, self.result)[i], self.compute(k, *values))
+        with k.when(i < self.size):
+            values = [k.load(_flat(k, name)[i]) for name in self.sources]
+            k.store(_flat(k, self.result)[i], self.compute(k, *values))
 
     def _doubles(self, arguments: Mapping[str, Any]) -> list[NDArray[np.float64]]:
         return [arguments[name].astype(np.float64) for name in self.sources]
@@ -74,7 +86,7 @@ class Elementwise(KernelType):
         return {self.result: self.bound(*self._doubles(arguments)) + 2.0**-148}
 
     def work(self) -> Work:
-        return Work(flops=self.flops * self.n, bytes=F32.bytes * self.n * (len(self.sources) + 1))
+        return Work(flops=self.flops * self.size, bytes=F32.bytes * self.size * (len(self.sources) + 1))
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
@@ -84,7 +96,7 @@ class Elementwise(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Values of every size that an activation has, the far tails included."""
         return {
-            name: (rng.normal(0.0, 1.0, self.n) * 10.0 ** rng.uniform(-3, 2, self.n)).astype(np.float32)
+            name: (rng.normal(0.0, 1.0, self.shape) * 10.0 ** rng.uniform(-3, 2, self.shape)).astype(np.float32)
             for name in self.signature()
         }
 
@@ -198,6 +210,12 @@ class FusedSwiglu(Elementwise):
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """As for silu, and one unit for the product."""
         return np.abs(self.exact(*values)) * 6 * UNIT + SILU_LOST * np.abs(values[1])
+
+
+def _flat(k: KernelBuilder, name: str) -> GlobalArray:
+    """The argument as an array of one dimension."""
+    array: GlobalArray = getattr(k.arg, name)
+    return array.at(*[0] * len(array.shape))
 
 
 def _gated(x: NDArray[np.float64], gate: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,18 +26,21 @@ LARGEST_ROW = 16384  # values; a thread holds 64 of them and their gammas in reg
 class RmsNorm(KernelType):
     """y = gamma * x / sqrt(mean(x^2) + eps), one row a block.
 
-    y, x: f32[rows, hidden]; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a wrong one.
+    y, x: f32[1, hidden]; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a wrong one.
     The squares are summed in f32: a row with a value beyond about 1e19 overflows to zeros.
     """
 
     family: ClassVar[str] = "norm"
     name = "rmsnorm"
     hidden: int
-    rows: int = 1
 
     def __post_init__(self) -> None:
         require(self, "hidden", high=LARGEST_ROW)
-        require(self, "rows")
+
+    @property
+    def rows(self) -> int:
+        """Rows that are normalised, each by itself and all with the same gamma."""
+        return 1
 
     @property
     def width(self) -> int:
@@ -97,7 +100,6 @@ class RmsNorm(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(hidden=576)
-        yield cls(hidden=4096, rows=3)
         for hidden in (1, 255, 257, 896, 1026, 3584, LARGEST_ROW):
             yield cls(hidden=hidden)
 
@@ -108,6 +110,31 @@ class RmsNorm(KernelType):
             "gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32),
             "eps": np.float32(1e-5),
         }
+
+
+@register
+@dataclass(frozen=True)
+class BatchedRmsNorm(RmsNorm):
+    """y = gamma * x / sqrt(mean(x^2) + eps) for each of m rows: rmsnorm, with the same bits in every row.
+
+    y, x: f32[m, hidden]; gamma: f32[hidden]; eps: f32 scalar.
+    """
+
+    name = "batched_rmsnorm"
+    m: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m")
+
+    @property
+    def rows(self) -> int:
+        return self.m
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for hidden, m in ((4096, 3), (576, 8), (2048, 2), (257, 5), (1026, 1)):
+            yield cls(hidden=hidden, m=m)
 
 
 def rms_normalised(x: NDArray[np.float64], gamma: NDArray[np.float64], eps: float) -> NDArray[np.float64]:

@@ -16,7 +16,9 @@ from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import Entry, add
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
+from ptxgen.memory import GlobalArray
 from ptxgen.types import F32
+from ptxgen.value import Value
 
 THREADS = 128
 
@@ -67,12 +69,15 @@ class Rope(KernelType):
         return Launch(grid=-(-self.heads * self.half // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
+        self.turn(k, k.arg.x.at(0, 0), position_value(k, "position", self.indirect))
+
+    def turn(self, k: KernelBuilder, x: GlobalArray, position: Value) -> None:
+        """Turn the heads of one token, which start at x; a thread takes a pair."""
         pair = k.ctaid.x * THREADS + k.tid.x
-        position = position_value(k, "position", self.indirect)
         with k.when((pair < self.heads * self.half) & (position < self.max_len)):
             head, i = pair // self.half, pair % self.half
             cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
-            row = k.arg.x.at(head, i if self.neox else i * 2)
+            row = x.at(head * self.head_dim + (i if self.neox else i * 2))
             if self.neox:
                 first, second = k.load(row[0]), k.load(row[self.half])
             else:
