@@ -133,7 +133,7 @@ def _div(m: Modifiers, type: str, a: int, b: int) -> tuple[int, ...]:
 @oracle("rem")
 def _rem(m: Modifiers, type: str, a: int, b: int) -> tuple[int, ...]:
     x, y = number(a, type), number(b, type)
-    return (x if y == 0 else abs(x) % abs(y) * (-1 if x < 0 else 1),)
+    return (-1 if y == 0 else abs(x) % abs(y) * (-1 if x < 0 else 1),)
 
 
 @oracle("rcp")
