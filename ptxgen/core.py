@@ -8,6 +8,7 @@ import linecache
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast, get_args
 
 from ptxgen import resolve as resolving
@@ -249,9 +250,7 @@ class Core:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN:
             frame = frame.f_back
-        module = str(frame.f_globals.get("__name__", "?"))
-        file = module.replace(".", "/") + ".py"  # the same on every machine, unlike the path
-        return Location(file, frame.f_lineno, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip())
+        return _location(str(frame.f_globals.get("__name__", "?")), frame.f_code.co_filename, frame.f_lineno)
 
     def finish(self) -> Function:
         """The finished function. Raises what could not be raised where it happened."""
@@ -260,6 +259,12 @@ class Core:
         self.write("ret", [])
         self._function.body = [*self._prologue, *self.body]
         return self._function
+
+
+@lru_cache(maxsize=1 << 14)
+def _location(module: str, path: str, line: int) -> Location:
+    file = module.replace(".", "/") + ".py"  # the same on every machine, unlike the path
+    return Location(file, line, linecache.getline(path, line).strip())
 
 
 def _moved_as(type: DType) -> dict[str, str]:

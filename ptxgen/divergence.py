@@ -85,7 +85,7 @@ def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int
     names = [register.name for register in op.written]
     if op.row.name in effects.CARRY_WRITERS:
         names.append(_CARRY)
-    if not names:
+    if all(result.values.get(name, _UNIFORM).level is Level.DIVERGENT for name in names):  # true of no name at all too
         return False
     cause = Cause(Level.WARP, "the warp's number") if id(op) in warp_ids else _computed(result, op)
     cause = _highest([cause, around, result.of(op.guard)])
@@ -100,22 +100,21 @@ def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int
 
 
 def _computed(result: Divergence, op: Op) -> Cause:
-    sources = {place.name: op.operands[place.name] for place in op.row.sources if place.name in op.operands}
-    cause = _highest([result.of(operand) for operand in sources.values()])
+    cause = _highest([result.of(op.operands.get(place.name)) for place in op.row.sources])
     name = op.row.name
     if name in effects.CARRY_READERS:
         cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
     if name in effects.SAME_IN_WARP:
-        return Cause(Level.WARP, f"{op.row.opcode(op.modifiers)} at {op.where}")
+        return Cause(Level.WARP, f"{op.opcode} at {op.where}")
     if name == "shfl" and _from_one_lane(result, op):
         return Cause(min(cause.level, Level.WARP), cause.why)
-    if name in effects.WARP_WIDE or (_reads_memory(op) and name not in effects.LOADS):
+    if name in effects.WARP_WIDE or (name not in effects.LOADS and _reads_memory(op)):
         own = name != "shfl"  # a shuffle of equal values gives equal values
-        return Cause(Level.DIVERGENT, f"{op.row.opcode(op.modifiers)} at {op.where}") if own else cause
+        return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}") if own else cause
     if name in effects.LOADS:
         unordered = op.modifiers.get("order") in effects.UNORDERED_READS
         if unordered or op.modifiers.get("space") == "local":
-            return Cause(Level.DIVERGENT, f"{op.row.opcode(op.modifiers)} at {op.where}")
+            return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}")
     return cause
 
 

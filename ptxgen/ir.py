@@ -60,6 +60,10 @@ class Op:
         guard = () if self.guard is None else (self.guard,)
         return (*guard, *(r for place in self.row.sources for r in registers(self.operands.get(place.name))))
 
+    @property
+    def opcode(self) -> str:
+        return self.row.opcode(self.modifiers)
+
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
         written: list[str] = []
@@ -71,7 +75,7 @@ class Op:
                 written[-1] += f"|{operand}"
             else:
                 written.append(str(operand))
-        text = f"{guard}{self.row.opcode(self.modifiers)}"
+        text = f"{guard}{self.opcode}"
         return f"{text} {', '.join(written)};" if written else f"{text};"
 
 

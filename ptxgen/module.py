@@ -145,7 +145,7 @@ def _note(parameter: Parameter) -> str:
 def _declarations(function: Function) -> Iterator[str]:
     """Registers as ranges of their exact type, so that the assembler checks types too, then the shared arrays."""
     counts: dict[tuple[str, str], int] = {}
-    for register in function.registers:
+    for register in {register.name: register for register in function.registers}.values():
         prefix, number = _split(register.name)
         key = (register.type.register, prefix)
         counts[key] = max(counts.get(key, 0), number + 1)

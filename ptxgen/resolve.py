@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 from ptxgen.errors import Location, TypeMismatch
-from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
+from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector, kind
 from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import BY_NAME, PRED, DType, Kind
 
@@ -24,6 +24,16 @@ class Fit:
     modifiers: dict[str, str]
     sources: dict[str, AnyOperand]
     destinations: dict[str, tuple[DType, int]]  # type and vector length
+
+    def with_sources(self, sources: Sequence[Source]) -> Fit:
+        """The same fit for other sources of the same kinds. Constants are made anew: 0.0 and -0.0 are equal in Python."""
+        typed: dict[str, AnyOperand] = {}
+        for (place, old), source in zip(self.sources.items(), sources, strict=True):
+            if isinstance(source, int | float):
+                typed[place] = _constant(source, cast(Immediate, old).type)
+            else:
+                typed[place] = source
+        return Fit(self.row, self.modifiers, typed, self.destinations)
 
 
 @dataclass(frozen=True)
@@ -47,17 +57,16 @@ def resolve(
     sources' own type comes before one that moves their bits. TypeMismatch if none does. `result` is the type the author
     wants for the destination, where the sources do not settle it."""
     key = (name, tuple(map(_kind, sources)), tuple(modifiers.items()), result)
-    if key in _chosen:
-        outcome = _fit(_chosen[key][0], sources, modifiers, result, _chosen[key][1])
-        if isinstance(outcome, Fit):
-            return outcome
+    found = _found.get(key)
+    if found is not None:
+        return found.with_sources(sources)
     rows = sorted(rows, key=lambda row: (row.sm, row.ptx))
     for as_bits in (False, True):
         misses: list[tuple[Miss, Instruction]] = []
         for row in rows:
             outcome = _fit(row, sources, modifiers, result, as_bits)
             if isinstance(outcome, Fit):
-                _chosen[key] = (row, as_bits)
+                _found[key] = outcome
                 return outcome
             misses.append((outcome, row))
     furthest = max(miss.stage for miss, _ in misses)
@@ -78,18 +87,14 @@ def resolve(
     raise TypeMismatch(f"{name} does not take ({got}): {'; '.join(problems)}", where(), f"forms: {forms}")
 
 
-_chosen: dict[tuple[Any, ...], tuple[Instruction, bool]] = {}
-"""The row found for sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
+_found: dict[tuple[Any, ...], Fit] = {}
+"""What was found for sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
 value: which row takes it must not depend on what was written before."""
 
 
 def _kind(source: Source) -> object:
     """What the choice of a row may depend on."""
-    if isinstance(source, Register | Special):
-        return source.type
-    if isinstance(source, Vector):
-        return tuple(map(_type_of, source.elements))
-    return type(source) if isinstance(source, Address) else (type(source), source)
+    return (type(source), source) if isinstance(source, int | float) else kind(source)
 
 
 def _groups(row: Instruction, count: int) -> set[str]:
@@ -131,7 +136,7 @@ def _fit(
             problem = _constant_problem(place, source, type)
             if problem or type is None:
                 return Miss(4, [problem or f"the type of the constant {source} is not settled by the other operands"])
-            typed[place.name] = Immediate(source if type.is_float else int(source), type)
+            typed[place.name] = _constant(source, type)
         else:
             typed[place.name] = source
     destinations = {}
@@ -182,6 +187,10 @@ def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict
         modifiers[spec[1:-1]] = type.name
     elif as_bits and bits in values and not type.is_float:
         modifiers[spec[1:-1]] = bits
+
+
+def _constant(value: float, type: DType) -> Immediate:
+    return Immediate(value if type.is_float else int(value), type)
 
 
 def _constant_type(

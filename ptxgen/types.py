@@ -42,6 +42,9 @@ class DType:
     def is_signed(self) -> bool:
         return self.kind is Kind.SIGNED
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # the generated one hashes five fields, and types are in every key of the builder's caches
+
     def __str__(self) -> str:
         return self.name
 

@@ -11,7 +11,7 @@ from ptxgen.divergence import Divergence, Level
 from ptxgen.errors import Location, VerifyError
 from ptxgen.ir import Function, Label, Op, Remark
 from ptxgen.isa import effects, special
-from ptxgen.isa.operands import Address, Immediate, LabelRef, Special, Symbol
+from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
 from ptxgen.isa.table import Need
 from ptxgen.target import NEWEST_PTX, Target
 from ptxgen.types import PRED
@@ -95,19 +95,20 @@ def _check_instructions(function: Function, target: Target) -> None:
     variables = {p.name for p in function.parameters} | {array.name for array in function.shared}
     types: dict[str, str] = {}
     for op in function.ops:
-        opcode = op.row.opcode(op.modifiers)
-        _check_need(op, opcode, op.row.need(op.modifiers), target)
+        _check_need(op, "", op.row.need(op.modifiers), target)
         problems = op.row.problems(op.modifiers, op.operands)
         if problems:
-            raise VerifyError(f"{opcode}: {'; '.join(problems)}", op.where, f"see PTX ISA {op.row.section}")
+            raise VerifyError(f"{op.opcode}: {'; '.join(problems)}", op.where, f"see PTX ISA {op.row.section}")
         for operand in op.operands.values():
+            if isinstance(operand, Register | Immediate):
+                continue
             base = operand.base if isinstance(operand, Address) else operand
             if isinstance(base, LabelRef) and base.name not in labels:
-                raise VerifyError(f"{opcode} names the label {base.name}, which nothing places", op.where, "use k.place")
+                raise VerifyError(f"{op.opcode} names the label {base.name}, which nothing places", op.where, "use k.place")
             if isinstance(base, Symbol) and base.name not in variables:
                 known = ", ".join(sorted(variables)) or "none"
                 raise VerifyError(
-                    f"{opcode} names {base.name}, which is no parameter or shared array", op.where, f"known: {known}"
+                    f"{op.opcode} names {base.name}, which is no parameter or shared array", op.where, f"known: {known}"
                 )
             if isinstance(base, Special):
                 if base.name not in special.BY_NAME:
@@ -124,17 +125,19 @@ def _check_instructions(function: Function, target: Target) -> None:
                 )  # fmt: skip
 
 
-def _check_need(op: Op, what: str, need: Need, target: Target) -> None:
+def _check_need(op: Op, special_register: str, need: Need, target: Target) -> None:
     sm, ptx = need
+    if target.sm >= sm and ptx <= NEWEST_PTX:
+        return
+    what = special_register or op.opcode
     if target.sm < sm:
         hint = "choose by k.target.sm in the kernel, or emit for a newer target"
         raise VerifyError(f"{what} needs sm_{sm}, the target is {target}", op.where, hint)
-    if ptx > NEWEST_PTX:
-        newest = f"{NEWEST_PTX[0]}.{NEWEST_PTX[1]}"
-        raise VerifyError(
-            f"{what} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is {newest}", op.where,
-            "write it with older instructions",
-        )  # fmt: skip
+    newest = f"{NEWEST_PTX[0]}.{NEWEST_PTX[1]}"
+    raise VerifyError(
+        f"{what} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is {newest}", op.where,
+        "write it with older instructions",
+    )  # fmt: skip
 
 
 # Paths
@@ -196,7 +199,7 @@ def _check_meetings(result: Divergence) -> None:
             allowed = _furthest(op)
             if allowed is None:
                 continue
-            opcode = op.row.opcode(op.modifiers)
+            opcode = op.opcode
             group = "threads of the block" if allowed is Level.UNIFORM else "lanes of the warp"
             if around is not None and around[0].level > allowed:
                 cause, branch = around

@@ -91,8 +91,19 @@ class LabelRef:
 AnyOperand = Register | Immediate | Special | Symbol | Address | Vector | LabelRef
 
 
+def kind(operand: AnyOperand) -> object:
+    """What the choice and the check of a row may depend on: which sort of operand it is, and its type."""
+    if isinstance(operand, Register):
+        return operand.type
+    if isinstance(operand, Vector):
+        return tuple(None if element is None else kind(element) for element in operand.elements)
+    return (type(operand), operand.type) if isinstance(operand, Immediate | Special) else type(operand)
+
+
 def registers(operand: AnyOperand | None) -> list[Register]:
     """The registers inside an operand: itself, the base of an address, the elements of a vector."""
+    if isinstance(operand, Register):
+        return [operand]
     base = operand.base if isinstance(operand, Address) else operand
     elements = base.elements if isinstance(base, Vector) else (base,)
     return [element for element in elements if isinstance(element, Register)]

@@ -37,7 +37,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from ptxgen.errors import UnknownInstruction
-from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector
+from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector, kind
 from ptxgen.types import BY_NAME, PRED, DType, Kind
 
 Modifiers = Mapping[str, str]
@@ -142,6 +142,8 @@ class Instruction:
     def need(self, modifiers: Modifiers) -> Need:
         """The least GPU and PTX version for these modifiers; `needs` keys are `slot` or `slot=value`."""
         sm, ptx = self.sm, self.ptx
+        if not self.needs:
+            return sm, ptx
         for key, (more_sm, more_ptx) in self.needs.items():
             slot, _, value = key.partition("=")
             if slot in modifiers and (not value or modifiers[slot] == value):
@@ -151,6 +153,9 @@ class Instruction:
     def problems(self, modifiers: Modifiers, operands: Mapping[str, AnyOperand], *, strict: bool = False) -> list[str]:
         """What is wrong with these operands, in words; empty if nothing is. PTX's own rules (PTX ISA 9.4), or with `strict`
         the DSL's: an integer operand has exactly the type that the instruction names."""
+        form = (strict, *modifiers.items(), *((name, kind(operand)) for name, operand in operands.items()))
+        if form in self._accepted:
+            return []
         found = [text] if self.rule and (text := self.rule(modifiers)) else []
         for place in self.operands:
             operand = operands.get(place.name)
@@ -160,7 +165,14 @@ class Instruction:
                 continue
             found += self._operand_problems(place, operand, modifiers, operands, strict)
         found += [f"has no operand {name}" for name in operands if name not in {o.name for o in self.operands}]
+        if not found:
+            self._accepted.add(form)
         return found
+
+    @cached_property
+    def _accepted(self) -> set[tuple[object, ...]]:
+        """The modifiers and kinds of operands in which `problems` found none: a kernel has few forms and many instructions."""
+        return set()
 
     def _operand_problems(
         self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool

@@ -1,0 +1,55 @@
+"""How long writing kernels takes. Bounds are for slow and busy machines: process time, three times what is aimed at."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+
+from ptxgen.isa.operands import Immediate
+from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.kernels.registry import entries
+from ptxgen.module import emit
+from tests.cli.invoke import python
+from tests.kernels.catalogue import CANONICAL
+from tests.ptxgen.writing import written
+
+AIM_OF_ONE = 0.020  # seconds to emit and verify a kernel
+AIM_OF_ALL = 10.0
+AIM_OF_LIST = 0.4
+SLOW = 3.0
+
+
+def seconds_to_emit(kernel: KernelType) -> float:
+    start = process_time()
+    emit(kernel)
+    return process_time() - start
+
+
+@pytest.mark.parametrize("kernel", CANONICAL, ids=lambda kernel: kernel.name)
+def test_a_kernel_is_written_and_verified_in_milliseconds(kernel: KernelType) -> None:
+    assert min(seconds_to_emit(kernel) for _ in range(3)) < AIM_OF_ONE * SLOW
+
+
+def test_one_kernel_of_each_name_is_written_in_seconds() -> None:
+    assert sum(seconds_to_emit(next(entry.cases())) for entry in entries().values()) < AIM_OF_ALL * SLOW
+
+
+def test_the_list_is_quick_and_imports_no_emulator_assembler_or_template_library() -> None:
+    listed = python(
+        "import sys, time\nfrom ptxgen.cli import main\n"
+        "try:\n    main(['list'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'llvmlite', 'jinja2', 'cuda', 'gguf'} & set(sys.modules)\n"
+        "print(time.process_time(), ' '.join(heavy), file=sys.stderr)"
+    )
+    seconds, *heavy = listed.stderr.split()
+    assert float(seconds) < AIM_OF_LIST * SLOW
+    assert heavy == []
+
+
+def test_a_choice_that_is_remembered_keeps_the_constants_of_each_call() -> None:
+    function = written(lambda k: [k.load(k.arg.x[0]) * constant for constant in (0.0, -0.0, 0.0)])
+    constants = [op.operands["b"] for op in function.ops if op.row.name == "mul"]
+    assert [str(constant) for constant in constants if isinstance(constant, Immediate)] == [
+        "0f00000000", "0f80000000", "0f00000000"
+    ]  # fmt: skip
