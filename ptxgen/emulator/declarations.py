@@ -9,6 +9,9 @@ from ptxgen.errors import ParseError
 from ptxgen.types import BY_NAME, DType
 
 _LARGEST_VARIABLE = 1 << 30
+_LARGEST = {"local": 512 << 10, "param": 32764}
+"""Bytes of a variable by space (CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA 5.2): a Blackwell GPU's."""
+_LITERAL_BITS = 64  # PTX ISA 4.5: every integer constant is of 64 bits
 
 
 class Reader:
@@ -108,10 +111,10 @@ class DeclarationReader(Reader):
             name = self.take("word")
             repeat = self.repeat_count()
             count = self.dimensions()
-            size = kind.bytes * length * (1 if count is None else count)
-            if size > _LARGEST_VARIABLE:
-                raise self.fail(f"{name.text} has {size} bytes, more than {_LARGEST_VARIABLE}", name.line)
+            size = self.size_of(name, space, kind, length, count)
             initial, pointers = (None, ()) if not self.accept("=") else self.initialiser(kind)
+            if initial is not None and len(initial) > size and count != 0:
+                raise self.fail(f"{name.text} has {size} bytes and is given {len(initial)}", name.line)
             if initial is not None:
                 size = max(size, len(initial))
             for i in range(repeat or 1):
@@ -121,6 +124,16 @@ class DeclarationReader(Reader):
             if self.accept(";"):
                 return found
             self.expect(",")
+
+    def size_of(self, name: Token, space: str, kind: DType, length: int, count: int | None) -> int:
+        """The bytes of a variable or parameter in memory, which is what no space can hold more of."""
+        if not kind.bytes:
+            raise self.fail(f"{name.text} is .{kind}, which lives in registers only", name.line)
+        size = kind.bytes * length * (1 if count is None else count)
+        limit = _LARGEST.get(space, _LARGEST_VARIABLE)
+        if size > limit:
+            raise self.fail(f"{name.text} has {size} bytes, more than {limit}", name.line)
+        return size
 
     def repeat_count(self) -> int:
         if not self.accept("<"):
@@ -166,6 +179,8 @@ class DeclarationReader(Reader):
         if not negative:
             self.accept("+")
         kind, value = number(self.take("number"))
+        if kind == "int" and int(value) >> _LITERAL_BITS:
+            raise self.fail(f"{value} does not fit {_LITERAL_BITS} bits")
         if negative:
             value = -value if kind in ("int", "decimal") else int(value) ^ (1 << (31 if kind == "f32" else 63))
         return RawLiteral(kind, value)

@@ -52,6 +52,8 @@ class _Facts:
     local_bytes: int
     serial: bool
     parameters: list[list[Any]]
+    most_threads: int | None
+    block: list[int] | None
 
 
 class Kernel:
@@ -66,6 +68,7 @@ class Kernel:
         self.sanitize = module.sanitize
         self.state_bytes, self.shared_bytes, self.local_bytes = facts.state_bytes, facts.shared_bytes, facts.local_bytes
         self.serial = facts.serial
+        self.most_threads, self.block = facts.most_threads, facts.block
         self.from_cache = from_cache
         self.parameters = tuple(Parameter(p[0], BY_NAME[p[1]], p[2], p[3], p[4], p[5]) for p in facts.parameters)
         self.parameter_bytes = max((p.offset + p.size for p in self.parameters), default=0)
@@ -97,8 +100,6 @@ class Kernel:
         grid3, block3 = shape(grid, "grid"), shape(block, "block")
         self._check(grid3, block3, params, shared)
         blocks = grid3[0] * grid3[1] * grid3[2]
-        if not blocks:
-            return []
         count = 1 if self.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
         if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
             count = 1
@@ -115,13 +116,14 @@ class Kernel:
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
             keep = self._prepare(scratches[0], blocks, memory, seed)
             started = time.perf_counter_ns()
+            worst = scratches[0]
             if count == 1:
-                status = self._run(scratches[0].address, 0, blocks)
+                status = self._run(worst.address, 0, blocks)
             else:
-                status, scratches[0] = self._run_parallel(scratches, blocks)
+                status, worst = self._run_parallel(scratches, blocks)
             self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
             del keep
-            return self._finish(scratches[0], status, memory, block3)
+            return self._finish(worst, status, memory, block3)
         finally:
             with self._lock:
                 self._scratch.setdefault((block3, shared), []).extend(scratches)
@@ -132,8 +134,12 @@ class Kernel:
             raise ArgumentError(
                 f"{self.name}: a block of {block} has {threads} threads; 1 to {MAX_THREADS} are allowed, z up to 64"
             )
-        if grid[0] >= 1 << 31 or grid[1] >= 1 << 16 or grid[2] >= 1 << 16 or min(grid) < 0:
-            raise ArgumentError(f"{self.name}: grid {grid} is larger than (2147483647, 65535, 65535)")
+        if self.most_threads is not None and threads > self.most_threads:
+            raise ArgumentError(f"{self.name}: a block of {block} has {threads} threads; .maxntid allows {self.most_threads}")
+        if self.block is not None and list(block) != self.block:
+            raise ArgumentError(f"{self.name}: a block of {block}; .reqntid allows {tuple(self.block)} only")
+        if grid[0] >= 1 << 31 or grid[1] >= 1 << 16 or grid[2] >= 1 << 16 or min(grid) < 1:
+            raise ArgumentError(f"{self.name}: grid {grid} is out of range; from (1, 1, 1) to (2147483647, 65535, 65535)")
         if shared < 0 or self.shared_bytes + shared > MAX_SHARED:
             raise ArgumentError(
                 f"{self.name}: {self.shared_bytes} static and {shared} dynamic bytes of shared memory; the most is {MAX_SHARED}"
@@ -300,6 +306,8 @@ class Module:
             "local_bytes": compiled.local_bytes,
             "serial": compiled.uses_global_atomics,
             "parameters": parameters,
+            "most_threads": function.most_threads,
+            "block": None if function.block is None else list(function.block),
         }
         facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
         return facts, codegen.build(compiled.text, quickly=self.sanitize)
@@ -355,7 +363,7 @@ def compile_module(text: str, *, sanitize: bool = False, cache_dir: str | os.Pat
 
 
 def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    """A grid or block as (x, y, z); ArgumentError for anything but 1 to 3 positive whole numbers."""
+    """A grid or block as (x, y, z); ArgumentError for anything but 1 to 3 whole numbers, none negative."""
     try:
         numbers = tuple(int(x) for x in value) if isinstance(value, Sequence) else (int(value),)
     except (TypeError, ValueError) as e:

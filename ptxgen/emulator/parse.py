@@ -1,4 +1,4 @@
-"""PTX text -> Program. Instructions are told apart by the table alone; operands are fitted to rows in operands_of.py."""
+"""PTX text -> Program. Instructions are told apart by the table alone; operands are fitted to rows in bind.py."""
 
 from __future__ import annotations
 
@@ -118,11 +118,7 @@ class _Parser(DeclarationReader):
         if self.accept("("):
             function.parameters = self.parameters()
         while self.token.text in _TUNING:
-            self.take()
-            while self.token.kind in ("number", "string") or self.token.text == ",":
-                self.take()
-            if self.token.text == ";" and self.tokens[self.position + 1].text == "{":
-                self.take()
+            self.tuning(function)
         function.is_defined = not self.accept(";")
         known = self.result.functions.get(function.name)
         if known is not None and known.is_defined and function.is_defined:
@@ -133,6 +129,24 @@ class _Parser(DeclarationReader):
             self.expect("{")
             self.body(function)
         self.function = None
+
+    def tuning(self, function: Function) -> None:
+        """A directive between a function's parameters and its body. The two that say which blocks it runs with count."""
+        word = self.take()
+        numbers: list[int] = []
+        while self.token.kind in ("number", "string") or self.token.text == ",":
+            if self.token.kind == "number":
+                numbers.append(self.integer())
+            else:
+                self.take()
+        if self.token.text == ";" and self.tokens[self.position + 1].text == "{":
+            self.take()
+        if word.text in (".maxntid", ".reqntid"):
+            if not 1 <= len(numbers) <= 3 or min(numbers) < 1:
+                raise self.fail(f"{word.text} needs one to three numbers of at least 1", word.line)
+            x, y, z = (*numbers, 1, 1)[:3]
+            function.most_threads = x * y * z
+            function.block = (x, y, z) if word.text == ".reqntid" else function.block
 
     def parameters(self) -> list[Parameter]:
         assert self.function is not None
@@ -145,12 +159,14 @@ class _Parser(DeclarationReader):
             if word.text not in (".param", ".reg"):
                 raise self.fail(f"a parameter starts with .param or .reg, not {word.text!r}", word.line)
             kind, length, alignment = self.type_and_alignment()
-            name = self.take("word").text
+            name = self.take("word")
+            if word.text == ".reg":
+                found.append(Parameter(name.text, kind, 0, 1, offset, register=self.declare_register(name.text, kind)))
+                continue
             count = self.dimensions()
-            size = max(kind.bytes, 1) * length * (1 if count is None else count)
+            size = self.size_of(name, "param", kind, length, count)
             offset = -(-offset // alignment) * alignment
-            register = self.declare_register(name, kind) if word.text == ".reg" else None
-            found.append(Parameter(name, kind, size, alignment, offset, count is not None, register))
+            found.append(Parameter(name.text, kind, size, alignment, offset, count is not None))
             offset += size
         return found
 

@@ -115,6 +115,8 @@ class Parameter:
 
 @dataclass
 class Function:
+    """An entry or a function. `most_threads` and `block` are what .maxntid and .reqntid allow a launch, None where absent."""
+
     name: str
     is_entry: bool
     line: int
@@ -125,6 +127,8 @@ class Function:
     items: list[Item] = field(default_factory=list)
     branch_lists: dict[str, tuple[str, ...]] = field(default_factory=dict)
     is_defined: bool = True
+    most_threads: int | None = None
+    block: tuple[int, int, int] | None = None
 
 
 @dataclass

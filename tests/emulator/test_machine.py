@@ -47,7 +47,8 @@ def test_wrong_arguments_are_named(arguments: list[Any], message: str) -> None:
         (1, 1025, 0, "1025 threads; 1 to 1024"),
         (1, 0, 0, "0 threads"),
         (1, (1, 1, 65), 0, "z up to 64"),
-        ((1, 1 << 16), 32, 0, "larger than"),
+        ((1, 1 << 16), 32, 0, "out of range"),
+        (0, 32, 0, "out of range"),
         ((1, 1, 1, 1), 32, 0, "up to three"),
         (-1, 32, 0, "up to three"),
         (1, 32, 1 << 20, "the most is 232448"),
@@ -65,10 +66,41 @@ def test_a_missing_entry_lists_those_there_are() -> None:
         run(FILL, "nope", 1, 1, [])
 
 
-def test_an_empty_grid_does_nothing() -> None:
+@pytest.mark.parametrize(
+    ("directive", "block", "message"),
+    [
+        (".maxntid 8, 4", (16, 2), ""),
+        (".maxntid 8, 4", 33, r"33 threads; .maxntid allows 32"),
+        (".reqntid 8, 4", (8, 4), ""),
+        (".reqntid 8, 4", 32, r"block of \(32, 1, 1\); .reqntid allows \(8, 4, 1\) only"),
+    ],
+)
+def test_a_block_is_what_the_text_allows(directive: str, block: Any, message: str, tmp_path: Path) -> None:
+    text = FILL.replace("p1)", f"p1)\n{directive}")
     x = array()
-    assert run(FILL, "k", 0, 32, [x, np.uint32(1)]) == []
-    assert not x.any()
+    for _ in range(2):
+        k = compile_module(text, cache_dir=tmp_path).kernel("k")
+        if message:
+            with pytest.raises(ArgumentError, match=message):
+                k.launch(1, block, pointer(x) + bytes(4))
+        else:
+            assert not k.launch(1, block, pointer(x) + bytes(4))
+
+
+def test_a_failed_launch_on_several_workers_leaves_each_its_own_memory() -> None:
+    check = "ld.param.u32 %r6, [p1];\nsetp.eq.u32 %p1, %r2, %r6;\n@%p1 trap;\nst.global.u32 [%rd3], %r4;"
+    k = compile_module(kernel(INDEX + check, "u64", "u32")).kernel("k")
+    x = array(1 << 18)
+
+    def launch(trapping: int) -> None:
+        k.launch(1 << 12, 64, pointer(x) + trapping.to_bytes(4, "little"), workers=3)
+
+    launch(1 << 20)  # measures, so that the next ones are spread
+    for trapping in (4000, 2000, 4095, 10):
+        with pytest.raises(EmulationError, match=rf"block \({trapping},0,0\) executes trap"):
+            launch(trapping)
+    kept = [scratch.address for scratches in k._scratch.values() for scratch in scratches]
+    assert len(kept) == len(set(kept)) == 3
 
 
 def test_any_number_of_workers_gives_the_same_bits() -> None:

@@ -99,6 +99,24 @@ def test_a_fault_names_its_line(text: str, message: str) -> None:
     assert caught.value.line == FIRST_LINE
 
 
+@pytest.mark.parametrize(
+    ("declaration", "message"),
+    [
+        (".shared .pred q;", "q is .pred, which lives in registers only"),
+        (".global .b8 t[2] = {1, 2, 3};", "t has 2 bytes and is given 3"),
+        (".global .b64 t = 0x1FFFFFFFFFFFFFFFF;", "does not fit 64 bits"),
+        (".local .b8 t[524289];", "t has 524289 bytes, more than 524288"),
+        (".global .b8 t[2][999999999];", "more than 1073741824"),
+        (".visible .entry other(.param .pred p) {}", "p is .pred"),
+        (".visible .entry other(.param .b8 p[32765]) {}", "p has 32765 bytes, more than 32764"),
+    ],
+)
+def test_a_declaration_that_no_memory_holds_names_its_line(declaration: str, message: str) -> None:
+    with pytest.raises(ParseError, match=r"ptx line 4: ") as caught:
+        parse(kernel("", shared=declaration))
+    assert message in str(caught.value)
+
+
 def reads_or_names_a_line(text: str) -> bool:
     try:
         parse(text)
