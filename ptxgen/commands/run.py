@@ -61,7 +61,8 @@ def run_command(
 ) -> None:
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
-    Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any.
+    Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any, or if the
+    kernel cannot finish.
 
     \b
     Example:
@@ -84,7 +85,7 @@ def run_command(
     import numpy as np
 
     from ptxgen.commands.arguments import parse_argument
-    from ptxgen.emulator import run, uninitialised
+    from ptxgen.emulator import EmulationError, run, uninitialised
 
     text = _text(path)
     chosen, names = _parameters(path, text, entry)
@@ -92,7 +93,10 @@ def run_command(
     saved = [_save(word, given, names) for word in saves]
     arguments = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in given]
     start = time.perf_counter()
-    findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed)
+    try:
+        findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed)
+    except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
+        findings = [error.finding]
     seconds = time.perf_counter() - start
     for index, file in saved:
         _write(file, given[index])

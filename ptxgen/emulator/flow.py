@@ -19,13 +19,13 @@ from ptxgen.emulator.program import (
     Variable,
 )
 from ptxgen.errors import ParseError
+from ptxgen.isa import effects
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Symbol, Vector
 from ptxgen.isa.table import decode
 from ptxgen.types import PRED
 
 CARRY = Register("%carry", PRED)
-_BRANCHES = ("bra", "brx_idx", "ret", "exit", "trap")
-_BLOCK_BARRIERS = ("bar_sync", "barrier_sync")
+_CLOSING = effects.BRANCHES | effects.ENDS
 _MAX_INLINED = 100_000
 
 
@@ -45,7 +45,7 @@ class Block:
     @property
     def falls_through(self) -> bool:
         """Whether some lane may go on to the next block."""
-        return self.end is None or self.end.guard is not None or self.end.name not in _BRANCHES
+        return self.end is None or self.end.guard is not None or self.end.name not in _CLOSING
 
 
 @dataclass
@@ -194,13 +194,13 @@ def _move(target: Register, source: ParsedOperand, call: Call) -> Step:
 # Blocks
 def must_meet(step: Step) -> bool:
     """Whether the lanes of a warp execute this together (`.sync`), other than a block's barrier."""
-    return step.name not in _BLOCK_BARRIERS and "sync" in step.row.opcode(step.modifiers).split(".")
+    return step.name not in effects.BLOCK_BARRIERS and "sync" in step.row.opcode(step.modifiers).split(".")
 
 
 def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
-    diverges = any(isinstance(i, Step) and i.guard is not None and i.name in _BRANCHES for i in items)
+    diverges = any(isinstance(i, Step) and i.guard is not None and i.name in _CLOSING for i in items)
     diverges = diverges or any(isinstance(i, Step) and i.name == "brx_idx" for i in items)
 
     def start() -> Block:
@@ -223,7 +223,7 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
                 current = start()
             current.meet = met = True
             start()
-        if item.name in _BRANCHES or item.name in _BLOCK_BARRIERS:
+        if item.name in _CLOSING or item.name in effects.BLOCK_BARRIERS:
             blocks[-1].end = item
             start()
             met = False
@@ -240,7 +240,7 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
 def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple[str, ...]]) -> None:
     for block in blocks:
         end = block.end
-        if end is None or end.name not in ("bra", "brx_idx"):
+        if end is None or end.name not in effects.BRANCHES:
             continue
         reference = next(o for o in end.operands.values() if isinstance(o, LabelRef))
         names: tuple[str, ...] = (reference.name,)
@@ -261,8 +261,9 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
     writes: set[str] = set()
     if step.guard is not None:
         reads.add(step.guard.register.name)
-    if step.row.section.startswith("9.7.2."):
+    if step.name in effects.CARRY_READERS:
         reads.add(CARRY.name)
+    if step.name in effects.CARRY_WRITERS:
         writes.add(CARRY.name)
     for place in step.row.operands:
         operand = step.operands.get(place.name)

@@ -16,6 +16,7 @@ from ptxgen.errors import PtxGenError
 from ptxgen.kernels.registry import find
 from ptxgen.module import emit
 from tests.cli.invoke import facts, invoke, refused
+from tests.emulator.ptx import FIRST_LINE, kernel
 
 ADD = ("--arg", "f32[5]=1,2,3,4,5", "--arg", "f32[5]=10")
 
@@ -52,6 +53,16 @@ def test_an_array_that_is_too_short_is_a_finding_with_the_authors_line_and_exit_
     assert "out" in result.stdout
     assert "elementwise.py:" in result.stdout
     assert facts("ptxgen", *words, exit_code=1)["findings"][0]["ptx_line"] > 0
+
+
+@pytest.mark.parametrize("sanitize", ["--sanitize", "--no-sanitize"])
+def test_a_kernel_that_cannot_finish_is_a_finding_with_or_without_the_sanitiser(tmp_path: Path, sanitize: str) -> None:
+    path = tmp_path / "stuck.ptx"
+    path.write_text(kernel("trap;"))
+    result = invoke("ptxgen", "run", path, sanitize)
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "trap: k, block (0,0,0) executes trap")
+    (finding,) = facts("ptxgen", "run", path, sanitize, exit_code=1)["findings"]
+    assert (finding["kind"], finding["ptx_line"]) == ("trap", FIRST_LINE)
 
 
 def test_reading_memory_that_nothing_wrote_is_a_finding(add: Path) -> None:
