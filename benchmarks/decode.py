@@ -1,7 +1,7 @@
 """Times decoding: tokens per second of a model, one sequence, greedy, each token waited for as a user would.
 
-    python -m benchmarks.decode --model SmolLM2.gguf --device cuda:0 -n 128 -o benchmarks/results/smollm2.json
-    python -m benchmarks.decode --synthetic llama-3.2-1b --device cuda:0 -n 128 -o benchmarks/results/llama-3.2-1b.json
+python -m benchmarks.decode --model SmolLM2.gguf --device cuda:0 -n 128 -o benchmarks/results/smollm2.json
+python -m benchmarks.decode --synthetic llama-3.2-1b --device cuda:0 -n 128 -o benchmarks/results/llama-3.2-1b.json
 """
 
 from __future__ import annotations
