@@ -77,7 +77,7 @@ def test_text_without_loc_has_no_authors_line() -> None:
     assert "norm.py" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "hello", TEXT.replace("{", "{ // \u2014"), TEXT.replace("6.3", "99.9")])
+@pytest.mark.parametrize("text", ["", "hello", TEXT.replace("6.3", "99.9")])
 def test_what_is_not_ptx_is_an_assemble_error(text: str) -> None:
     with pytest.raises(AssembleError, match="does not assemble for sm_90"):
         assemble(text, Target(90))
