@@ -1,0 +1,1 @@
+"""Whole weight matrices decoded, for matrix products that take plain numbers."""
