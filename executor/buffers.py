@@ -10,30 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.errors import DeviceError
+from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BY_NAME, DType
 
 if TYPE_CHECKING:
     from executor.device.protocol import BytesCopied, Device
 
-_NUMPY: dict[DType, np.dtype[Any]] = {
-    **{BY_NAME[name]: np.dtype(f"uint{name[1:]}") for name in ("u8", "u16", "u32", "u64", "b8", "b16", "b32", "b64")},
-    **{BY_NAME[name]: np.dtype(f"int{name[1:]}") for name in ("s8", "s16", "s32", "s64")},
-    **{BY_NAME[name]: np.dtype(f"float{name[1:]}") for name in ("f16", "f32", "f64")},
-    BY_NAME["bf16"]: np.dtype("uint16"),  # NumPy has none: the bits
-    BY_NAME["f16x2"]: np.dtype("uint32"),
-    BY_NAME["bf16x2"]: np.dtype("uint32"),
-}
 _FROM_NUMPY = {
-    _NUMPY[BY_NAME[name]]: BY_NAME[name] for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64")
+    numpy_dtype(BY_NAME[name]): BY_NAME[name]
+    for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64")
 }
-
-
-def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type that holds elements of `dtype`; bf16 and packed pairs as unsigned bits."""
-    if dtype not in _NUMPY:
-        raise ArgumentError(f"{dtype} cannot be stored in a buffer; it can hold {', '.join(t.name for t in _NUMPY)}")
-    return _NUMPY[dtype]
 
 
 class Allocation:

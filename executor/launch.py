@@ -13,17 +13,12 @@ from executor.device.protocol import Device, Grid, LoadedKernel
 from executor.errors import LaunchError
 from executor.parameters import ParameterBlock, why_not
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Array, KernelType, Scalar, Signature
+from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Array, KernelType, Scalar, Signature
 
 if TYPE_CHECKING:
     import numpy as np
 
     Number = int | float | np.generic
-
-MAX_GRID = (2**31 - 1, 65535, 65535)
-"""Blocks (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications)."""
-MAX_BLOCK = (1024, 1024, 64)
-MAX_THREADS = 1024
 
 
 class Loads(Protocol):

@@ -62,3 +62,7 @@ class ParseError(PtxGenError):
 
 class ArgumentError(PtxGenError, ValueError):
     """A value from outside (a shape, an option, a launch argument) that is not allowed; names the allowed ones."""
+
+
+class Nonconformity(PtxGenError):
+    """A kernel type that breaks its contract (see ptxgen.conformance). Says what it does and what it should."""

@@ -25,22 +25,25 @@ target_names = f"{', '.join(map(str, ALL))}, sm_90a, ..."
 @click.command("list")
 @click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
 def list_command(as_json: bool) -> None:
-    """List every kernel of the catalogue with the parameters that its shape takes.
+    """List every kernel of the catalogue with the parameters that its shape takes, then the entry points of other packages that
+    do not load, with the reason.
 
     \b
     Example:
       ptxgen list
     """
-    from ptxgen.kernels.registry import entries
+    from ptxgen.kernels.registry import broken, entries
 
     known = entries()
     if as_json:
-        front.print_json([_listed(entry) for entry in known.values()])
+        front.print_json([*(_listed(entry) for entry in known.values()), *map(asdict, broken())])
         return
     rows: list[tuple[str, str, str]] = []
     for family in sorted({entry.type.family for entry in known.values()}):
         members = [entry for entry in known.values() if entry.type.family == family]
         rows += [(family, "", ""), *((f"  {entry.name}", _shape(entry), entry.summary) for entry in members)]
+    if faults := broken():
+        rows += [("broken", "", ""), *((f"  {fault.name}", fault.package, fault.reason) for fault in faults)]
     front.print_table(("kernel", "parameters", "what it computes"), rows)
 
 

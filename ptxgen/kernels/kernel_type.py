@@ -70,6 +70,12 @@ def update(dtype: DType, *shape: int, align: int = 16) -> Array:
     return Array(dtype, shape, "inout", align)
 
 
+MAX_GRID = (2**31 - 1, 65535, 65535)
+"""Blocks (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications)."""
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
 @dataclass(frozen=True)
 class Launch:
     """How many blocks and threads. Shared memory is static: the builder counts it."""
@@ -103,9 +109,10 @@ class Work:
 @dataclass(frozen=True)
 class KernelType(ABC):
     """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. It checks them in `__post_init__`
-    and raises ArgumentError. `family` groups kernels in lists."""
+    and raises ArgumentError. `family` groups kernels in lists; `least_sm` is the oldest GPU that it can be written for."""
 
     family: ClassVar[str]
+    least_sm: ClassVar[int] = 75
 
     @property
     @abstractmethod
@@ -145,6 +152,12 @@ class KernelType(ABC):
     @abstractmethod
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
+
+    def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:
+        """What the kernel's own approximations cost, measured in NumPy: by situation (`normal activations`, `one channel at 26 x
+        rms`), the root mean square error relative to that of the reference without them. Empty where there are none.
+        `ptxgen explain` prints it."""
+        return {}
 
     def parameters(self) -> dict[str, Any]:
         """The shape as a dictionary, for manifests and messages."""

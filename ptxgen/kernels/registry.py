@@ -1,20 +1,29 @@
-"""Finds kernel types by name: ours, and those of other packages (entry-point group `ptxgen.kernels`)."""
+"""Finds kernel types by name: ours, and those of other packages (entry-point group `ptxgen.kernels`). A package that is broken
+is set aside with the reason; all others work."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+import logging
 import pkgutil
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final, TypeVar
 
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.kernels.kernel_type import KernelType
 
 K = TypeVar("K", bound=type[KernelType])
+
+GROUP: Final = "ptxgen.kernels"
+"""The entry-point group in which a package names the modules that register its kernels."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class Entry:
     @property
     def summary(self) -> str:
         """The first line of the class's docstring."""
-        return (self.type.__doc__ or "").strip().splitlines()[0]
+        return next(iter((self.type.__doc__ or "").strip().splitlines()), "")
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -50,12 +59,29 @@ class Entry:
         return self.type.cases(**self.fixed)
 
 
+@dataclass(frozen=True)
+class Broken:
+    """An entry point that does not load: its name, the package that has it, what it points at, and why it does not."""
+
+    name: str
+    package: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"entry point {self.name} = {self.value} of {self.package}: {self.reason}"
+
+
 _entries: dict[str, Entry] = {}
+_broken: list[Broken] = []
 
 
 def register(cls: K) -> K:
-    """Class decorator: make a kernel type known under its `name`."""
-    add(Entry(str(cls.name), cls))
+    """Class decorator: make a kernel type known under its `name`. Stands above `@dataclass(frozen=True)`."""
+    name = inspect.getattr_static(cls, "name", None)
+    if not isinstance(name, str):
+        raise ArgumentError(f"{cls.__qualname__}: to register one name, `name` must be a class attribute that is a str")
+    add(Entry(name, cls))
     return cls
 
 
@@ -71,11 +97,30 @@ def register_variants(field_name: str, values: Mapping[str, Any]) -> Callable[[K
 
 
 def add(entry: Entry) -> None:
-    """Make an entry known; a name taken by another class is an error."""
+    """Make an entry known. Raises ArgumentError for a class that is no whole kernel type or a name that another class has."""
+    _require_whole(entry)
+    if not _is_own(entry.type):
+        _load_own()  # so that a stranger's kernel which is imported first cannot take one of our names
     taken = _entries.get(entry.name)
     if taken is not None and taken.type is not entry.type:
         raise ArgumentError(f"kernel name {entry.name!r} is taken by {taken.type.__module__}.{taken.type.__qualname__}")
     _entries[entry.name] = entry
+
+
+def _require_whole(entry: Entry) -> None:
+    cls = entry.type
+    if not (isinstance(cls, type) and issubclass(cls, KernelType)):
+        raise ArgumentError(f"{entry.name}: {cls!r} is not a subclass of ptxgen.kernels.kernel_type.KernelType")
+    if "__dataclass_params__" not in vars(cls):
+        raise ArgumentError(f"{cls.__qualname__} is not a dataclass yet; write @dataclass(frozen=True) under @register")
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise ArgumentError(f"{cls.__qualname__} does not say {', '.join(missing)}")
+    if not isinstance(getattr(cls, "family", None), str):
+        raise ArgumentError(f"{cls.__qualname__} has no family; give it the class attribute `family`, a str")
+
+
+def _is_own(cls: type) -> bool:
+    return cls.__module__.startswith("ptxgen.")
 
 
 def entries() -> dict[str, Entry]:
@@ -84,22 +129,73 @@ def entries() -> dict[str, Entry]:
     return dict(sorted(_entries.items()))
 
 
+def broken() -> tuple[Broken, ...]:
+    """The entry points of other packages that do not load."""
+    _discover()
+    return tuple(_broken)
+
+
 def find(name: str) -> Entry:
     """The entry of this name; ArgumentError with near names if there is none."""
     _discover()
     if name not in _entries:
         near = difflib.get_close_matches(name, _entries, n=3)
-        raise ArgumentError(
-            f"no kernel is called {name!r}; " + (f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`")
-        )
+        hint = f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`"
+        faults = "".join(f"\n  not loaded: {fault}" for fault in _broken)
+        raise ArgumentError(f"no kernel is called {name!r}; {hint}{faults}")
     return _entries[name]
 
 
+def entries_of(cls: type[KernelType]) -> list[Entry]:
+    """The entries of this class; one made for it if nobody registered it."""
+    registered = [entry for entry in entries().values() if entry.type is cls]
+    return registered or [Entry(str(cls.name), cls)]
+
+
 @cache
-def _discover() -> None:
+def _load_own() -> None:
     import ptxgen.kernels as package
 
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-    for point in entry_points(group="ptxgen.kernels"):
-        point.load()
+
+
+@cache
+def _discover() -> None:
+    _load_own()
+    for point in entry_points(group=GROUP):
+        load(point)
+
+
+def load(point: EntryPoint) -> None:
+    """Load an entry point. If that fails in any way, nothing that it registered stays, and `broken` has it with the reason."""
+    before = dict(_entries)
+    try:
+        _require_kernels(point, point.load())
+    except (Exception, SystemExit) as error:  # a stranger's module may do anything
+        _entries.clear()
+        _entries.update(before)
+        package = point.dist.name if point.dist is not None else "unknown package"
+        fault = Broken(point.name, package, point.value, _reason(error))
+        _broken.append(fault)
+        _log.warning("%s", fault)
+
+
+def _require_kernels(point: EntryPoint, loaded: Any) -> None:
+    module = inspect.getmodule(loaded)
+    inside = getattr(module, "__name__", "")
+    if not any(entry.type is loaded or f"{entry.type.__module__}.".startswith(f"{inside}.") for entry in _entries.values()):
+        raise ArgumentError("it registers no kernel; decorate a KernelType with @register from ptxgen.kernels.registry")
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong and at which line of the stranger's code."""
+    told = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return told  # names the file and the line itself
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
+    return f"{told} ({frames[-1].filename}:{frames[-1].lineno})" if frames else told
+
+
+def _is_machinery(file: str) -> bool:
+    return file == __file__ or "importlib" in file

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ptxgen.kernels.kernel_type import KernelType
-from ptxgen.kernels.registry import entries
+from ptxgen.kernels.registry import Entry, entries
 
-CASES: list[KernelType] = list(dict.fromkeys(case for entry in entries().values() for case in entry.cases()))
+ENTRIES: list[Entry] = list(entries().values())
 
-CANONICAL: list[KernelType] = [next(iter(entry.cases())) for entry in entries().values()]
-"""The first case of each, whose text is kept in golden/."""
+CASES: list[KernelType] = list(dict.fromkeys(case for entry in ENTRIES for case in entry.cases()))

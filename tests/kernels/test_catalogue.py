@@ -1,4 +1,4 @@
-"""What every kernel of the catalogue must do, for every sample case that it names."""
+"""Every kernel of the catalogue against the conformance kit and against its golden files."""
 
 from __future__ import annotations
 
@@ -7,46 +7,44 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ptxgen.assemble import assemble
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.conformance.testing import conformance_test
+from ptxgen.errors import Nonconformity
+from ptxgen.kernels.registry import Entry
 from ptxgen.module import emit
-from ptxgen.target import ALL
-from tests.kernels.catalogue import CANONICAL, CASES
-from tests.kernels.running import assert_matches_reference, emulate, inputs
+from tests.conftest import GOLDEN
+from tests.kernels import golden_outputs
+from tests.kernels.catalogue import ENTRIES
 
-# Kernels that may spill, by name, each with the reason.
-MAY_SPILL: dict[str, str] = {}
+every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
-every_case = pytest.mark.parametrize("kernel", CASES, ids=str)
-
-
-@every_case
-def test_kernel_is_right_and_clean_and_the_same_bits_for_any_warp_order(kernel: KernelType) -> None:
-    arguments = inputs(kernel)
-    results, findings = emulate(kernel, arguments, seed=1)
-    assert not findings, "\n".join(map(str, findings))
-    assert_matches_reference(kernel, arguments, results)
-    again, findings = emulate(kernel, arguments, seed=2)
-    assert not findings, "\n".join(map(str, findings))
-    for name, values in results.items():
-        assert np.array_equal(values.view(np.uint8), again[name].view(np.uint8)), f"{name} depends on the order of warps"
+test_kernel_conforms = conformance_test()
 
 
-@every_case
-def test_kernel_assembles_for_every_target_without_spills(kernel: KernelType) -> None:
-    for target in ALL:
-        assembled = assemble(emit(kernel, target).text, target)
-        if kernel.name not in MAY_SPILL:
-            assert assembled.spill_stores == assembled.spill_loads == 0, f"{kernel} spills on {target}"
+@every_entry
+def test_kernel_text_is_the_golden_text(entry: Entry, golden: Callable[[str, str], None]) -> None:
+    golden(f"ptx/{entry.name}.ptx", emit(next(iter(entry.cases()))).text)
 
 
-@every_case
-def test_kernel_text_is_ascii_and_the_same_bytes_every_time(kernel: KernelType) -> None:
-    text = emit(kernel, lines=True).text
-    assert text.isascii()
-    assert emit(kernel, lines=True).text == text
+@every_entry
+def test_kernel_and_reference_give_the_golden_outputs(entry: Entry, request: pytest.FixtureRequest) -> None:
+    kernel = golden_outputs.chosen(entry)
+    path = golden_outputs.FOLDER / f"{entry.name}.npz"
+    if request.config.getoption("--update-golden"):
+        golden_outputs.save(path, golden_outputs.record(kernel))
+    if not path.exists():
+        pytest.fail(f"golden/outputs/{path.name} does not exist; write it with --update-golden", pytrace=False)
+    with np.load(path, allow_pickle=False) as held:
+        try:
+            golden_outputs.check(kernel, dict(held))
+        except Nonconformity as error:
+            pytest.fail(f"{kernel}: {error}\nif this is meant, run with --update-golden", pytrace=False)
 
 
-@pytest.mark.parametrize("kernel", CANONICAL, ids=lambda kernel: kernel.name)
-def test_kernel_text_is_the_golden_text(kernel: KernelType, golden: Callable[[str, str], None]) -> None:
-    golden(f"ptx/{kernel.name}.ptx", emit(kernel).text)
+@pytest.mark.parametrize(("folder", "suffix"), [("ptx", ".ptx"), ("outputs", ".npz")])
+def test_every_golden_file_belongs_to_a_kernel(folder: str, suffix: str) -> None:
+    known = {entry.name for entry in ENTRIES}
+    assert {path.stem for path in (GOLDEN / folder).glob(f"*{suffix}")} <= known
+
+
+def test_golden_outputs_are_small() -> None:
+    assert sum(path.stat().st_size for path in golden_outputs.FOLDER.glob("*.npz")) < 2 << 20

@@ -1,0 +1,44 @@
+"""`ptxgen conform`: the conformance kit on the command line, a line a check."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ptxgen.commands import front
+
+
+@click.command("conform")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+@click.pass_context
+def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Check that kernels (all, or the named ones) keep the contract of a kernel type: text, assembly on every target, and a run
+    of every sample shape under the sanitiser against the reference.
+
+    Exit code 1 if one of them does not. No GPU is needed.
+
+    \b
+    Example:
+      ptxgen conform my_q4k_gemv
+    """
+    from ptxgen.conformance import Report, planned
+    from ptxgen.conformance.report import Result, result
+
+    checks = list(planned(*names))
+    results: list[Result] = []
+    with front.progress() as show:
+        for done, check in enumerate(checks):
+            show("conform", done, len(checks))
+            results.append(result(check))
+            if not as_json:
+                click.echo(str(results[-1]))
+    report = Report(tuple(results))
+    if as_json:
+        front.print_json([asdict(one) | {"passed": one.passed} for one in results])
+    else:
+        click.echo("\n".join(report.explanations()))
+        click.echo(f"\n{report.sum}")
+    if not report.passed:
+        ctx.exit(front.FAILED)

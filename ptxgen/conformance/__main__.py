@@ -1,0 +1,7 @@
+"""`python -m ptxgen.conformance [NAME]...`: the same as `ptxgen conform`."""
+
+import sys
+
+from ptxgen.cli import main
+
+main(["conform", *sys.argv[1:]], prog_name="ptxgen")

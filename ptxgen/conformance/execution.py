@@ -1,0 +1,156 @@
+"""How a kernel type is run for a test: its own random arguments, on the emulator, against its own reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen import emulator
+from ptxgen.arrays import numpy_dtype
+from ptxgen.errors import Nonconformity
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.module import Emitted, emit
+from ptxgen.target import DEFAULT, Target
+
+Arguments = Mapping[str, Any]
+Arrays = dict[str, NDArray[Any]]
+
+CANARY = 0xA5
+MARGIN = 64  # bytes of canary on each side of an array
+
+
+@lru_cache(maxsize=32)
+def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
+    """`ptxgen.module.emit`, once for all checks of a kernel."""
+    return emit(kernel, target, lines=lines)
+
+
+def inputs(kernel: KernelType, seed: int = 0) -> dict[str, Any]:
+    """The kernel's own random arguments: contiguous arrays and NumPy scalars of the types in its signature. Raises
+    Nonconformity if they are not what the signature says."""
+    given = kernel.inputs(np.random.default_rng(seed))
+    signature = kernel.signature()
+    if set(given) != set(signature):
+        raise Nonconformity(f"inputs() gives {', '.join(given)}; the signature has {', '.join(signature)}")
+    typed: dict[str, Any] = {}
+    for name, argument in signature.items():
+        dtype = numpy_dtype(argument.dtype)
+        value = given[name]
+        if isinstance(argument, Array):
+            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.size != argument.size:
+                got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+                raise Nonconformity(f"inputs() gives {got} for {name}, the signature says {argument}: a NumPy array of {dtype}")
+            typed[name] = np.ascontiguousarray(value).reshape(argument.shape)
+            continue
+        try:
+            typed[name] = dtype.type(value)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise Nonconformity(f"inputs() gives {value!r} for {name}, which {argument.dtype} cannot hold") from error
+        low = -np.inf if argument.low is None else argument.low
+        high = np.inf if argument.high is None else argument.high
+        if not low <= float(typed[name]) <= high:
+            raise Nonconformity(f"inputs() gives {value!r} for {name}; its own signature allows {low} to {high}")
+    return typed
+
+
+def written(kernel: KernelType) -> tuple[str, ...]:
+    """The names of the `out` and `inout` arguments."""
+    return tuple(n for n, a in kernel.signature().items() if isinstance(a, Array) and a.direction != "in")
+
+
+def emulate(
+    kernel: KernelType,
+    arguments: Arguments,
+    *,
+    seed: int | None = None,
+    sanitize: bool = True,
+    target: Target = DEFAULT,
+    tight: bool = False,
+) -> tuple[Arrays, list[emulator.Finding]]:
+    """Run the kernel's text on copies of the arguments. Returns what is in every `out` and `inout` afterwards, and the
+    sanitiser's findings.
+
+    An `out` counts as memory that nothing wrote yet, an `in` may not be written. `tight`: every array is aligned to what the
+    signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
+    are not."""
+    text = emitted(kernel, target, lines=True)
+    launch = kernel.launch()
+    passed: list[Any] = []
+    results: Arrays = {}
+    whole: Arrays = {}
+    for name, argument in kernel.signature().items():
+        value = arguments[name]
+        if not isinstance(argument, Array):
+            passed.append(value)
+            continue
+        copy, whole[name] = placed(value, argument.align, tight=tight)
+        if argument.direction == "in":
+            copy.flags.writeable = False
+        else:
+            results[name] = copy
+        passed.append(emulator.uninitialised(copy) if argument.direction == "out" else copy)
+    findings = emulator.run(text.text, text.entry, launch.grid, launch.block, passed, sanitize=sanitize, seed=seed)
+    for name, memory in whole.items():
+        size = arguments[name].nbytes
+        start = _start(memory, kernel.signature()[name].align, tight)  # type: ignore[union-attr]  # arrays only
+        if (memory[:start] != CANARY).any() or (memory[start + size :] != CANARY).any():
+            raise Nonconformity(f"the kernel wrote next to {name}, outside its {size} bytes")
+    return results, findings
+
+
+def placed(array: NDArray[Any], align: int, *, tight: bool) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """A copy of an array in memory of its own, and that memory with the canaries. `tight`: at an odd multiple of `align`."""
+    memory = np.full(array.nbytes + 2 * MARGIN + 4 * align, CANARY, np.uint8)
+    start = _start(memory, align, tight)
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy, memory
+
+
+def _start(memory: NDArray[np.uint8], align: int, tight: bool) -> int:
+    address = memory.ctypes.data + MARGIN
+    start = MARGIN + (-address) % (2 * align)
+    return start + align if tight else start
+
+
+def compare(kernel: KernelType, arguments: Arguments, results: Arguments) -> None:
+    """Every `out` and `inout` is within the kernel's own tolerance of its own reference; Nonconformity says where it is not.
+    Neither `reference` nor `tolerance` may change the arguments: they see read-only arrays."""
+    seen = {name: _read_only(value) for name, value in arguments.items()}
+    expected, allowed = kernel.reference(**seen), kernel.tolerance(**seen)
+    names = written(kernel)
+    for method, given in (("reference", expected), ("tolerance", allowed)):
+        if set(given) != set(names):
+            raise Nonconformity(f"{method}() gives {', '.join(sorted(given))}; the kernel writes {', '.join(sorted(names))}")
+    for name in names:
+        deviation(name, results[name], expected[name], allowed[name])
+
+
+def deviation(name: str, got: NDArray[Any], wanted: Any, allowed: Any) -> None:
+    """Raise Nonconformity unless |got - wanted| <= allowed everywhere; equal infinities and NaN are right, too."""
+    wanted = np.asarray(wanted, np.float64)
+    got = got.astype(np.float64).reshape(wanted.shape)
+    bound = np.broadcast_to(np.asarray(allowed, np.float64), wanted.shape)
+    if not (bound >= 0).all():
+        raise Nonconformity(f"the tolerance of {name} is {bound[~(bound >= 0)][0]} somewhere; it must be 0 or more")
+    with np.errstate(invalid="ignore"):
+        off = np.abs(got - wanted)
+    wrong = ~((off <= bound) | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise Nonconformity(
+            f"{wrong.sum()} of {wrong.size} values of {name} are off by up to {np.nanmax(off[wrong], initial=0.0):.3g}; first "
+            f"{name}{list(first)}: is {got[first]!r}, the reference {wanted[first]!r}, allowed +-{bound[first]:.3g}"
+        )
+
+
+def _read_only(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,162 @@
+"""The checks of one kernel, that is of a type with its shape. Each raises an error that says what is wrong."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ptxgen.arrays import numpy_dtype
+from ptxgen.assemble import assemble
+from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
+from ptxgen.errors import Nonconformity
+from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType
+from ptxgen.memory import LARGEST_ARRAY
+from ptxgen.module import emit
+from ptxgen.target import ALL, Target
+
+REGISTERS = 65536  # of a multiprocessor, on every GPU since sm_30
+LARGEST_ALIGN = 256  # what cuMemAlloc gives
+SHOWN = 3  # findings of the sanitiser in a message
+
+
+def signature(kernel: KernelType) -> None:
+    """The description is right in itself: names, arrays, bounds, geometry, work; equal types are equal, inputs repeatable."""
+    if not is_dataclass(kernel) or replace(kernel) != kernel or hash(replace(kernel)) != hash(kernel):
+        raise Nonconformity(f"{kernel} is not equal to a copy of itself: a kernel type is a frozen dataclass of plain values")
+    if not re.fullmatch(r"[A-Za-z]\w*", kernel.name, re.ASCII):
+        raise Nonconformity(f"{kernel.name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
+    arguments = kernel.signature()
+    if kernel.signature() != arguments:
+        raise Nonconformity("signature() is different when asked again")
+    for name, argument in arguments.items():
+        _argument(name, argument)
+    if not written(kernel):
+        raise Nonconformity("the kernel writes none of its arguments")
+    _geometry(kernel)
+    work = kernel.work()
+    if work.flops < 0 or work.bytes <= 0:
+        raise Nonconformity(f"work() says {work}; a launch moves at least one byte")
+    first, again = inputs(kernel), inputs(kernel)
+    for name, value in first.items():
+        if np.asarray(value).tobytes() != np.asarray(again[name]).tobytes():
+            raise Nonconformity(f"inputs() gives another {name} for the same seed: take all that is random from `rng`")
+
+
+def _argument(name: str, argument: Argument) -> None:
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or keyword.iskeyword(name):
+        raise Nonconformity(f"an argument is called {name!r}; it must be an ASCII identifier that is no Python keyword")
+    numpy_dtype(argument.dtype)
+    if not isinstance(argument, Array):
+        if argument.low is not None and argument.high is not None and argument.low > argument.high:
+            raise Nonconformity(f"{name} is to be from {argument.low} to {argument.high}: no value is")
+        return
+    if not argument.shape or not all(_whole(extent) and extent > 0 for extent in argument.shape):
+        raise Nonconformity(f"{name} has the shape {argument.shape}; extents are whole numbers above 0")
+    align = argument.align
+    if align < argument.dtype.bytes or align > LARGEST_ALIGN or align & (align - 1):
+        raise Nonconformity(
+            f"{name} ({argument}) is aligned to {align}; a power of two from its element to {LARGEST_ALIGN} is right"
+        )
+    if argument.nbytes >= LARGEST_ARRAY:
+        raise Nonconformity(f"{name} ({argument}) has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}")
+
+
+def _geometry(kernel: KernelType) -> None:
+    launch = kernel.launch()
+    for what, sizes, limits in (("grid", launch.grid, MAX_GRID), ("block", launch.block, MAX_BLOCK)):
+        if not all(_whole(size) and 1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            raise Nonconformity(f"{what} {sizes} is out of range; whole numbers from (1, 1, 1) to {limits} are allowed")
+    if launch.threads > MAX_THREADS:
+        raise Nonconformity(f"block {launch.block} has {launch.threads} threads; at most {MAX_THREADS} are allowed")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def text(kernel: KernelType) -> None:
+    """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again."""
+    target = targets(kernel)[0]
+    first, again = emitted(kernel, target, lines=True), emit(kernel, target, lines=True)
+    if not first.text.isascii():
+        raise Nonconformity("the text is not ASCII")
+    if first.text != again.text:
+        differ = next(
+            (pair for pair in zip(first.text.splitlines(), again.text.splitlines(), strict=False) if pair[0] != pair[1]),
+            ("", "the texts have different lengths"),
+        )
+        raise Nonconformity(f"the text differs when written again: {differ[0].strip()} | {differ[1].strip()}")
+    if first.entry != kernel.name:
+        raise Nonconformity(f"the entry is called {first.entry}, the kernel {kernel.name}")
+    parameters = [parameter["name"] for parameter in first.manifest()["parameters"]]
+    if parameters != list(kernel.signature()):
+        raise Nonconformity(f"the entry takes {', '.join(parameters)}; the signature has {', '.join(kernel.signature())}")
+
+
+def assembly(kernel: KernelType) -> None:
+    """It assembles for every target without spills, and a block's registers fit a multiprocessor."""
+    for target in targets(kernel):
+        assembled = assemble(emitted(kernel, target).text, target)
+        spilled = assembled.spill_stores + assembled.spill_loads
+        if spilled:
+            raise Nonconformity(f"{spilled} bytes are spilled on {target} ({assembled.registers} registers)")
+        needed = assembled.registers * kernel.launch().threads
+        if needed > REGISTERS:
+            raise Nonconformity(f"a block needs {needed} registers on {target}; a multiprocessor has {REGISTERS}")
+
+
+def emulator(kernel: KernelType) -> None:
+    """On the emulator it is clean under the sanitiser, writes what it may and no more, is right, and gives the same bits with
+    warps and blocks in another order, with arrays at other places. Where the text depends on the target, each text does."""
+    arguments = inputs(kernel)
+    for target in _different(kernel):
+        results = _clean(kernel, arguments, target, seed=1, tight=True)
+        compare(kernel, arguments, results)
+        again = _clean(kernel, arguments, target, seed=2, tight=False)
+        for name, values in results.items():
+            if values.tobytes() != again[name].tobytes():
+                raise Nonconformity(f"the bits of {name} depend on the order of warps and blocks, or on where the arrays are")
+
+
+def _clean(kernel: KernelType, arguments: dict[str, Any], target: Target, *, seed: int, tight: bool) -> dict[str, Any]:
+    results, findings = emulate(kernel, arguments, seed=seed, target=target, tight=tight)
+    if findings:
+        more = f"\nand {len(findings) - SHOWN} more" if len(findings) > SHOWN else ""
+        raise Nonconformity("\n".join(map(str, findings[:SHOWN])) + more)
+    return results
+
+
+def targets(kernel: KernelType) -> list[Target]:
+    """The targets that the kernel is meant for."""
+    found = [target for target in ALL if target.sm >= kernel.least_sm]
+    if not found:
+        raise Nonconformity(f"least_sm is {kernel.least_sm}; the targets are {', '.join(map(str, ALL))}")
+    return found
+
+
+def _different(kernel: KernelType) -> Iterator[Target]:
+    """A target for each different text, not counting its header."""
+    seen: set[str] = set()
+    for target in targets(kernel):
+        body = emitted(kernel, target).text.partition(".address_size")[2]
+        if body not in seen:
+            seen.add(body)
+            yield target
+
+
+SHAPE_CHECKS: dict[str, Callable[[KernelType], None]] = {
+    "signature": signature,
+    "text": text,
+    "assembly": assembly,
+    "emulator": emulator,
+}
+
+
+def set_fields(kernel: KernelType) -> dict[str, Any]:
+    """The fields that make the shape, with their values."""
+    return {f.name: getattr(kernel, f.name) for f in fields(kernel) if f.init}

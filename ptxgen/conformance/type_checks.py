@@ -1,0 +1,101 @@
+"""The checks of a registered name, beyond those of its sample shapes: which shapes it names, takes and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from ptxgen.conformance.shape_checks import emulator, set_fields, signature
+from ptxgen.errors import ArgumentError, Nonconformity
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.kernels.registry import Entry
+
+SMALLEST = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+PRIMES = (37, 31, 13, 7)
+WRONG = (0, -1, 2.5, "four")
+
+
+def cases(entry: Entry) -> None:
+    """Sample shapes are there, each once, carry the registered name, and can be made from their parameters."""
+    kernels = list(entry.cases())
+    if not kernels:
+        raise Nonconformity("cases() names no shape")
+    for kernel in kernels:
+        if kernel.name != entry.name:
+            raise Nonconformity(f"cases() has {kernel}, which is not called {entry.name}")
+        if kernels.count(kernel) > 1:
+            raise Nonconformity(f"cases() has {kernel} twice")
+        shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
+        if entry.make(**shape) != kernel:
+            raise Nonconformity(f"{kernel} is another kernel when it is made from its own fields")
+
+
+def refusals(entry: Entry) -> None:
+    """Impossible shapes are ArgumentErrors: a whole number of 0 or below may have a meaning, a fraction or a word cannot."""
+    kernel = smallest(entry)
+    for name in whole_fields(entry, kernel):
+        for value in WRONG:
+            made = _made(kernel, name, value)
+            if made is None:
+                continue
+            if not isinstance(value, int):
+                raise Nonconformity(f"{name}={value!r} is taken; it must be an ArgumentError that says what is allowed")
+            signature(made)
+
+
+def tails(entry: Entry) -> None:
+    """Each size that may be prime, or smaller than in any sample shape, is tried so: tails are where kernels break."""
+    for kernel in _untried(entry):
+        try:
+            signature(kernel)
+            emulator(kernel)
+        except Exception as error:
+            error.add_note(f"with the shape {kernel}, which cases() does not have")
+            raise
+
+
+def _untried(entry: Entry) -> Iterator[KernelType]:
+    kernel = smallest(entry)
+    for name in whole_fields(entry, kernel):
+        tried = {getattr(case, name) for case in entry.cases()}
+        if not tried & {1, *PRIMES} and not any(map(_is_prime, tried)):
+            yield from _first_taken(kernel, name, PRIMES)
+        yield from _first_taken(kernel, name, [value for value in SMALLEST if value < min(tried)])
+
+
+def _first_taken(kernel: KernelType, name: str, values: Any) -> Iterator[KernelType]:
+    yield from [made for made in (_made(kernel, name, value) for value in values) if made is not None][:1]
+
+
+def _made(kernel: KernelType, name: str, value: Any) -> KernelType | None:
+    """The kernel with one field changed, None if its type refuses that."""
+    try:
+        return replace(kernel, **{name: value})
+    except ArgumentError:
+        return None
+    except Exception as error:
+        raise Nonconformity(f"{name}={value!r} raises {type(error).__name__} ({error}); it must be an ArgumentError") from error
+
+
+def smallest(entry: Entry) -> KernelType:
+    """The sample shape with the smallest arrays."""
+    return min(entry.cases(), key=array_bytes)
+
+
+def array_bytes(kernel: KernelType) -> int:
+    """Bytes of all arrays of the signature."""
+    return sum(argument.nbytes for argument in kernel.signature().values() if isinstance(argument, Array))
+
+
+def whole_fields(entry: Entry, kernel: KernelType) -> list[str]:
+    """The fields of the shape that are whole numbers."""
+    shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
+    return [name for name, value in shape.items() if isinstance(value, int) and not isinstance(value, bool)]
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
+
+
+TYPE_CHECKS: dict[str, Callable[[Entry], None]] = {"cases": cases, "refusals": refusals, "tails": tails}

@@ -1,0 +1,130 @@
+"""Kernels of other packages: a broken one is set aside with the line that is wrong, and all others work."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import textwrap
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels import registry
+from tests.cli.invoke import facts, invoke, python
+
+_numbers = itertools.count()
+
+GOOD = """
+from dataclasses import dataclass
+from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.registry import register
+
+@register
+@dataclass(frozen=True)
+class Mine(ResidualAdd):
+    '''x += delta, my way.'''
+    name = "my_add"
+"""
+
+Load = Callable[[str], None]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Loads a module with this source as a package's entry point would be; the registry is as before afterwards."""
+    monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
+    monkeypatch.setattr(registry, "_broken", [])
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def loaded(source: str, attribute: str = "") -> None:
+        module = f"strange_kernels_{next(_numbers)}"
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        registry.load(EntryPoint("strange", f"{module}{attribute}", registry.GROUP))
+
+    return loaded
+
+
+def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
+    load(GOOD)
+    assert registry.broken() == ()
+    assert registry.find("my_add").summary == "x += delta, my way."
+    assert "my_add" in {entry["name"] for entry in facts("ptxgen", "list")}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name' ({file}:1)"),
+        ("x = 1\nx.foo", "AttributeError: 'int' object has no attribute 'foo' ({file}:2)"),
+        ("x = (", "SyntaxError: '(' was never closed ({name}, line 1)"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3 ({file}:2)"),
+        ("pass", "it registers no kernel; decorate a KernelType with @register"),
+        (GOOD.replace("my_add", "rmsnorm"), "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm ({file}:6)"),
+        (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
+        (GOOD.replace('name = "my_add"', "name = 5"), "Mine: to register one name, `name` must be a class attribute"),
+        (GOOD.replace("@dataclass(frozen=True)\n", ""), "Mine is not a dataclass yet; write @dataclass(frozen=True)"),
+        (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.kernels.kernel_type.KernelType"),
+        (
+            GOOD.replace("activation.elementwise import ResidualAdd", "kernel_type import KernelType as ResidualAdd"),
+            "Mine does not say cases, emit, inputs, launch, reference, signature, tolerance, work",
+        ),
+    ],
+)  # fmt: skip
+def test_a_broken_package_is_set_aside_with_the_reason(
+    load: Load, caplog: pytest.LogCaptureFixture, tmp_path: Path, source: str, said: str
+) -> None:
+    before = registry.entries()
+    with caplog.at_level(logging.WARNING):
+        load(source)
+    (fault,) = registry.broken()
+    (file,) = tmp_path.glob("strange*.py")
+    assert said.format(file=file, name=file.name) in fault.reason
+    assert str(fault) in caplog.text
+    assert registry.entries() == before
+
+
+def test_list_shows_what_is_broken_and_still_lists_the_rest(load: Load) -> None:
+    load("1 / 0")
+    load(GOOD)
+    table = " ".join(invoke("ptxgen", "list").stdout.split())
+    assert "broken" in table
+    assert "ZeroDivisionError: division by zero" in table
+    assert "my_add" in table
+    (broken,) = (entry for entry in facts("ptxgen", "list") if "reason" in entry)
+    assert broken["name"] == "strange"
+
+
+def test_a_name_that_a_broken_package_should_have_says_why_it_is_not_there(load: Load) -> None:
+    load("1 / 0")
+    with pytest.raises(ArgumentError, match=r"no kernel is called 'my_add'.*\n  not loaded: entry point strange.*ZeroDivision"):
+        registry.find("my_add")
+
+
+def test_a_strangers_kernel_that_is_imported_first_cannot_take_one_of_our_names() -> None:
+    done = python(
+        "import sys, types\n"
+        "from ptxgen.kernels import registry\n"
+        f"try:\n    exec({GOOD.replace('my_add', 'rmsnorm')!r}, {{'__name__': 'stranger'}})\n"
+        "except ValueError as error:\n    print(error)\n"
+        "print(registry.find('rmsnorm').type.__module__)\n"
+    )
+    assert done.stdout.splitlines() == [
+        "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm",
+        "ptxgen.kernels.norm.rmsnorm",
+    ], done.stderr
+
+
+def test_conform_reports_a_line_a_check_and_fails_with_the_reason(load: Load) -> None:
+    load(GOOD)
+    shown = invoke("ptxgen", "conform", "my_add")
+    assert shown.exit_code == 0, shown.output
+    assert "passed  my_add(n=1)  emulator" in shown.stdout
+    load(GOOD.replace("my_add", "my_bad_add") + "\n    def emit(self, k):\n        k.f32(1.0) + k.tid.x\n")
+    shown = invoke("ptxgen", "conform", "my_bad_add")
+    assert shown.exit_code == 1
+    assert "FAILED  my_bad_add(n=1)  text" in shown.stdout
+    assert "f32(1.0) + k.tid.x" in shown.stdout
+    assert any(not one["passed"] for one in facts("ptxgen", "conform", "my_bad_add", exit_code=1))
