@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.parts import FTZ, INTEGER_ROUNDINGS, RELU, RN, ROUNDINGS, SAT, dtype, rectify, saturate, together
+from ptxgen.isa.parts import (
+    FTZ,
+    INTEGER_ROUNDINGS,
+    RELU,
+    RN,
+    ROUNDINGS,
+    SAT,
+    dtype,
+    flushed_result,
+    rectify,
+    saturate,
+    together,
+)
 from ptxgen.isa.table import Need, instruction
 from ptxgen.types import B32, BF16X2, F16, F16X2, F32, F64, U32, DType
 
@@ -92,11 +104,10 @@ def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
              d="{to}+", a="{of}+", name="cvt", defaults=RN, rule=_narrows, section=SECTION)  # fmt: skip
 def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
-    """Float to a narrower float, rounded as `rnd` says."""
-    if ftz and of == "f32":
-        a = v.flush(a)
+    """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
+    rounded as it is, for the GPU's conversion has no flushing variant."""
     d = _rounded(v, a, dtype(to), rnd)
-    return v.canonical(saturate(v, v.flush(d) if ftz and to == "f32" else d, sat))
+    return v.canonical(saturate(v, flushed_result(v, d, a) if ftz and to == "f32" else d, sat))
 
 
 @instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", name="cvt",
@@ -143,12 +154,11 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
 
 @instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", name="cvt", sm=80, ptx=(7, 0), section=SECTION)
 def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
-    """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero."""
+    """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero. Of a NaN the low 13 bits are cut off, as the
+    assembler's sequence for every GPU does; one that has no others becomes infinity."""
     word = v.bits(a, U32)
-    rounded = (word + 0x1000) & 0xFFFFE000
     special = (word & 0x7F800000) == 0x7F800000
-    kept = v.select(v.isnan(a), v.const(0x7FFFFFFF, U32), word)
-    return v.bits(v.select(special, kept, rounded), B32)
+    return v.bits(v.select(special, word, word + 0x1000) & 0xFFFFE000, B32)
 
 
 def _rounded(v: Algebra, a: Value, type: DType, rnd: str) -> Value:

@@ -1,4 +1,9 @@
-"""Extended-precision integer arithmetic through the carry flag: the rows of PTX ISA 9.7.2."""
+"""Extended-precision integer arithmetic through the carry flag: the rows of PTX ISA 9.7.2.
+
+The ISA calls the flag a borrow after a subtraction. GPUs have one adder: a - b is a + ~b + 1, and the flag is its carry, so 1
+where nothing was borrowed. Seen on an H200, and in what the assembler writes for sm_75 to sm_90 (IADD3 then IADD3.X). A chain
+of subtractions gives the same either way; `addc` after `sub.cc` and `subc` after `add.cc` do not.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +29,6 @@ def _add(v: Algebra, a: Value, b: Value, *, carry_in: bool, carry_out: bool) -> 
     return v.bits(d, a.type)
 
 
-def _subtract(v: Algebra, a: Value, b: Value, *, borrow_in: bool, borrow_out: bool) -> Value:
-    """a - b, less the flag (as a borrow) with `borrow_in`; sets the flag with `borrow_out`."""
-    unsigned = dtype(f"u{a.type.bits}")
-    left, right = v.bits(a, unsigned), v.bits(b, unsigned)
-    d = left - right
-    borrowed = left < right
-    if borrow_in:
-        flag = v.carry()
-        borrowed = borrowed | (flag & (d == 0))
-        d = d - v.select(flag, v.const(1, unsigned), v.const(0, unsigned))
-    if borrow_out:
-        v.set_carry(borrowed)
-    return v.bits(d, a.type)
-
-
 @instruction("add.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.1")
 def add_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """d = a + b; the carry flag gets the carry."""
@@ -53,14 +43,16 @@ def addc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
 
 @instruction("sub.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.3")
 def sub_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
-    """d = a - b; the carry flag gets the borrow."""
-    return _subtract(v, a, b, borrow_in=False, borrow_out=True)
+    """d = a - b; the carry flag becomes 1 if there is no borrow."""
+    unsigned = dtype(f"u{a.type.bits}")
+    v.set_carry(v.bits(a, unsigned) >= v.bits(b, unsigned))
+    return a - b
 
 
 @instruction("subc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.4")
 def subc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
-    """d = a - (b + carry flag); with `cc` the flag gets the new borrow."""
-    return _subtract(v, a, b, borrow_in=True, borrow_out=bool(cc))
+    """d = a - b, less 1 if the carry flag is 0; with `cc` the flag becomes 1 if there is no borrow."""
+    return _add(v, a, ~b, carry_in=True, carry_out=bool(cc))
 
 
 @instruction("mad.{half}.cc.{type}", half=("lo", "hi"), type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",

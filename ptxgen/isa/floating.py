@@ -6,7 +6,7 @@ from __future__ import annotations
 from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
 from ptxgen.isa.table import Need, instruction
-from ptxgen.types import F32, F64
+from ptxgen.types import F64
 
 NAN_NEEDS: dict[str, Need] = {"nan": (80, (7, 0)), "xorsign": (86, (7, 2))}
 TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
@@ -14,7 +14,7 @@ TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 @instruction("testp.{test}.{type}", test=TESTS, type=("f32", "f64"), d="pred", a="{type}", section="9.7.3.1")
 def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
-    """Whether a is of a kind: `normal` and `subnormal` exclude zero and infinity, `number` is anything but NaN."""
+    """Whether a is of a kind: zero is `normal` and not `subnormal`, infinity neither; `number` is anything but NaN."""
     wide = type == "f64"
     word = v.bits(a, dtype("u64" if wide else "u32"))
     exponent = word & (0x7FF0000000000000 if wide else 0x7F800000)
@@ -25,7 +25,7 @@ def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
         "infinite": top & (fraction == 0),
         "number": ~(top & (fraction != 0)),
         "notanumber": top & (fraction != 0),
-        "normal": ~top & (exponent != 0),
+        "normal": ~top & ((exponent != 0) | (fraction == 0)),
         "subnormal": (exponent == 0) & (fraction != 0),
     }[test]
 
@@ -78,7 +78,7 @@ def div_f32(v: Algebra, a: Value, b: Value, rnd: str, ftz: str = "") -> Value:
 @instruction("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="rcp", defaults=RN, section="9.7.3.13")
 def rcp_f32(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
     """d = 1 / a, rounded as `rnd` says."""
-    return float_op(v, lambda a: v.const(1.0, F32) / a, a, rnd=rnd, ftz=ftz)
+    return float_op(v, lambda a: v.const(1.0, a.type) / a, a, rnd=rnd, ftz=ftz)
 
 
 @instruction("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="sqrt", defaults=RN, section="9.7.3.15")
@@ -89,18 +89,19 @@ def sqrt_f32(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
 
 @instruction("abs.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", name="abs", section="9.7.3.9")
 def abs_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """a without its sign."""
-    return v.abs(v.flush(a) if ftz else a)
+    """a without its sign; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
+    return v.canonical(v.abs(v.flush(a) if ftz else a))
 
 
 @instruction("neg.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", name="neg", section="9.7.3.10")
 def neg_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """a with its sign turned."""
-    return -(v.flush(a) if ftz else a)
+    """a with its sign turned; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
+    return v.canonical(-(v.flush(a) if ftz else a))
 
 
 def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
-    """min or max: a NaN loses, or wins with `nan`; `xorsign.abs` compares magnitudes and multiplies the signs."""
+    """min or max: a NaN loses, or wins with `nan`; `xorsign.abs` compares magnitudes and multiplies the signs, save of a result
+    that is NaN."""
     if ftz:
         a, b = v.flush(a), v.flush(b)
     integer = dtype(f"u{a.type.bits}")
@@ -113,8 +114,7 @@ def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: s
         d = v.select(either, v.const(float("nan"), a.type), d)
     d = v.canonical(d)
     if xorsign:
-        magnitude = v.bits(d, integer) & ((1 << integer.bits - 1) - 1)
-        d = v.bits(magnitude | sign, a.type)
+        d = v.select(v.isnan(d), d, v.bits(v.bits(d, integer) | sign, a.type))
     return d
 
 

@@ -62,15 +62,15 @@ def fma_half(v: Algebra, a: Value, b: Value, c: Value, type: str, rnd: str, ftz:
 @instruction("neg.{ftz?}.{type}", ftz=FTZ, type=F16S, d="{type}", a="{type}", name="neg", section="9.7.4.5")
 @instruction("neg.{type}", type=BF16S, d="{type}", a="{type}", name="neg", sm=80, ptx=(7, 0), section="9.7.4.5")
 def neg_half(v: Algebra, a: Value, type: str, ftz: str = "") -> Value:
-    """a with its sign turned, half by half."""
-    return by_half(v, type, lambda a: -(v.flush(a) if ftz else a), a)
+    """a with its sign turned, half by half; of a NaN the canonical one."""
+    return by_half(v, type, lambda a: v.canonical(-(v.flush(a) if ftz else a)), a)
 
 
 @instruction("abs.{ftz?}.{type}", ftz=FTZ, type=F16S, d="{type}", a="{type}", name="abs", ptx=(6, 5), section="9.7.4.6")
 @instruction("abs.{type}", type=BF16S, d="{type}", a="{type}", name="abs", sm=80, ptx=(7, 0), section="9.7.4.6")
 def abs_half(v: Algebra, a: Value, type: str, ftz: str = "") -> Value:
-    """a without its sign, half by half."""
-    return by_half(v, type, lambda a: v.abs(v.flush(a) if ftz else a), a)
+    """a without its sign, half by half; of a NaN the canonical one."""
+    return by_half(v, type, lambda a: v.canonical(v.abs(v.flush(a) if ftz else a)), a)
 
 
 @instruction("min.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), type=F16S, d="{type}",

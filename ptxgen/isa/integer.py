@@ -126,7 +126,7 @@ def div(v: Algebra, a: Value, b: Value, type: str) -> Value:
 
 @instruction("rem.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", section="9.7.1.9")
 def rem(v: Algebra, a: Value, b: Value, type: str) -> Value:
-    """What `div` leaves; it has the sign of a."""
+    """What `div` leaves; it has the sign of a. By zero all ones, as `div` (what the GPU gives; the ISA leaves it open)."""
     return v.rem(a, b)
 
 
@@ -186,10 +186,16 @@ def brev(v: Algebra, a: Value, type: str) -> Value:
     return v.brev(a)
 
 
+def _bit_count(v: Algebra, count: Value, type: DType) -> Value:
+    """A position or length of `bfe` and `bfi`, 0..255. Of a number beyond that the ISA and 32-bit GPU instructions take the low
+    byte; the shifts that the assembler writes for 64 bits take it whole, so there it is clamped."""
+    return count & 0xFF if type.bits == 32 else v.min(count, v.const(0xFF, U32))
+
+
 @instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), d="{type}", a="{type}", b="u32", c="u32", section="9.7.1.19")
 def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
-    """The c bits of a from bit b on, extended by their sign for signed types; b and c are the low bytes of their registers."""
-    start, length = b & 0xFF, c & 0xFF
+    """The c bits of a from bit b on, extended by their sign for signed types."""
+    start, length = _bit_count(v, b, dtype(type)), _bit_count(v, c, dtype(type))
     bits = dtype(type).bits
     if not dtype(type).is_signed:
         return (a >> start) & ((v.const(1, a.type) << length) - 1)
@@ -200,9 +206,9 @@ def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
 
 @instruction("bfi.{type}", type=("b32", "b64"), d="{type}", a="{type}", b="{type}", c="u32", e="u32", section="9.7.1.20")
 def bfi(v: Algebra, a: Value, b: Value, c: Value, e: Value, type: str) -> Value:
-    """b with its e bits from bit c on replaced by the low bits of a; c and e are the low bytes of their registers."""
+    """b with its e bits from bit c on replaced by the low bits of a."""
     unsigned = dtype(type.replace("b", "u"))
-    start, length = c & 0xFF, e & 0xFF
+    start, length = _bit_count(v, c, unsigned), _bit_count(v, e, unsigned)
     mask = ((v.const(1, unsigned) << length) - 1) << start
     return v.bits((v.bits(b, unsigned) & ~mask) | ((v.bits(a, unsigned) << start) & mask), a.type)
 

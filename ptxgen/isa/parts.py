@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.types import BF16, BY_NAME, F16, DType
+from ptxgen.types import BF16, BY_NAME, F16, F64, DType
 
 UNSIGNED = ("u16", "u32", "u64")
 SIGNED = ("s16", "s32", "s64")
@@ -49,15 +49,23 @@ def rectify(v: Algebra, a: Value, relu: str) -> Value:
 def float_op(
     v: Algebra, work: Callable[..., Value], *operands: Value, rnd: str = "rn", ftz: str = "", sat: str = "", relu: str = ""
 ) -> Value:
-    """An operation of f32 or f16 under its modifiers: operands and result flushed, rounded, clamped; NaN canonical."""
+    """An operation of f32 or f16 under its modifiers: operands and result flushed, rounded, clamped; NaN canonical. `work` must
+    take values of any float type."""
     if ftz:
         operands = tuple(v.flush(a) for a in operands)
     d = work(*operands) if rnd == "rn" else v.rounded(rnd, work, *operands)
     if ftz:
-        d = v.flush(d)
+        d = flushed_result(v, d, work(*(v.convert(a, F64) for a in operands)))
     if sat:
         return saturate(v, d, sat)
     return rectify(v, d, relu) if relu else v.canonical(d)
+
+
+def flushed_result(v: Algebra, d: Value, exact: Value) -> Value:
+    """The result d of an operation with `.ftz`, a zero where what it was rounded from (f64) is below the least normal number:
+    0x00800000 * 0x3f7fffff is flushed on an H200, though it would round to 0x00800000."""
+    least = 2.0**-14 if d.type == F16 else 2.0**-126
+    return v.select(v.abs(exact) < least, d * 0.0, d)
 
 
 def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value) -> Value:

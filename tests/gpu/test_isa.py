@@ -15,12 +15,10 @@ from ptxgen.isa import operand_values, probe, table
 from ptxgen.kernels.kernel_type import Array, Scalar, Signature
 from ptxgen.types import U8, U64
 from tests.isa.comparison import first_difference
-from tests.isa.recording import Recording
+from tests.isa.recording import MADE, Recording
 from tests.isa.running import WORD, emulate
 
 pytestmark = pytest.mark.gpu
-COUNT = 512
-"""Records a probe: 16 warps. The first two are what is recorded."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def test_gpu_gives_what_the_emulator_gives(name: str, device: Device, recording:
             if batch.need[0] > device.target.sm:
                 continue
             ran = True
-            given = operand_values.records(batch, COUNT)
+            given = operand_values.records(batch, MADE)
             seen, expected = run(device, batch, given), emulate(batch, given)
             recording.add(batch, given, seen)
             differences += [text for one in batch.probes if (text := first_difference(one, given, expected, seen))]

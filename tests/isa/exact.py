@@ -72,7 +72,7 @@ class Format:
         return Number(negative, size)
 
     def encode(self, number: Number, mode: str = "rn", *, ftz: bool = False) -> int:
-        """The nearest float as `mode` says (rn, rz, rm, rp); with `ftz` a subnormal result becomes zero."""
+        """The nearest float as `mode` says (rn, rz, rm, rp); with `ftz` a number below the least normal one becomes zero."""
         if number.is_nan:
             return self.canonical_nan
         sign = int(number.negative) << self.bits - 1
@@ -82,6 +82,8 @@ class Format:
         assert isinstance(number.size, Fraction)
         if number.size == 0:
             return sign
+        if ftz and number.size < Fraction(2) ** (1 - self.bias):
+            return sign
         exponent = max(_floor_log2(number.size), 1 - self.bias)
         units = number.size / Fraction(2) ** (exponent - self.fraction_bits)
         whole = _round(units, mode, number.negative)
@@ -89,8 +91,6 @@ class Format:
         if bits >= infinity:
             away = mode == "rn" or (mode == "rm" and number.negative) or (mode == "rp" and not number.negative)
             bits = infinity if away else infinity - 1
-        if ftz and bits < 1 << self.fraction_bits:
-            bits = 0
         return sign | bits
 
 

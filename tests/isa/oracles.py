@@ -163,9 +163,10 @@ def _extreme(m: Modifiers, type: str, a: int, b: int) -> tuple[int, ...]:
         if "xorsign" in m:
             a, b = a & ~sign, b & ~sign
         x, y = form.decode(a), form.decode(b)
+        if (x.is_nan and y.is_nan) or ("nan" in m and (x.is_nan or y.is_nan)):
+            return form.canonical_nan
         if x.is_nan or y.is_nan:
-            both = x.is_nan and y.is_nan
-            result = form.canonical_nan if both or "nan" in m else (b if x.is_nan else a)
+            result = b if x.is_nan else a
         else:
             result = pick((x.value, not x.negative, a), (y.value, not y.negative, b))[2]
         return result & ~sign | negative if "xorsign" in m else result
@@ -177,18 +178,19 @@ def _extreme(m: Modifiers, type: str, a: int, b: int) -> tuple[int, ...]:
 def _abs(m: Modifiers, type: str, a: int) -> tuple[int, ...]:
     if not BY_NAME[type].is_float:
         return (abs(number(a, type)),)
-    return halves(type, lambda half, a: _flushed(m, half, a) & ~(1 << BY_NAME[half].bits - 1), a)
+    return halves(type, lambda half, a: _with_sign(m, half, a, negative=False), a)
 
 
 @oracle("neg")
 def _neg(m: Modifiers, type: str, a: int) -> tuple[int, ...]:
     if not BY_NAME[type].is_float:
         return (-number(a, type),)
-    return halves(type, lambda half, a: _flushed(m, half, a) ^ 1 << BY_NAME[half].bits - 1, a)
+    return halves(type, lambda half, a: _with_sign(m, half, a, negative=not FORMATS[half].decode(a).negative), a)
 
 
-def _flushed(m: Modifiers, type: str, bits: int) -> int:
-    return bits & 1 << BY_NAME[type].bits - 1 if "ftz" in m and FORMATS[type].decode(bits, ftz=True).is_zero else bits
+def _with_sign(m: Modifiers, type: str, bits: int, *, negative: bool) -> int:
+    number = FORMATS[type].decode(bits, ftz="ftz" in m)
+    return FORMATS[type].encode(Number(negative, number.size))
 
 
 @oracle("cvt")
@@ -199,7 +201,7 @@ def _cvt(m: Modifiers, type: str, a: int, b: int = 0) -> tuple[int, ...]:
         return (low | high << 16,)
     target = BY_NAME[to]
     if of in FORMATS:
-        source = FORMATS[of].decode(a, ftz="ftz" in m and of == "f32")
+        source = FORMATS[of].decode(a, ftz="ftz" in m and of == "f32" and to != "f16")
     else:
         value = number(a, of)
         source = Number(value < 0, Fraction(abs(value)))

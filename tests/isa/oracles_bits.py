@@ -57,16 +57,23 @@ def _lop3(m: Modifiers, type: str, a: int, b: int, c: int) -> tuple[int, ...]:
 @oracle("bfe")
 def _bfe(m: Modifiers, type: str, a: int, b: int, c: int) -> tuple[int, ...]:
     """The pseudo-code of the ISA, bit by bit."""
-    bits, start, length = BY_NAME[type].bits, b & 0xFF, c & 0xFF
+    bits = BY_NAME[type].bits
+    start, length = _bit_count(b, bits), _bit_count(c, bits)
     sign = 0 if type[0] == "u" or length == 0 else a >> min(start + length - 1, bits - 1) & 1
     return (sum((a >> start + i & 1 if i < length and start + i < bits else sign) << i for i in range(bits)),)
 
 
 @oracle("bfi")
 def _bfi(m: Modifiers, type: str, a: int, b: int, c: int, e: int) -> tuple[int, ...]:
-    bits, start, length = BY_NAME[type].bits, c & 0xFF, e & 0xFF
+    bits = BY_NAME[type].bits
+    start, length = _bit_count(c, bits), _bit_count(e, bits)
     taken = range(start, min(start + length, bits))
     return (sum((a >> i - start & 1 if i in taken else b >> i & 1) << i for i in range(bits)),)
+
+
+def _bit_count(count: int, bits: int) -> int:
+    """The low byte in 32 bits; in 64 the whole number, which is all the same from 255 on."""
+    return count & 0xFF if bits == 32 else min(count, 0xFF)
 
 
 @oracle("bfind")

@@ -16,6 +16,9 @@ from ptxgen.isa import operand_values, probe
 FILE = "outputs.npz"
 COUNT = 64
 """Records a probe has in the file: two warps."""
+MADE = 512
+"""Records a probe is run with on a GPU: 16 warps. What an operand is depends on how many are made, so the first COUNT of MADE
+are compared with the file, and not COUNT made by themselves."""
 
 
 @dataclass

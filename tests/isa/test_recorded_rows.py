@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ptxgen.isa import operand_values, table
-from tests.isa import recording
+from tests.isa import fragments, recording
 from tests.isa.comparison import first_difference
-from tests.isa.running import emulated
+from tests.isa.running import emulated, numbers
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "isa"
 
@@ -27,7 +27,7 @@ def recorded() -> recording.Recording:
 def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
     known = recorded()
     differences = []
-    for batch, given, made in emulated(name, recording.COUNT):
+    for batch, given, made in emulated(name, recording.COUNT, recording.MADE):
         for one in batch.probes:
             key = operand_values.key(one)
             if key not in known.outputs or not one.outputs:
@@ -39,6 +39,22 @@ def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
             if text := first_difference(one, given, made, gpu):
                 differences.append(text)
     assert not differences, "\n".join(differences)
+
+
+def test_hopper_tensor_cores_cut_every_term_25_bits_below_the_largest() -> None:
+    known = recorded()
+    checked = 0
+    for batch, given, _ in emulated("mma", recording.COUNT, recording.MADE):
+        for one in batch.probes:
+            kind = fragments.kinds(one)[0]
+            if kind == "s32":
+                continue
+            gpu = recording.as_records(one, known.outputs[operand_values.key(one)], batch.out_bytes)
+            d = fragments.accumulator(numbers(gpu, one.outputs[0]), kind)
+            model = fragments.hopper(*fragments.matrices(one, given))
+            assert (d == (model.astype(np.float16) if kind == "f16" else model)).all(), one.instruction
+            checked += d.size
+    assert checked
 
 
 def test_recording_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -56,6 +72,13 @@ def test_a_wrong_bit_is_a_difference_but_another_nan_is_not_where_it_is_open() -
     changed = made.copy()
     changed[3, batch.probes[0].outputs[0].offset] ^= 1
     assert "in lane 3" in first_difference(batch.probes[0], given, made, changed)
+    for batch, given, made in emulated("mma"):
+        for one in batch.probes:
+            if fragments.kinds(one)[0] == "f32":
+                changed = made.copy()
+                place = one.outputs[0]
+                changed[:, place.offset : place.offset + 4].view(np.float32)[:] *= 1 + 2.0**-8
+                assert "on the GPU" in first_difference(one, given, made, changed)
     for batch, given, made in emulated("sqrt"):
         for one in batch.probes:
             place = one.outputs[0]
