@@ -16,6 +16,14 @@ class ModelError(PtxGenError):
         super().__init__(message if path is None else f"{path}: {message}")
 
 
+class BundleError(PtxGenError):
+    """A bundle (executor/bundle) that cannot be used, or that lacks what is asked of it: folder, what, what to do."""
+
+    def __init__(self, message: str, folder: Path | str) -> None:
+        self.folder = folder
+        super().__init__(f"{folder}: {message}")
+
+
 class DeviceError(PtxGenError):
     """A device that is not there, or that refused what was asked of it."""
 

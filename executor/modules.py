@@ -1,4 +1,5 @@
-"""Kernel types -> loaded kernels: emits each text once, loads each distinct text once, keeps compiled code on disk."""
+"""Kernel types -> loaded kernels: emits each text once (or takes it from a bundle), loads each distinct text once, keeps
+compiled code on disk."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor.bundle.bundle import Bundle, Packed
 from executor.device.protocol import Device, LoadedKernel
 from executor.disk_cache import DiskCache, trim
+from executor.errors import BundleError
 from executor.profile import settings
 from ptxgen.kernels.kernel_type import KernelType
-from ptxgen.module import Emitted, emit
+from ptxgen.module import emit
 
 Progress = Callable[[int, int], None]
 """Called with how many kernels are loaded, and how many there are."""
@@ -24,17 +27,19 @@ _log = logging.getLogger(__name__)
 @dataclass
 class Counts:
     """What loading has cost so far. memory_hits: asked again for a kernel, or for other kernels of the same text; disk_hits:
-    code found on disk; misses: code compiled; emissions: texts written."""
+    code found on disk; misses: code compiled; emissions: texts written; bundle_hits: machine code of a bundle."""
 
     emissions: int = 0
     memory_hits: int = 0
     disk_hits: int = 0
     misses: int = 0
+    bundle_hits: int = 0
     emit_seconds: float = 0.0
     load_seconds: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.misses} compiled, {self.disk_hits} from disk, {self.memory_hits} from memory"
+        bundled = f"{self.bundle_hits} from the bundle, " if self.bundle_hits else ""
+        return f"{bundled}{self.misses} compiled, {self.disk_hits} from disk, {self.memory_hits} from memory"
 
 
 class Modules:
@@ -42,13 +47,19 @@ class Modules:
 
     cache_dir: where compiled code is kept (default: what the environment says, see executor.profile; None there or
     `limit_bytes` 0 for nowhere). The key of an entry is the text itself with the GPU and the versions of the toolchain.
+    bundle: where all texts come from; then none is written here, and a kernel that it lacks is a BundleError.
     """
 
-    def __init__(self, device: Device, cache_dir: Path | None = None, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, device: Device, cache_dir: Path | None = None, limit_bytes: int | None = None, bundle: Bundle | None = None
+    ) -> None:
+        if bundle is not None and not bundle.runs_on(device.target, emulated=device.kind == "emulator"):
+            raise BundleError(f"was written for {bundle.target}, and {device.name} is {device.target}", bundle.folder)
         chosen = settings()
         limit = chosen.cache_limit_bytes if limit_bytes is None else limit_bytes
         folder = cache_dir or chosen.cache_dir
         self.device = device
+        self.bundle = bundle
         self.counts = Counts()
         self.disk = DiskCache(folder / "kernels" / device.kind, limit) if folder is not None and limit > 0 else None
         self._by_kernel: dict[KernelType, LoadedKernel] = {}
@@ -61,13 +72,10 @@ class Modules:
         if loaded is not None:
             self.counts.memory_hits += 1
             return loaded
-        start = time.perf_counter()
-        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines)
-        self.counts.emissions += 1
-        self.counts.emit_seconds += time.perf_counter() - start
-        loaded = self._by_text.get(emitted.text)
+        packed = self._emitted(kernel) if self.bundle is None else self.bundle.kernel(kernel)
+        loaded = self._by_text.get(packed.text)
         if loaded is None:
-            loaded = self._by_text[emitted.text] = self._load(emitted)
+            loaded = self._by_text[packed.text] = self._load(kernel, packed)
         else:
             self.counts.memory_hits += 1
         self._by_kernel[kernel] = loaded
@@ -80,24 +88,44 @@ class Modules:
             if progress is not None:
                 progress(done, len(kernels))
 
-    def _load(self, emitted: Emitted) -> LoadedKernel:
+    def _emitted(self, kernel: KernelType) -> Packed:
         start = time.perf_counter()
+        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines)
+        self.counts.emissions += 1
+        self.counts.emit_seconds += time.perf_counter() - start
+        return Packed(emitted.entry, emitted.text, None)
+
+    def _load(self, kernel: KernelType, packed: Packed) -> LoadedKernel:
+        start = time.perf_counter()
+        loaded, source = self._from_bundle(packed) or self._from_text(packed)
+        seconds = time.perf_counter() - start
+        self.counts.load_seconds += seconds
+        _log.debug("%s loaded in %.1f ms (%s)", kernel, seconds * 1e3, source)
+        return loaded
+
+    def _from_bundle(self, packed: Packed) -> tuple[LoadedKernel, str] | None:
+        """The bundle's machine code, None if there is none for this device."""
+        device, bundle = self.device, self.bundle
+        if bundle is None or packed.cubin is None or device.kind != "cuda" or not bundle.has_code_for(device.target):
+            return None
+        loaded, _ = device.load(packed.text, packed.entry, packed.cubin)
+        self.counts.bundle_hits += 1
+        return loaded, "machine code of the bundle"
+
+    def _from_text(self, packed: Packed) -> tuple[LoadedKernel, str]:
         device, disk = self.device, self.disk
-        key = f"{device.build}\0{hashlib.sha256(emitted.text.encode()).hexdigest()}"
+        key = f"{device.build}\0{hashlib.sha256(packed.text.encode()).hexdigest()}"
         image = disk.get(key) if disk is not None else None
         found = image is not None
         if image is None:
-            image = device.compile(emitted.text)
+            image = device.compile(packed.text)
             if image is not None and disk is not None:
                 disk.put(key, image)
-        loaded, own = device.load(emitted.text, emitted.entry, image, disk.folder if disk is not None else None)
+        loaded, own = device.load(packed.text, packed.entry, image, disk.folder if disk is not None else None)
         if disk is not None and image is None and not own:
             trim(disk.folder, disk.limit_bytes)  # the device may have written there itself
         if found or own:
             self.counts.disk_hits += 1
-        else:
-            self.counts.misses += 1
-        seconds = time.perf_counter() - start
-        self.counts.load_seconds += seconds
-        _log.debug("%s loaded in %.1f ms (%s)", emitted.kernel, seconds * 1e3, "from disk" if found or own else "compiled")
-        return loaded
+            return loaded, "from disk"
+        self.counts.misses += 1
+        return loaded, "compiled"

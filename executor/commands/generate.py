@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import Session, context_option, device_option, sanitize_option, session, write_text
+from executor.commands.session import (
+    Session,
+    bundle_option,
+    context_option,
+    device_option,
+    sanitize_option,
+    session,
+    write_text,
+)
 from ptxgen.commands import front
 from ptxgen.errors import ArgumentError
 
@@ -36,6 +44,7 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @device_option
 @context_option
+@bundle_option
 @sanitize_option
 @click.option("--json", "as_json", is_flag=True, help="Prompt ids, token ids, text, timings and device as JSON.")
 def generate_command(
@@ -46,6 +55,7 @@ def generate_command(
     chat: bool,
     device: str,
     context: int | None,
+    bundle: Path | None,
     sanitize: bool,
     as_json: bool,
     **sampling: Any,
@@ -59,7 +69,7 @@ def generate_command(
     """
     sampler = _sampler(greedy, sampling)
     text = _stdin() if prompt == "-" else prompt
-    with session(path, device, context=context, sanitize=sanitize) as running:
+    with session(path, device, context=context, sanitize=sanitize, bundle=bundle) as running:
         ids = running.chat_ids(text) if chat else running.model.tokenizer.encode(text)
         made, answer = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
         if as_json:

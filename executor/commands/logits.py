@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from executor.commands.session import context_option, device_option, sanitize_option, session
+from executor.commands.session import bundle_option, context_option, device_option, sanitize_option, session
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 
@@ -17,8 +17,11 @@ from ptxgen.files import replacing
 @click.option("-o", "--output", required=True, metavar="FILE.npz", type=click.Path(path_type=Path), help="Where to write them.")
 @device_option
 @context_option
+@bundle_option
 @sanitize_option
-def logits_command(path: Path, words: str, output: Path, device: str, context: int | None, sanitize: bool) -> None:
+def logits_command(
+    path: Path, words: str, output: Path, device: str, context: int | None, bundle: Path | None, sanitize: bool
+) -> None:
     """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i.
 
     \b
@@ -26,7 +29,7 @@ def logits_command(path: Path, words: str, output: Path, device: str, context: i
       ptxrun logits model.gguf --tokens 504,3575,282 -o logits.npz
     """
     tokens = _tokens(words)
-    with session(path, device, context=context, sanitize=sanitize) as running:
+    with session(path, device, context=context, sanitize=sanitize, bundle=bundle) as running:
         logits = running.model.logits(tokens)
     import numpy as np
 

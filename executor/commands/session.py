@@ -38,6 +38,12 @@ def sanitize_option(command: Command) -> Command:
     return click.option("--sanitize", is_flag=True, help=described)(command)
 
 
+def bundle_option(command: Command) -> Command:
+    """Decorator: the option --bundle, as `bundle`."""
+    described = "Take all kernels from this folder, which `ptxgen bundle` wrote, and write none."
+    return click.option("--bundle", metavar="DIR", type=click.Path(path_type=Path), help=described)(command)
+
+
 @dataclass(frozen=True)
 class Session:
     """load_seconds: until the model was ready, kernels included."""
@@ -86,15 +92,16 @@ class Session:
 
 
 @contextmanager
-def session(path: Path, device: str, *, context: int | None = None, sanitize: bool = False) -> Iterator[Session]:
+def session(
+    path: Path, device: str, *, context: int | None = None, sanitize: bool = False, bundle: Path | None = None
+) -> Iterator[Session]:
     """Open the device, load the model onto it with a progress bar, and close both afterwards."""
-    from executor.device import open_device
-    from executor.model.generation import LanguageModel
+    from executor.executor import CudaExecutor
 
     start = time.perf_counter()
-    with open_device(device, sanitize=sanitize) as opened:
+    with CudaExecutor(device, bundle=bundle, sanitize=sanitize) as executor:
         with front.progress() as report:
-            model = LanguageModel.load(path, opened, context=context, progress=report)
+            model = executor.load_model(path, context=context, progress=report)
         yield Session(model, time.perf_counter() - start)
 
 

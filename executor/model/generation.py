@@ -56,21 +56,28 @@ class LanguageModel:
 
     @classmethod
     def load(
-        cls, path: str | Path, device: Device, *, context: int | None = None, progress: Progress | None = None
+        cls,
+        path: str | Path,
+        device: Device,
+        *,
+        context: int | None = None,
+        progress: Progress | None = None,
+        modules: Modules | None = None,
     ) -> LanguageModel:
         """Read, check and upload a model, and load every kernel it needs.
 
-        context: most tokens of a sequence (default: the model's own limit, at most 4096). Raises ModelError for a file that is
-        not a good model, ArgumentError for a context out of range, DeviceError if the device cannot hold it."""
+        context: most tokens of a sequence (default: what the kernels of a bundle were written for, else the model's own limit,
+        at most 4096). modules: where the kernels come from (default: written and compiled as needed). Raises ModelError for a
+        file that is not a good model, ArgumentError for a context out of range, DeviceError if the device cannot hold it,
+        BundleError for a bundle that was not written for this model and context."""
         file = GgufFile.open(path)
         config = ModelConfig.from_gguf(file)
         check_tensors(file, config)
         tokenizer = Tokenizer.from_gguf(file)
-        if context is None:
-            context = min(config.context_length, DEFAULT_CONTEXT)
-        if not 1 <= context <= config.context_length:
-            raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {context}")
-        modules = Modules(device)
+        modules = modules or Modules(device)
+        if context is None and modules.bundle is not None:
+            context = modules.bundle.context
+        context = chosen_context(config, context)
         decoder = Decoder.build(file, config, device, modules, context, progress)
         return cls(config, tokenizer, decoder, modules)
 
@@ -143,3 +150,11 @@ class LanguageModel:
         for token in tokens:
             if not 0 <= token < self.config.vocab:
                 raise ArgumentError(f"token id {token} is out of range; the vocabulary has ids 0 to {self.config.vocab - 1}")
+
+
+def chosen_context(config: ModelConfig, asked: int | None) -> int:
+    """How many tokens a sequence gets room for. ArgumentError if that is more than the model can take."""
+    context = min(config.context_length, DEFAULT_CONTEXT) if asked is None else asked
+    if not 1 <= context <= config.context_length:
+        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {context}")
+    return context

@@ -4,7 +4,7 @@ runs the calls, executor/bundle writes them down."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -83,6 +83,13 @@ class TokenLaunches:
             head=tuple(head.made),
             argmax=Call(find("argmax").make(n=config.vocab), {"out": best, "x": logits}),
         )
+
+    @property
+    def buffers(self) -> list[GpuBuffer]:
+        """Every buffer but the weights'."""
+        a = self.activations
+        caches = [buffer for layer in self.cache.layers for buffer in (layer.keys, layer.values)]
+        return [*(getattr(a, f.name) for f in fields(a)), self.logits, self.best, *caches]
 
     @property
     def calls(self) -> list[Call]:

@@ -16,6 +16,8 @@ from ptxgen import __version__
 from ptxgen.errors import PtxGenError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from rich.console import Console
 
 FAILED: Final = 1
@@ -37,9 +39,27 @@ class Front(click.Group):
 
     The package's errors are the user's to mend: one line, exit code 2, or 1 for those of the kinds in `failures`. Any other
     exception is a bug and keeps its traceback.
+
+    `plugins` names an entry-point group: each of its entries is a subcommand that another package (or one that may not be
+    imported here) adds. One that does not load says so when it is asked for, and harms no other.
     """
 
     failures: tuple[type[PtxGenError], ...] = ()
+    plugins: str = ""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(point.name for point in self._points())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        return next((_plugin(point) for point in self._points() if point.name == cmd_name), None)
+
+    def _points(self) -> Iterable[EntryPoint]:
+        from importlib.metadata import entry_points
+
+        return entry_points(group=self.plugins) if self.plugins else ()
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -57,8 +77,33 @@ class Front(click.Group):
             ctx.exit(CLOSED_PIPE)
 
 
-def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = ()) -> Front:
-    """An empty command of this name with --version and --verbose. `failures`: errors that are findings, not bad input."""
+def _plugin(point: EntryPoint) -> click.Command:
+    """The subcommand of an entry point, or one that tells why there is none."""
+    try:
+        loaded = point.load()
+        if isinstance(loaded, click.Command):
+            return loaded
+        reason = f"it is a {type(loaded).__name__}, not a click command"
+    except Exception as error:  # a stranger's module may raise anything
+        reason = f"{type(error).__name__}: {error}"
+    said = f"the command {point.name} of {point.value} cannot be used: {reason}"
+
+    def refuse(_: tuple[str, ...]) -> None:
+        raise PtxGenError(said)
+
+    return click.Command(
+        point.name,
+        callback=refuse,
+        params=[click.Argument(["_"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        short_help="Cannot be used: its module does not load.",
+        add_help_option=False,
+    )
+
+
+def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = (), plugins: str = "") -> Front:
+    """An empty command of this name with --version and --verbose. `failures`: errors that are findings, not bad input;
+    `plugins`: the entry-point group of further subcommands."""
 
     def started(verbose: bool) -> None:
         logging.basicConfig(
@@ -73,6 +118,7 @@ def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = ()) ->
         params=[click.Option(["-v", "--verbose"], is_flag=True, help="Say on stderr what is being done.")],
     )
     group.failures = failures
+    group.plugins = plugins
     return click.version_option(__version__, prog_name=name)(group)
 
 

@@ -1,0 +1,79 @@
+"""Which launches of a token a batched kernel can do for several sequences at once. The kernels are ptxgen's, found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executor.buffers import GpuBuffer
+from executor.bundle.describe import Description
+from executor.bundle.formula import Traced
+from executor.model.token_launches import Call
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.kernels.registry import entries
+
+PREFIX: Final = "batched_"
+BIAS: Final = "batched_bias_broadcast_add"
+"""What residual_add becomes when it adds a tensor, which all sequences share."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """m sequences. kernels: by id; launches: by id, the numbers of the token's launches that this kernel does for all of them.
+    A launch that no kernel names runs once a sequence."""
+
+    m: int
+    kernels: dict[str, KernelType]
+    launches: dict[str, list[int]]
+
+
+def batch(model: Description, m: int) -> Batch:
+    """The batched kernels of a model for m sequences.
+
+    Raises ArgumentError for an m below 2, for one that a kernel cannot do, and where a matrix has no batched GEMV: without
+    one a batch saves nothing."""
+    if m < 2:
+        raise ArgumentError(f"a batch of {m} has no batched kernels; use 1 for single launches, or 2 and more")
+    made = Batch(m, {}, {})
+    forms: dict[tuple[str, tuple[str, ...]], KernelType | None] = {}
+    for number, call in enumerate(model.calls):
+        arguments = model.launches[number]["arguments"]
+        tensors = tuple(name for name, argument in arguments.items() if "tensor" in argument)
+        key = (str(call.kernel), tensors)
+        if key not in forms:
+            forms[key] = _batched(call, tensors, Traced(m, "m"))
+        kernel = forms[key]
+        if kernel is not None:
+            made.kernels[str(kernel)] = kernel
+            made.launches.setdefault(str(kernel), []).append(number)
+        elif call.kernel.family == "gemv":
+            known = ", ".join(name for name in entries() if name.startswith(PREFIX) and name.endswith("_gemv")) or "none"
+            raise ArgumentError(
+                f"a batch of {m} is not possible: {arguments['w'].get('tensor')} is multiplied by {call.kernel.name}, and no "
+                f"kernel is called {PREFIX}{call.kernel.name}; batched GEMVs: {known}"
+            )
+    return made
+
+
+def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
+    for kernel in _candidates(call.kernel, m):
+        shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
+        if all((buffer.dtype, buffer.shape) in shapes for buffer in _buffers(call, tensors)):
+            return kernel
+    return None
+
+
+def _candidates(kernel: KernelType, m: int) -> Iterator[KernelType]:
+    shape: dict[str, Any] = kernel.parameters()
+    names = [PREFIX + kernel.name, PREFIX + kernel.name.removesuffix("_indirect")]
+    for name in dict.fromkeys([*names, BIAS] if kernel.name == "residual_add" else names):
+        entry = entries().get(name)
+        if entry is not None:
+            yield entry.make(m=m, **{field: value for field, value in shape.items() if field in entry.parameters})
+
+
+def _buffers(call: Call, names: Iterable[str]) -> Iterator[GpuBuffer]:
+    for name in names:
+        yield call.arguments[name]

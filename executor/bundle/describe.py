@@ -1,0 +1,152 @@
+"""A GGUF model -> what a program must know to run a token of it: kernels, tensors, buffers and the ordered launches, as plain
+data. Writes no file and emits no text (write.py does); what a layer launches is executor/model/token_launches.py's business.
+
+The model is laid out on a paper device with sizes that remember their formulae, so the description is what the executor runs
+and not a second telling of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.buffers import GpuBuffer
+from executor.bundle.formula import Traced, formula_of, traced
+from executor.device.allocations import ALIGNMENT
+from executor.device.paper import PaperDevice
+from executor.model.config import ModelConfig, expected_tensors
+from executor.model.gguf_file import GgufFile, TensorInfo
+from executor.model.token_launches import TOKEN, Call, TokenLaunches
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.target import Target
+
+
+@dataclass(frozen=True)
+class Description:
+    """What one model needs. The mappings are ready for JSON; sizes in bytes.
+
+    kernels: by id, the text of which is `str(kernel)`; initial: the content of each buffer that does not start empty.
+    """
+
+    numbers: Mapping[str, int]
+    kernels: Mapping[str, KernelType]
+    tensors: Mapping[str, dict[str, Any]]
+    buffers: Mapping[str, dict[str, Any]]
+    initial: Mapping[str, NDArray[Any]]
+    calls: tuple[Call, ...]
+    launches: tuple[dict[str, Any], ...]
+    before: tuple[dict[str, str], ...]
+    results: Mapping[str, str]
+
+
+def describe(file: GgufFile, config: ModelConfig, context: int, target: Target) -> Description:
+    """Lay the model out for one sequence of up to `context` tokens. Raises what loading it would raise."""
+    config = traced(config)
+    device = PaperDevice(target)
+    token = TokenLaunches.build(_TracedFile(file, config), config, device, Traced(context, "context"))
+    owners = {weight.buffer.allocation: ("tensor", name) for name, weight in token.weights.items()}
+    owners |= {buffer.allocation: ("buffer", buffer.name) for buffer in token.buffers}
+    calls = tuple(token.calls)
+    launches = tuple(
+        {"stage": stage, "kernel": str(call.kernel), "arguments": _arguments(call, owners)}
+        for stage, call in zip(_stages(token), calls, strict=True)
+    )
+    a = token.activations
+    return Description(
+        numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), Traced)}
+        | {"context": context},
+        kernels={str(call.kernel): call.kernel for call in calls},
+        tensors=_tensors(token, file, launches),
+        buffers=_buffers(token),
+        initial={b.name: device.contents[b.pointer] for b in token.buffers if b.pointer in device.contents},
+        calls=calls,
+        launches=launches,
+        before=(
+            {"buffer": a.position.name, "value": "position"},
+            {"buffer": a.length.name, "value": "position + 1"},
+        ),
+        results={"logits": token.logits.name, "best": token.best.name},
+    )
+
+
+class _TracedFile:
+    """The file with tensor shapes that say which of the model's numbers they are."""
+
+    def __init__(self, file: GgufFile, config: ModelConfig) -> None:
+        shapes = expected_tensors(config)
+        self.tensors: Mapping[str, TensorInfo] = {
+            name: replace(info, shape=shapes[name]) for name, info in file.tensors.items() if name in shapes
+        }
+        self.data = file.data
+
+
+def _stages(token: TokenLaunches) -> list[str]:
+    layers = [f"layer {i}" for i, layer in enumerate(token.layers) for _ in layer]
+    return ["embed", *layers, *("head" for _ in token.head), "argmax"]
+
+
+def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    said: dict[str, dict[str, Any]] = {}
+    for name in call.kernel.signature():
+        value = call.arguments[name]
+        if not isinstance(value, GpuBuffer):
+            said[name] = {"input": TOKEN} if name == TOKEN else {"value": value}
+            continue
+        kind, owner = owners[value.allocation]
+        offset = value.pointer - value.allocation.base
+        said[name] = {kind: owner} | ({"offset": offset} if offset else {})
+    return said
+
+
+def _tensors(token: TokenLaunches, file: GgufFile, launches: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
+    users: dict[str, list[str]] = {}
+    for launch in launches:
+        for argument in launch["arguments"].values():
+            if "tensor" in argument:
+                known = users.setdefault(argument["tensor"], [])
+                if launch["kernel"] not in known:
+                    known.append(launch["kernel"])
+    return {
+        name: {
+            "format": weight.format.name,
+            "rows": weight.n,
+            "k": weight.k,
+            "bytes": file.tensors[name].nbytes,
+            "file_offset": file.tensors[name].offset,
+            "kernels": users[name],
+        }
+        for name, weight in token.weights.items()
+        if name in users
+    }
+
+
+def _buffers(token: TokenLaunches) -> dict[str, dict[str, Any]]:
+    """A buffer that came from a host array has plain numbers; the first kernel that takes it whole says their formulae."""
+    shapes: dict[GpuBuffer, tuple[int, ...]] = {}
+    for call in token.calls:
+        for name, argument in call.kernel.signature().items():
+            value = call.arguments[name]
+            if isinstance(argument, Array) and isinstance(value, GpuBuffer):
+                shapes.setdefault(value, argument.shape)
+    said: dict[str, dict[str, Any]] = {}
+    for buffer in token.buffers:
+        shape = buffer.shape
+        if not any(isinstance(extent, Traced) for extent in shape):
+            shape = shapes.get(buffer, shape)
+        said[buffer.name] = {
+            "dtype": buffer.dtype.name,
+            "shape": list(shape),
+            "formula": [formula_of(extent) for extent in shape],
+            "bytes": buffer.nbytes,
+            "align": ALIGNMENT,
+        }
+    return said
+
+
+def is_zero(content: NDArray[Any]) -> bool:
+    """Whether every byte is 0, so that no file is needed to say it."""
+    return not np.any(content.view(np.uint8))

@@ -1,0 +1,182 @@
+"""A description of a model -> a folder of PTX, machine code and manifest.json. What the manifest says is docs/bundles.md's to
+explain; bundle.py reads it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from executor.bundle.batches import Batch, batch
+from executor.bundle.bundle import FORMAT, MANIFEST, VERSION
+from executor.bundle.describe import Description, describe, is_zero
+from executor.bundle.formula import formula_of, plain
+from executor.model.config import ModelConfig, check_tensors
+from executor.model.generation import chosen_context
+from executor.model.gguf_file import GgufFile
+from ptxgen import __version__
+from ptxgen.assemble import assemble
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.module import emit
+from ptxgen.target import Target
+
+Progress = Callable[[int, int], None]
+"""Called with how many kernels are written, and how many there are."""
+
+_SHORT_LIST = re.compile(r"\[\n([^][{}]*)\n *\]")
+_log = logging.getLogger(__name__)
+
+
+def write_bundle(
+    path: Path,
+    folder: Path,
+    target: Target,
+    *,
+    batches: Collection[int] = (1,),
+    cubin: bool = False,
+    context: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write all that the model in file `path` needs on `target` to `folder`; `cubin` adds machine code for exactly this GPU.
+
+    batches: how many sequences at once; 1 is always there. context: most tokens of a sequence (default: the model's own limit,
+    at most 4096). The folder appears whole or not at all; an older bundle there is replaced, anything else is an
+    ArgumentError. Raises ModelError for a bad model, ArgumentError for a batch or a context that is not possible.
+    """
+    with GgufFile.open(path) as file:
+        config = ModelConfig.from_gguf(file)
+        check_tensors(file, config)
+        model = describe(file, config, chosen_context(config, context), target)
+        groups = [batch(model, m) for m in sorted(set(batches)) if m != 1]
+    kernels = dict(model.kernels)
+    for group in groups:
+        kernels |= group.kernels
+    with _replacing(folder) as made:
+        (made / "kernels").mkdir()
+        said: dict[str, dict[str, Any]] = {}
+        for done, (name, kernel) in enumerate(kernels.items(), 1):
+            said[name] = _kernel(made, kernel, target, cubin)
+            if progress is not None:
+                progress(done, len(kernels))
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "generator": f"ptxgen {__version__}",
+            "target": str(target),
+            "ptx_version": max((facts["ptx_version"] for facts in said.values()), key=_version),
+            "model": {"file": path.name, "architecture": config.architecture},
+            "numbers": model.numbers,
+            "kernels": said,
+            "tensors": model.tensors,
+            "buffers": _buffers(made, model),
+            "before": model.before,
+            "launches": model.launches,
+            "results": model.results,
+            "batches": {str(group.m): _batch(group) for group in groups},
+        }
+        (made / MANIFEST).write_text(_json(manifest), encoding="ascii")
+    _log.info("%s: %d kernels, %d launches a token", folder, len(said), len(model.launches))
+
+
+def _kernel(folder: Path, kernel: KernelType, target: Target, cubin: bool) -> dict[str, Any]:
+    """Write the text (and machine code) of a kernel; what the manifest says of it."""
+    emitted = emit(plain(kernel), target)
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", str(kernel)).strip("_")
+    facts = emitted.manifest()
+    for said in facts["parameters"]:
+        argument = kernel.signature()[said["name"]]
+        if isinstance(argument, Array):
+            said["formula"] = [formula_of(extent) for extent in argument.shape]
+    del facts["target"], facts["sha256"]
+    facts["grid_formula"] = [formula_of(extent) for extent in kernel.launch().grid]
+    facts["ptx"] = _file(folder, f"kernels/{stem}.ptx", emitted.text.encode("ascii"))
+    if cubin:
+        assembled = assemble(emitted.text, target)
+        facts["cubin"] = _file(folder, f"kernels/{stem}.cubin", assembled.cubin)
+        facts["cubin"]["registers"] = assembled.registers
+    return facts
+
+
+def _buffers(folder: Path, model: Description) -> dict[str, dict[str, Any]]:
+    """Buffers with what they hold at the start: nothing that matters, zeros, or the content of a file."""
+    said: dict[str, dict[str, Any]] = {}
+    for name, facts in model.buffers.items():
+        content = model.initial.get(name)
+        if content is None:
+            said[name] = {**facts, "initial": "undefined"}
+        elif is_zero(content):
+            said[name] = {**facts, "initial": "zero"}
+        else:
+            (folder / "buffers").mkdir(exist_ok=True)
+            file = _file(folder, f"buffers/{name.replace(' ', '_')}.bin", content.tobytes())
+            said[name] = {**facts, "initial": file}
+    return said
+
+
+def _batch(group: Batch) -> list[dict[str, Any]]:
+    return [{"kernel": name, "launches": numbers} for name, numbers in group.launches.items()]
+
+
+def _file(folder: Path, name: str, content: bytes) -> dict[str, Any]:
+    path = folder / name
+    if path.exists():
+        raise ArgumentError(f"two kernels of this model would both be {name}")
+    path.write_bytes(content)
+    return {"path": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    """Indented, with lists of numbers and names on one line. A string has no raw line break, so none is touched."""
+
+    def joined(found: re.Match[str]) -> str:
+        return f"[{' '.join(line.strip() for line in found[1].splitlines())}]"
+
+    return _SHORT_LIST.sub(joined, json.dumps(facts, indent=1)) + "\n"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `folder` when the block ends without an error."""
+    folder = Path(os.path.realpath(folder))
+    _check_replaceable(folder)
+    made: Path | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        content = made / "new"
+        content.mkdir()
+        yield content
+        if folder.exists():
+            os.rename(folder, made / "old")
+        os.rename(content, folder)
+    except OSError as error:
+        raise ArgumentError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """ArgumentError unless nothing is lost by replacing the folder."""
+    try:
+        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+            return
+        manifest: Mapping[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        if manifest.get("format") == FORMAT:
+            return
+    except (OSError, ValueError, AttributeError) as error:
+        _log.debug("%s: %s", folder, error)
+    raise ArgumentError(f"{folder} is there and is not a bundle; name a new folder, or remove it first")
