@@ -1,4 +1,8 @@
-"""Conversion between number types: the rows of `cvt`, PTX ISA 9.7.9.21."""
+"""Conversion between number types: the rows of `cvt`, PTX ISA 9.7.9.21.
+
+Which NaN comes out of a NaN the ISA leaves open; here it is what an H200 gives: the canonical one, but where nothing is
+computed (a move or a shift) its own bits, and from f64 its sign and upper bits, quiet.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from ptxgen.isa.parts import (
     together,
 )
 from ptxgen.isa.table import Need, instruction
-from ptxgen.types import B32, BF16X2, F16, F16X2, F32, F64, U32, DType
+from ptxgen.types import B32, BF16X2, F16X2, F32, F64, U32, DType
 
 INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 FLOATS = ("f16", "f32", "f64", "bf16")
@@ -107,7 +111,8 @@ def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", 
     """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
     rounded as it is, for the GPU's conversion has no flushing variant."""
     d = _rounded(v, a, dtype(to), rnd)
-    return v.canonical(saturate(v, flushed_result(v, d, a) if ftz and to == "f32" else d, sat))
+    d = saturate(v, flushed_result(v, d, a) if ftz and to == "f32" else d, sat)
+    return d if of == "f64" else v.canonical(d)
 
 
 @instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", name="cvt",
@@ -135,10 +140,11 @@ def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") 
 def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to a wider float, exact."""
     if ftz and of == "f32":
-        a = v.flush(a)
+        a = v.canonical(v.flush(a))
     d = v.convert(a, dtype(to))
     d = saturate(v, v.flush(d) if ftz and to == "f32" else d, sat)
-    return v.canonical(d) if to == "f32" else d
+    shifted = of == "bf16" and not ftz
+    return v.canonical(d) if to == "f32" and not shifted else d
 
 
 @instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"),
@@ -149,7 +155,8 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
         a = v.flush(a)
     d = v.to_integral(a, rnd) if rnd else a
     d = saturate(v, d, sat)
-    return v.canonical(d) if a.type in (F16, F32) and rnd else d
+    moved = a.type == F32 and not (rnd or ftz)
+    return d if a.type == F64 or moved else v.canonical(d)
 
 
 @instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", name="cvt", sm=80, ptx=(7, 0), section=SECTION)

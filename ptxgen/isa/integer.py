@@ -194,7 +194,7 @@ def _bit_count(v: Algebra, count: Value, type: DType) -> Value:
 
 @instruction("bfe.{type}", type=("u32", "u64", "s32", "s64"), d="{type}", a="{type}", b="u32", c="u32", section="9.7.1.19")
 def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
-    """The c bits of a from bit b on, extended by their sign for signed types."""
+    """The c bits of a from bit b on, extended by their sign for signed types; b and c are 0..255."""
     start, length = _bit_count(v, b, dtype(type)), _bit_count(v, c, dtype(type))
     bits = dtype(type).bits
     if not dtype(type).is_signed:
@@ -206,7 +206,7 @@ def bfe(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
 
 @instruction("bfi.{type}", type=("b32", "b64"), d="{type}", a="{type}", b="{type}", c="u32", e="u32", section="9.7.1.20")
 def bfi(v: Algebra, a: Value, b: Value, c: Value, e: Value, type: str) -> Value:
-    """b with its e bits from bit c on replaced by the low bits of a."""
+    """b with its e bits from bit c on replaced by the low bits of a; c and e are 0..255."""
     unsigned = dtype(type.replace("b", "u"))
     start, length = _bit_count(v, c, unsigned), _bit_count(v, e, unsigned)
     mask = ((v.const(1, unsigned) << length) - 1) << start

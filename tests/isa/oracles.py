@@ -218,12 +218,26 @@ def _cvt(m: Modifiers, type: str, a: int, b: int = 0) -> tuple[int, ...]:
     if to == of and "rnd" in m and not source.is_nan and not source.is_infinite:
         whole = exact.to_integer(source, m["rnd"], 2000, True, nan=0)
         source = Number(source.negative, Fraction(abs(whole)))
+    if source.is_nan and "sat" not in m:
+        return (_converted_nan(m, to, of, a),)
     result = FORMATS[to].encode(source, m.get("rnd", "rn")[:2], ftz="ftz" in m and to == "f32")
     if "relu" in m and not source.is_nan and source.negative:
         return (0,)
     if "sat" in m:
         return (FORMATS[to].encode(_saturated(FORMATS[to].decode(result))),)
     return (result,)
+
+
+def _converted_nan(m: Modifiers, to: str, of: str, bits: int) -> int:
+    """f64: the upper bits, quiet; bf16 to f32 and f32 to itself: the same bits; otherwise the canonical NaN."""
+    form = FORMATS[to]
+    if of == "f64":
+        fraction = (bits & (1 << 52) - 1) >> 52 - form.fraction_bits | 1 << form.fraction_bits - 1
+        exponent = (1 << form.exponent_bits) - 1
+        return bits >> 63 << form.bits - 1 | exponent << form.fraction_bits | fraction
+    if not {"rnd", "ftz"} & m.keys() and (of, to) in (("bf16", "f32"), ("f32", "f32")):
+        return bits << form.bits - FORMATS[of].bits
+    return form.canonical_nan
 
 
 @oracle("setp", "set")
