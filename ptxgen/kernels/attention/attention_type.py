@@ -1,0 +1,106 @@
+"""What every kernel of one token's attention has in common: shape, arguments and the exact scores. How the positions are dealt
+out to blocks and warps is a kernel's own business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.cooperation import WARP
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, read
+from ptxgen.kernels.position import position_argument, position_value
+from ptxgen.kernels.shape import require
+from ptxgen.memory import GlobalArray
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+UNIT = 2.0**-24
+LONGEST = 131072  # positions
+
+
+@dataclass(frozen=True)
+class AttentionType(KernelType):
+    """q: f32[heads, head_dim] over the first `length` positions of k_cache, v_cache: f32[kv_heads, max_len, head_dim]."""
+
+    family: ClassVar[str] = "attention"
+    indirect: bool = field(metadata=HIDDEN)
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_len: int
+
+    def __post_init__(self) -> None:
+        require(self, "heads", "kv_heads")
+        require(self, "head_dim", high=256, multiple=WARP)
+        require(self, "max_len", high=LONGEST)
+        if self.heads % self.kv_heads:
+            raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(head_dim) as the f32 that the text holds."""
+        return float(np.float32(self.head_dim**-0.5))
+
+    def signature(self) -> Signature:
+        return {
+            "q": read(F32, self.heads, self.head_dim),
+            "k_cache": read(F32, self.kv_heads, self.max_len, self.head_dim),
+            "v_cache": read(F32, self.kv_heads, self.max_len, self.head_dim),
+            "length": position_argument(self.indirect, 1, self.max_len),
+        }
+
+    def places(self, k: KernelBuilder, first: Value) -> tuple[GlobalArray, GlobalArray, GlobalArray]:
+        """Where value `first` of a row of the block's head (%ctaid.x) is in q and in the first rows of K and V."""
+        kv_head = k.ctaid.x // (self.heads // self.kv_heads)
+        keys, values = k.arg.k_cache.at(kv_head, 0, first), k.arg.v_cache.at(kv_head, 0, first)
+        return k.arg.q.at(k.ctaid.x, first), keys, values
+
+    def length(self, k: KernelBuilder) -> tuple[Value, Value]:
+        """Whether the length is in range, and the length, 0 if it is not."""
+        given = position_value(k, "length", self.indirect)
+        allowed = (given > 0) & (given <= self.max_len)
+        return allowed, k.select(allowed, given, 0)
+
+    def given_length(self, arguments: Mapping[str, Any]) -> int:
+        """The length that the arguments hold, 0 if it is out of range."""
+        length = int(np.asarray(arguments["length"]).reshape(()))
+        return length if length <= self.max_len else 0
+
+    def exact(
+        self, arguments: Mapping[str, Any], length: int, *, magnitude: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Scores [heads, length] and values [heads, length, head_dim], in float64; with `magnitude` of the absolute numbers."""
+        group = self.heads // self.kv_heads
+        q, keys, values = (
+            arguments["q"].astype(np.float64),
+            arguments["k_cache"][:, :length].astype(np.float64).repeat(group, axis=0),
+            arguments["v_cache"][:, :length].astype(np.float64).repeat(group, axis=0),
+        )
+        if magnitude:
+            q, keys, values = np.abs(q), np.abs(keys), np.abs(values)
+        scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
+        return scores, values
+
+    def score_units(self, arguments: Mapping[str, Any], length: int) -> NDArray[np.float64]:
+        """The rounding bound of each score in units of 2^-24: head_dim / 32 fused additions, 5 of the tree and two of the
+        scale, each at most the score of the absolute numbers."""
+        return (self.head_dim // WARP + 7) * self.exact(arguments, length, magnitude=True)[0]
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """A cache whose positions past the length hold NaN, which no result may show."""
+        length = rng.integers(1, self.max_len + 1, size=1, dtype=np.uint32)
+        shape = (self.kv_heads, self.max_len, self.head_dim)
+        caches = {name: rng.normal(size=shape).astype(np.float32) for name in ("k_cache", "v_cache")}
+        for cache in caches.values():
+            cache[:, int(length[0]) :] = np.nan
+        return {
+            "q": rng.normal(0.0, 2.0, (self.heads, self.head_dim)).astype(np.float32),
+            **caches,
+            "length": length if self.indirect else length[0],
+        }

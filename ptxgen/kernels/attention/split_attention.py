@@ -1,0 +1,157 @@
+"""Attention of one new token with the positions dealt out to many blocks, for sequences so long that a block a head would leave
+most of the GPU idle: each block leaves the softmax of a chunk of positions. Putting them together is split_attention_reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.cooperation import WARP
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.attention_type import UNIT, AttentionType
+from ptxgen.kernels.attention.tiles import Tiles
+from ptxgen.kernels.kernel_type import Array, Direction, KernelType, Launch, Signature, Work
+from ptxgen.kernels.registry import register_variants
+from ptxgen.types import F32
+
+CHUNK = 128  # positions
+CHUNKS_ALLOWED = (32, 64, 128, 256, 512, 1024)
+MOST_WARPS = 8
+
+
+def partials(heads: int, head_dim: int, max_len: int, chunk: int, direction: Direction) -> Signature:
+    """What the two kernels hand over: of each head and chunk of positions the largest score, the sum of the exponentials of
+    the scores less the largest, and the sum of V weighted by these. In a chunk without positions the first is -infinity, the
+    second 0 and the third is not written."""
+    chunks = -(-max_len // chunk)
+    return {
+        "peaks": Array(F32, (heads, chunks), direction),
+        "totals": Array(F32, (heads, chunks), direction),
+        "sums": Array(F32, (heads, chunks, head_dim), direction),
+    }
+
+
+def require_chunk(kernel: KernelType, chunk: int) -> None:
+    """Raise ArgumentError unless the chunk is a size that the kernels know."""
+    if chunk not in CHUNKS_ALLOWED:
+        raise ArgumentError(f"{kernel.name}: chunk must be one of {CHUNKS_ALLOWED}, got {chunk!r}")
+
+
+@register_variants("indirect", {"split_attention": False, "split_attention_indirect": True})
+@dataclass(frozen=True)
+class SplitAttention(AttentionType):
+    """The softmax of each chunk of positions, for split_attention_reduce: a block for each head and chunk.
+
+    peaks, totals: f32[heads, chunks], sums: f32[heads, chunks, head_dim], chunks = max_len / chunk rounded up; what they hold
+    is told in `partials`. q, k_cache, v_cache and length as in incremental_attention; a length out of range leaves every chunk
+    without positions. The bits of a chunk depend on nothing but its own positions.
+    """
+
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_chunk(self, self.chunk)
+
+    @property
+    def name(self) -> str:
+        return f"split_attention{'_indirect' if self.indirect else ''}"
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the longest sequence."""
+        return -(-self.max_len // self.chunk)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block: one for each tile of 32 positions, up to 8."""
+        return min(self.chunk // WARP, MOST_WARPS)
+
+    def signature(self) -> Signature:
+        return {**partials(self.heads, self.head_dim, self.max_len, self.chunk, "out"), **super().signature()}
+
+    def launch(self) -> Launch:
+        return Launch(grid=(self.heads, self.chunks), block=self.warps * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        tiles = Tiles(self.head_dim, self.warps)
+        head, number = k.ctaid.x, k.ctaid.y
+        _, length = self.length(k)
+        begin = number * self.chunk
+        peak, total = k.arg.peaks[head, number], k.arg.totals[head, number]
+        with k.when(begin < length):
+            q, keys, values = self.places(k, tiles.first(k))
+            stop = k.min(begin + self.chunk, length)
+            part = tiles.softmax(k, tiles.row(k, q), keys, values, begin, stop, self.scale)
+            whole = tiles.merge(k, part)
+            for d, value in tiles.added(k, whole.weighted):
+                k.store(k.arg.sums[head, number, d], value)
+            with k.when(k.tid.x == 0):
+                k.store(peak, whole.largest)
+                k.store(total, whole.total)
+        with k.otherwise(), k.when(k.tid.x == 0):
+            k.store(peak, float("-inf"))
+            k.store(total, 0.0)
+
+    def _slices(self, length: int) -> list[slice]:
+        """The positions of each chunk that has any."""
+        return [slice(at, min(at + self.chunk, length)) for at in range(0, length, self.chunk)]
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        length = self.given_length(arguments)
+        scores, values = self.exact(arguments, length)
+        peaks, totals = np.full((self.heads, self.chunks), -np.inf), np.zeros((self.heads, self.chunks))
+        sums = arguments["sums"].astype(np.float64)
+        for number, at in enumerate(self._slices(length)):
+            peaks[:, number] = scores[:, at].max(axis=1)
+            weights = np.exp(scores[:, at] - peaks[:, number, None])
+            totals[:, number] = weights.sum(axis=1)
+            sums[:, number] = np.einsum("hl,hld->hd", weights, values[:, at])
+        return {"peaks": peaks, "totals": totals, "sums": sums}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """Rounding bound, in units of 2^-24: as for incremental_attention, of a chunk. Here the error of the largest score does
+        not cancel: it is part of every weight."""
+        length = self.given_length(arguments)
+        scores, values = self.exact(arguments, length)
+        errors = self.score_units(arguments, length)
+        bounds = {name: np.zeros(array.shape) for name, array in self.reference(**arguments).items()}
+        tiles = self.chunk // WARP // self.warps
+        for number, at in enumerate(self._slices(length)):
+            peak, worst = scores[:, at].max(axis=1, keepdims=True), errors[:, at].max(axis=1, keepdims=True)
+            weights = np.exp(scores[:, at] - peak)
+            units = errors[:, at] + worst + 3 * (tiles + 2) + peak - scores[:, at]
+            bounds["peaks"][:, number] = worst[:, 0]
+            bounds["totals"][:, number] = np.sum(weights * (units + tiles + 10), axis=1)
+            counted = weights * (units + WARP * tiles + self.warps)
+            bounds["sums"][:, number] = np.einsum("hl,hld->hd", counted, np.abs(values[:, at]))
+        return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
+
+    def work(self) -> Work:
+        """At full length."""
+        rows = self.max_len * self.head_dim
+        written = self.heads * self.chunks * (self.head_dim + 2)
+        flops = self.heads * (4 * rows + 4 * self.max_len)
+        return Work(flops=flops, bytes=F32.bytes * (2 * self.kv_heads * rows + self.heads * self.head_dim + written))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(**fixed, heads=9, kv_heads=3, head_dim=64, max_len=300)
+        yield cls(**fixed, heads=4, kv_heads=1, head_dim=128, max_len=100, chunk=32)
+        yield cls(**fixed, heads=2, kv_heads=1, head_dim=256, max_len=97, chunk=64)
+        yield cls(**fixed, heads=2, kv_heads=2, head_dim=96, max_len=1100, chunk=512)
+        yield cls(**fixed, heads=3, kv_heads=1, head_dim=32, max_len=1)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        out = {name: np.full(array.shape, np.nan, np.float32) for name, array in self._arrays()}
+        return {**out, **super().inputs(rng)}
+
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        for name, argument in self.signature().items():
+            if isinstance(argument, Array) and argument.direction == "out":
+                yield name, argument

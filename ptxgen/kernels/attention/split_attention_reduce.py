@@ -1,0 +1,149 @@
+"""Puts the softmaxes of the chunks together that split_attention leaves: one block a head. It needs no length: chunks without
+positions say so themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen import mathlib
+from ptxgen.builder import KernelBuilder
+from ptxgen.cooperation import FULL_WARP, WARP
+from ptxgen.kernels.attention.attention_type import LONGEST, UNIT
+from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
+from ptxgen.kernels.attention.tiles import Tiles
+from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+WARPS = 8
+TOGETHER = 8  # rows that a lane has in flight
+
+
+@register
+@dataclass(frozen=True)
+class SplitAttentionReduce(KernelType):
+    """out[h] = sum over chunks c of e^(peaks[h, c] - largest) sums[h, c], divided by the same sum of totals[h, c].
+
+    out: f32[heads, head_dim]; peaks, totals: f32[heads, chunks]; sums: f32[heads, chunks, head_dim], as split_attention of the
+    same max_len and chunk leaves them. The chunks with positions are the first ones; the sums of the others are not read. If no
+    chunk has any, nothing is written. The bits do not depend on max_len.
+    """
+
+    family: ClassVar[str] = "attention"
+    name = "split_attention_reduce"
+    heads: int
+    head_dim: int
+    max_len: int
+    chunk: int = CHUNK
+
+    def __post_init__(self) -> None:
+        require(self, "heads")
+        require(self, "head_dim", high=256, multiple=WARP)
+        require(self, "max_len", high=LONGEST)
+        require_chunk(self, self.chunk)
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the longest sequence."""
+        return -(-self.max_len // self.chunk)
+
+    def signature(self) -> Signature:
+        read = partials(self.heads, self.head_dim, self.max_len, self.chunk, "in")
+        return {"out": write(F32, self.heads, self.head_dim), **read}
+
+    def launch(self) -> Launch:
+        return Launch(grid=self.heads, block=WARPS * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        tiles = Tiles(self.head_dim, WARPS)
+        peaks, totals = k.arg.peaks.at(k.ctaid.x, 0), k.arg.totals.at(k.ctaid.x, 0)
+        largest = k.f32(float("-inf"))
+        for number in k.strided(k.tid.x, self.chunks, step=WARPS * WARP):
+            largest @= k.max(largest, k.load(peaks[number]))
+        largest = k.block_max(largest)
+
+        total = k.f32(0.0)
+        weighted = [k.f32(0.0) for _ in range(self.head_dim // WARP)]
+        for start in k.strided(k.warp * WARP, self.chunks, step=WARPS * WARP):
+            number = start + k.lane
+            place = k.min(number, self.chunks - 1)
+            share = k.load(totals[place])
+            live = (number < self.chunks) & (share != 0.0)  # a chunk with positions has a total of 1 or more, or NaN
+            factor = k.select(live, mathlib.exp(k, k.load(peaks[place]) - largest), 0.0)
+            total @= k.fma(factor, k.select(live, share, 0.0), total)
+            self._add_rows(k, tiles, start, k.popc(k.vote(live, FULL_WARP, mode="ballot")), factor, weighted)
+        total = k.block_sum(total)
+        for d, value in tiles.added(k, weighted, total != 0.0):
+            k.store(k.arg.out[k.ctaid.x, d], value / total)
+
+    def _add_rows(
+        self, k: KernelBuilder, tiles: Tiles, start: Value, count: Value, factor: Value, weighted: list[Value]
+    ) -> None:  # fmt: skip
+        """Add the sums of `count` chunks from `start` on, each times the factor of its lane. A row past the last is the last
+        one again: its factor is zero."""
+        sums = k.arg.sums.at(k.ctaid.x, 0, tiles.first(k))
+        last = start + count - 1
+        for i in k.strided(0, count, step=TOGETHER):
+            begin = start + i
+            rows = [tiles.row(k, sums.at(k.min(begin + j, last) * self.head_dim)) for j in range(TOGETHER)]
+            for j, row in enumerate(rows):
+                share = k.shuffle(factor, i + j)
+                for value, each in zip(row, weighted, strict=True):
+                    each @= k.fma(share, value, each)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        peaks, totals, sums, live = self._exact(arguments)
+        if not live:
+            return {"out": arguments["out"]}
+        factors = np.exp(peaks - peaks.max(axis=1, keepdims=True))
+        whole = np.sum(factors * totals, axis=1, keepdims=True)
+        return {"out": np.einsum("hc,hcd->hd", factors, sums) / whole}
+
+    def _exact(self, arguments: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
+        """Peaks, totals and sums of the chunks with positions, in float64, and how many these are."""
+        live = int(np.count_nonzero(arguments["totals"][0]))
+        peaks, totals, sums = (arguments[name][:, :live].astype(np.float64) for name in ("peaks", "totals", "sums"))
+        return peaks, totals, sums, live
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """Rounding bound, in units of 2^-24: a factor is off by 3 of its exponential and by its argument, which is rounded
+        once; the weighted sum adds one for each chunk of a warp and for each warp, the total one for each tile of chunks and 8
+        for its trees; one for the division. A tenth more covers the second order."""
+        peaks, totals, sums, live = self._exact(arguments)
+        if not live:
+            return {"out": 0.0}
+        distance = peaks.max(axis=1, keepdims=True) - peaks
+        factors, tiles = np.exp(-distance), -(-live // (WARPS * WARP))
+        whole = np.sum(factors * totals, axis=1, keepdims=True)
+        above = np.einsum("hc,hcd->hd", factors * (3 + distance + WARP * tiles + WARPS), np.abs(sums)) / whole
+        below = np.sum(factors * totals * (4 + distance + tiles + 8), axis=1, keepdims=True) / whole
+        out = np.abs(self.reference(**arguments)["out"])
+        return {"out": 1.1 * UNIT * (above + below * out) + 2.0**-140}
+
+    def work(self) -> Work:
+        """At full length."""
+        values = self.heads * self.chunks * (self.head_dim + 2)
+        return Work(flops=2 * values, bytes=F32.bytes * (values + self.heads * self.head_dim))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(heads=9, head_dim=64, max_len=1000)
+        yield cls(heads=2, head_dim=128, max_len=10000, chunk=32)
+        yield cls(heads=2, head_dim=256, max_len=900, chunk=64)
+        yield cls(heads=1, head_dim=96, max_len=1)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """What a sequence of random length leaves, with NaN where split_attention writes nothing."""
+        live = int(rng.integers(1, self.chunks + 1))
+        peaks = rng.normal(0.0, 3.0, (self.heads, self.chunks)).astype(np.float32)
+        totals = rng.uniform(1.0, self.chunk, (self.heads, self.chunks)).astype(np.float32)
+        sums = (totals[..., None] * rng.normal(size=(self.heads, self.chunks, self.head_dim))).astype(np.float32)
+        peaks[:, live:], totals[:, live:], sums[:, live:] = -np.inf, 0.0, np.nan
+        return {"out": np.zeros((self.heads, self.head_dim), np.float32), "peaks": peaks, "totals": totals, "sums": sums}

@@ -1,0 +1,165 @@
+"""The online softmax that attention kernels are made of: how the warps of a block go over rows of keys and values.
+
+A warp takes every `warps`-th tile of 32 positions. The lanes lie along head_dim for the reads of K and V, which are then
+contiguous; in between a lane stands for a position: `transposed_sum` turns the partial sums that the lanes hold into a score a
+lane, with about one shuffle for each position, and no exponential is computed twice. The warps' results are merged at the end,
+in the order of the warps, so that the bits depend on nothing but the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+from ptxgen import mathlib
+from ptxgen.builder import KernelBuilder
+from ptxgen.cooperation import WARP
+from ptxgen.memory import GlobalArray
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+
+class Softmax(NamedTuple):
+    """A softmax in the making: the largest score, the sum of the exponentials of the scores less the largest, and the lane's
+    values of the sum of V weighted by these exponentials."""
+
+    largest: Value
+    total: Value
+    weighted: list[Value]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The layout: rows of `head_dim` values (a multiple of 32 up to 256) and `warps` (a power of two) that share them."""
+
+    head_dim: int
+    warps: int
+
+    @property
+    def width(self) -> int:
+        """Values of one load of a lane; a lane makes head_dim / 32 / width of them for a row."""
+        return gcd(self.head_dim // WARP, 4)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile that are read together: a power of two, so that a lane has at most 64 values in flight."""
+        return 16 if self.head_dim <= 128 else 8
+
+    @property
+    def rounds(self) -> int:
+        """How often a tile takes that many rows. Lane l stands for the row l // rounds of the round l % rounds."""
+        return WARP // self.rows
+
+    def first(self, k: KernelBuilder) -> Value:
+        """The lane's place in the first load of a row."""
+        return k.lane * self.width
+
+    def row(self, k: KernelBuilder, array: GlobalArray) -> list[Value]:
+        """The lane's head_dim / 32 values of a row; `array` starts at its first."""
+        values: list[Value] = []
+        for place in range(0, self.head_dim, WARP * self.width):
+            values += k.load_vector(array[place], self.width) if self.width > 1 else [k.load(array[place])]
+        return values
+
+    def softmax(
+        self, k: KernelBuilder, query: list[Value], keys: GlobalArray, values: GlobalArray, begin: Value | int, stop: Value,
+        scale: float,
+    ) -> Softmax:  # fmt: skip
+        """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
+        start at the lane's place in row 0."""
+        last = (stop - 1) * self.head_dim
+        round_of_lane = k.lane % self.rounds
+        place = round_of_lane * self.rows + k.lane // self.rounds
+        largest, total = k.f32(float("-inf")), k.f32(0.0)
+        weighted = [k.f32(0.0) for _ in query]
+        own = k.warp * WARP
+        for start in k.strided(own if isinstance(begin, int) else begin + own, stop, step=self.warps * WARP):
+            score = k.f32(float("-inf"))
+            for turn in k.strided(0, self.rounds):
+                dots = [_dot(k, query, row) for row in self._rows(k, keys, start, turn, last)]
+                score @= k.select(round_of_lane == turn, transposed_sum(k, dots) * scale, score)
+            score = k.select(start + place < stop, score, float("-inf"))
+            now_largest = k.max(largest, k.warp_max(score))
+            shrink = mathlib.exp(k, largest - now_largest)
+            weight = mathlib.exp(k, score - now_largest)
+            largest @= now_largest
+            total @= k.fma(total, shrink, weight)
+            for each in weighted:
+                each @= each * shrink
+            for turn in k.strided(0, self.rounds):
+                shares = k.shuffle(weight, k.lane - round_of_lane + turn)
+                for i, row in enumerate(self._rows(k, values, start, turn, last)):
+                    share = k.shuffle(shares, i * self.rounds)
+                    for v, each in zip(row, weighted, strict=True):
+                        each @= k.fma(share, v, each)
+        return Softmax(largest, total, weighted)
+
+    def _rows(self, k: KernelBuilder, cache: GlobalArray, start: Value, turn: Value, last: Value) -> list[list[Value]]:
+        """The lane's values of the rows of a round. A position past the end reads the last one again: it must be memory that
+        somebody wrote, and its weight will be zero."""
+        begin = (start + turn * self.rows) * self.head_dim
+        return [self.row(k, cache.at(k.min(begin + i * self.head_dim, last))) for i in range(self.rows)]
+
+    def merge(self, k: KernelBuilder, part: Softmax) -> Softmax:
+        """The softmax of the block, from those of its warps, in which `weighted` is one warp's share (see `added`)."""
+        peaks, totals = k.shared(F32, self.warps), k.shared(F32, self.warps)
+        total = k.warp_sum(part.total)
+        with k.when(k.lane == 0):
+            k.store(peaks[k.warp], part.largest)
+            k.store(totals[k.warp], total)
+        k.barrier()
+        other = k.lane % self.warps
+        peak = k.load(peaks[other])
+        highest = k.warp_max(peak, width=self.warps)
+        shrink = mathlib.exp(k, peak - highest)
+        whole = k.warp_sum(k.load(totals[other]) * shrink, width=self.warps)
+        own = k.shuffle(shrink, k.warp)
+        return Softmax(highest, whole, [each * own for each in part.weighted])
+
+    def added(self, k: KernelBuilder, weighted: list[Value], allowed: Value | None = None) -> Iterator[tuple[Value, Value]]:
+        """The sum over the warps of a row of which each lane holds its values: for each d < head_dim, d and the sum, in the
+        thread that has it to write, where `allowed` holds. All threads must come here."""
+        sums = k.shared(F32, self.warps, self.head_dim)
+        for i, each in enumerate(weighted):
+            load, place = divmod(i, self.width)
+            k.store(sums[k.warp, k.lane * self.width + (load * WARP * self.width + place)], each)
+        k.barrier()
+        for start in range(0, self.head_dim, self.warps * WARP):
+            d = k.tid.x + start if start else k.tid.x
+            inside = d < self.head_dim
+            with k.when(inside if allowed is None else inside & allowed):
+                whole = k.load(sums[0, d])
+                for warp in range(1, self.warps):
+                    whole = whole + k.load(sums[warp, d])
+                yield d, whole
+
+
+def transposed_sum(k: KernelBuilder, values: list[Value]) -> Value:
+    """The sum of values[i] over the warp, in the lanes from i * 32 / len(values) on to the next i; the number of values is a
+    power of two up to 32. For 16 of them it takes 16 shuffles where as many sums would take 80.
+
+    At each step a lane keeps the half of the values whose number has the lane's bit and sends the other half to its partner.
+    Each sum is the tree that `warp_sum` makes, with the same bits."""
+    offset = WARP // 2
+    while offset:
+        half = len(values) // 2
+        if half:
+            upper = (k.lane & offset) != 0
+            values = [
+                k.select(upper, b, a) + k.shuffle_xor(k.select(upper, a, b), offset)
+                for a, b in zip(values[:half], values[half:], strict=True)
+            ]
+        else:
+            values = [values[0] + k.shuffle_xor(values[0], offset)]
+        offset //= 2
+    return values[0]
+
+
+def _dot(k: KernelBuilder, query: list[Value], row: list[Value]) -> Value:
+    """The lane's part of the product of the query with a row."""
+    dot = query[0] * row[0]
+    for q, v in zip(query[1:], row[1:], strict=True):
+        dot = k.fma(q, v, dot)
+    return dot
