@@ -1,16 +1,20 @@
-"""Settings from the environment: the only module that reads environment variables. A value of 0 switches the thing off."""
+"""Settings from the environment: the only module that reads environment variables. A value of 0 switches the thing off. And the
+profile: which kernel is used for what."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import platformdirs
 
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
 
 MIB = 1 << 20
+GEMV_VARIABLE = "PTXGEN_GEMV_"
 DEFAULT_CACHE_LIMIT_MB = 512
 """Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
 
@@ -39,6 +43,34 @@ def settings() -> Settings:
         cache_limit_bytes=limit,
         emulator_workers=max(1, _number("PTXGEN_EMULATOR_WORKERS", len(os.sched_getaffinity(0)))),
     )
+
+
+@dataclass(frozen=True)
+class GpuProfile:
+    """Which kernels are used. gemv: for a weight format, by its id (`q4k`, `q8_0`, ...), the registered name of the kernel
+    that multiplies its weights by a vector; a format that is not named gets `ID_gemv`. ArgumentError for an unknown format."""
+
+    gemv: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = [format.id for format in FORMATS.values()]
+        for id in self.gemv:
+            if id not in known:
+                raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(known)}")
+
+    def gemv_name(self, id: str) -> str:
+        """The kernel for the format of this id."""
+        return self.gemv.get(id, f"{id}_gemv")
+
+    @classmethod
+    def from_environment(cls) -> GpuProfile:
+        """PTXGEN_GEMV_Q4K=NAME and the like, one for each format; 0 or nothing is the kernel that is used anyway."""
+        named = {
+            name.removeprefix(GEMV_VARIABLE).lower(): value.strip()
+            for name, value in os.environ.items()
+            if name.startswith(GEMV_VARIABLE)
+        }
+        return cls({id: value for id, value in named.items() if value not in ("", "0")})
 
 
 def _number(name: str, default: int) -> int:

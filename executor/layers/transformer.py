@@ -13,13 +13,17 @@ from executor.buffers import GpuBuffer
 from executor.kv_cache import LayerCache
 from executor.model.config import ModelConfig
 from executor.ops.gemv import gemv
+from executor.profile import GpuProfile
 from executor.weights import Weight
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
 
 class Launch(Protocol):
-    """Takes a kernel and its arguments by name."""
+    """Takes a kernel and its arguments by name. `profile` says which kernels are to be used."""
+
+    @property
+    def profile(self) -> GpuProfile: ...
 
     def __call__(self, kernel: KernelType, **arguments: Any) -> None: ...
 

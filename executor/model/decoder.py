@@ -17,6 +17,7 @@ from executor.model.config import ModelConfig
 from executor.model.gguf_file import GgufFile
 from executor.model.token_launches import Call, TokenLaunches
 from executor.modules import Modules
+from executor.profile import GpuProfile
 
 Progress = Callable[[str, int, int], None]
 
@@ -38,11 +39,18 @@ class Decoder:
 
     @classmethod
     def build(
-        cls, file: GgufFile, config: ModelConfig, device: Device, modules: Modules, context: int, progress: Progress | None
+        cls,
+        file: GgufFile,
+        config: ModelConfig,
+        device: Device,
+        modules: Modules,
+        context: int,
+        progress: Progress | None,
+        profile: GpuProfile | None = None,
     ) -> Decoder:
         """Upload the weights, allocate the buffers, load every kernel and check every launch once."""
         report = progress or (lambda stage, done, total: None)
-        token = TokenLaunches.build(file, config, device, context, lambda done, total: report("weights", done, total))
+        token = TokenLaunches.build(file, config, device, context, lambda done, total: report("weights", done, total), profile)
         kernels = list(dict.fromkeys(call.kernel for call in token.calls))
         modules.preload(kernels, lambda done, total: report("kernels", done, total))
         launcher = Launcher(device, modules)

@@ -19,6 +19,7 @@ from executor.model.gguf_file import GgufFile
 from executor.model.sampling import Sampler
 from executor.model.tokenizer import Tokenizer
 from executor.modules import Modules
+from executor.profile import GpuProfile
 from ptxgen.errors import ArgumentError
 
 DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache nobody wants to pay for unasked
@@ -63,13 +64,15 @@ class LanguageModel:
         context: int | None = None,
         progress: Progress | None = None,
         modules: Modules | None = None,
+        profile: GpuProfile | None = None,
     ) -> LanguageModel:
         """Read, check and upload a model, and load every kernel it needs.
 
         context: most tokens of a sequence (default: what the kernels of a bundle were written for, else the model's own limit,
-        at most 4096). modules: where the kernels come from (default: written and compiled as needed). Raises ModelError for a
-        file that is not a good model, ArgumentError for a context out of range, DeviceError if the device cannot hold it,
-        BundleError for a bundle that was not written for this model and context."""
+        at most 4096). modules: where the kernels come from (default: written and compiled as needed). profile: which kernels
+        are used (default: the environment's). Raises ModelError for a file that is not a good model, ArgumentError for a
+        context out of range or a profile that does not fit, DeviceError if the device cannot hold it, BundleError for a bundle
+        that was not written for this model and context."""
         file = GgufFile.open(path)
         config = ModelConfig.from_gguf(file)
         check_tensors(file, config)
@@ -78,7 +81,7 @@ class LanguageModel:
         if context is None and modules.bundle is not None:
             context = modules.bundle.context
         context = chosen_context(config, context)
-        decoder = Decoder.build(file, config, device, modules, context, progress)
+        decoder = Decoder.build(file, config, device, modules, context, progress, profile)
         return cls(config, tokenizer, decoder, modules)
 
     @property

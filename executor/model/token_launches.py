@@ -16,6 +16,7 @@ from executor.kv_cache import KvCache
 from executor.layers.transformer import Activations, LayerWeights, normalise, transformer_layer
 from executor.model.config import ModelConfig, expected_tensors
 from executor.ops.gemv import gemv
+from executor.profile import GpuProfile
 from executor.weights import TensorFile, Weight, Weights, load_weights
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
@@ -54,9 +55,17 @@ class TokenLaunches:
 
     @classmethod
     def build(
-        cls, file: TensorFile, config: ModelConfig, device: Device, context: int, progress: BytesDone | None = None
+        cls,
+        file: TensorFile,
+        config: ModelConfig,
+        device: Device,
+        context: int,
+        progress: BytesDone | None = None,
+        profile: GpuProfile | None = None,
     ) -> TokenLaunches:
-        """Upload the weights, allocate the buffers, choose the kernels. `progress` hears of the weights' bytes."""
+        """Upload the weights, allocate the buffers, choose the kernels. `progress` hears of the weights' bytes; without a
+        `profile` the environment's counts."""
+        profile = profile or GpuProfile.from_environment()
         weights = load_weights(device, file, list(expected_tensors(config)), progress)
         cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
         a = _activations(device, config, context, _rope_table(file, config, context))
@@ -66,10 +75,10 @@ class TokenLaunches:
         lookup = find("embedding_lookup").make(format=table.format, rows=config.vocab, k=config.hidden)
         layers: list[tuple[Call, ...]] = []
         for i in range(config.layers):
-            calls = _Calls()
+            calls = _Calls(profile)
             transformer_layer(calls, config, _layer_weights(weights, i), cache.layers[i], a)
             layers.append(tuple(calls.made))
-        head = _Calls()
+        head = _Calls(profile)
         normalise(head, config, a, weights["output_norm.weight"].buffer)
         gemv(head, table if config.tied else weights["output.weight"], x=a.normed, y=logits)
         return cls(
@@ -100,7 +109,8 @@ class TokenLaunches:
 class _Calls:
     """Collects what a layer launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, profile: GpuProfile) -> None:
+        self.profile = profile
         self.made: list[Call] = []
 
     def __call__(self, kernel: KernelType, **arguments: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.profile import settings
+from executor.profile import GpuProfile, settings
 from ptxgen.errors import ArgumentError
 
 
@@ -41,3 +41,17 @@ def test_what_is_not_a_number_is_an_error_that_names_the_variable(
     monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=f"{name} is '{value}'"):
         settings()
+
+
+def test_a_format_gets_the_kernel_that_its_variable_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_GEMV_Q4K", "my_q4k_gemv")
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "0")
+    profile = GpuProfile.from_environment()
+    assert profile.gemv_name("q4k") == "my_q4k_gemv"
+    assert profile.gemv_name("q8_0") == "q8_0_gemv"
+
+
+def test_a_variable_for_a_format_that_does_not_exist_is_an_error_that_lists_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_GEMV_Q9", "my_q9_gemv")
+    with pytest.raises(ArgumentError, match=r"a GEMV for 'q9', which is no format; formats: f32, f16, .*q4k"):
+        GpuProfile.from_environment()

@@ -1,0 +1,80 @@
+"""The profile names another GEMV: it is used for its format, or refused because it is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.buffers import GpuBuffer
+from executor.device.emulated import EmulatedDevice
+from executor.model.generation import LanguageModel
+from executor.ops.gemv import gemv_kernel
+from executor.profile import GpuProfile
+from executor.weights import Weight
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
+from ptxgen.kernels import registry
+from ptxgen.kernels.gemv.basic import Gemv
+from ptxgen.types import U8
+from tests.synthetic import Q, write_model
+
+
+@pytest.fixture
+def device() -> Iterator[EmulatedDevice]:
+    with EmulatedDevice() as opened:
+        yield opened
+
+
+@pytest.fixture
+def mine(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a registered GEMV for Q8_0 that is another class than the basic one."""
+    monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
+
+    @registry.register_variants("format", {"mine": FORMATS["Q8_0"]})
+    @dataclass(frozen=True)
+    class Mine(Gemv):
+        """The basic one under another name."""
+
+        name = "mine"
+
+    return "mine"
+
+
+def weight(device: EmulatedDevice, name: str, *, k: int, n: int) -> Weight:
+    format = FORMATS[name]
+    return Weight("blk.0.ffn_up.weight", GpuBuffer.empty(device, U8, (n, format.row_bytes(k))), format, n, k)
+
+
+def test_without_a_name_the_basic_kernel_is_used(device: EmulatedDevice) -> None:
+    assert gemv_kernel(weight(device, "Q8_0", k=64, n=3), GpuProfile()).name == "q8_0_gemv"
+
+
+@pytest.mark.parametrize(
+    ("format", "named", "said"),
+    [
+        ("Q4_0", "q4k_gemv", "is for Q4_K; the profile names it for Q4_0, the format of blk.0.ffn_up.weight"),
+        ("Q4_0", "silu", "silu has no parameter 'k'"),
+        ("Q4_0", "q4_0_gmv", "no kernel is called 'q4_0_gmv'; did you mean q4_0_gemv"),
+        ("F16", "f16_dequant_f16", "cannot multiply blk.0.ffn_up.weight: it takes .*, the executor gives w: u8.*y: f32"),
+    ],
+)
+def test_a_kernel_that_does_not_fit_is_refused_with_the_reason(
+    device: EmulatedDevice, format: str, named: str, said: str
+) -> None:
+    profile = GpuProfile(gemv={FORMATS[format].id: named})
+    with pytest.raises(ArgumentError, match=said):
+        gemv_kernel(weight(device, format, k=256, n=3), profile)
+
+
+def test_a_model_runs_through_the_kernel_that_the_profile_names(device: EmulatedDevice, mine: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=8)
+    plain = LanguageModel.load(path, device)
+    other = LanguageModel.load(path, device, profile=GpuProfile(gemv={"q8_0": mine}))
+    names = [{plan.kernel.name for plan in model.decoder.layers} for model in (plain, other)]
+    assert names[0] - names[1] == {"q8_0_gemv"}
+    assert names[1] - names[0] == {mine}
+    assert np.array_equal(plain.logits([1, 2]), other.logits([1, 2]))
