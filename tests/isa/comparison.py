@@ -83,8 +83,8 @@ def _near(x: Array, y: Array, relative: float, absolute: float) -> Array:
 
 def _floats(bits: Array, type: str) -> Array:
     """Bit patterns as float64; a 32-bit word of halves gives two."""
-    if type == "bf16":
-        halves = np.ascontiguousarray(bits).view(np.uint16)
-        return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     with np.errstate(invalid="ignore"):
+        if type == "bf16":
+            halves = np.ascontiguousarray(bits).view(np.uint16)
+            return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return np.ascontiguousarray(bits).view(np.dtype(f"f{BY_NAME[type].bytes}")).astype(np.float64)
