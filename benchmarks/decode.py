@@ -59,7 +59,7 @@ def main(
             "first_token_seconds": statistics.median(result.prompt_seconds for result in results),
             "load_seconds": load_seconds,
             "machine": opened.describe(),
-            "commit": commit or _git_commit(),
+            "commit": commit or git_commit(),
             "command": " ".join(["python -m benchmarks.decode", *sys.argv[1:]]),
         }
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def main(
     click.echo(f"{record['model']}: {statistics.median(speeds):.1f} tok/s ({min(speeds):.1f} to {max(speeds):.1f})")
 
 
-def _git_commit() -> str:
+def git_commit() -> str:
     found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     return found.stdout.strip()
 
