@@ -44,11 +44,11 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     def shuffle_xor(self, value: Value, mask: int) -> Value:
         """The value of lane `lane ^ mask`; all 32 lanes must take part."""
-        return self.op("shfl", value, mask, WARP - 1, FULL_WARP, mode="bfly", result=value.type)
+        return self.op("shfl", value, mask, WARP - 1, _everyone(value), mode="bfly", result=value.type)
 
     def shuffle(self, value: Value, lane: Value | int) -> Value:
         """The value of lane `lane`; all 32 lanes must take part."""
-        return self.op("shfl", value, lane, WARP - 1, FULL_WARP, mode="idx", result=value.type)
+        return self.op("shfl", value, lane, WARP - 1, _everyone(value), mode="idx", result=value.type)
 
     def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP) -> Value:
         """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
@@ -94,6 +94,11 @@ class Cooperation(MemoryAccess, ControlFlow):
         with self.when(self.lane < warps):
             self.assign(mine, self.load(partial[self.lane]))
         return self.warp_reduce(mine, combine)
+
+
+def _everyone(value: Value) -> int:
+    """The mask of all lanes, as a constant of the value's type: operands of a shuffle are checked together."""
+    return -1 if value.type.is_signed else FULL_WARP
 
 
 def _lowest(type: DType) -> int:

@@ -4,11 +4,12 @@ which lane decodes what is a strategy's business (ptxgen/kernels/gemv), and so i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from ptxgen.errors import ArgumentError
+from ptxgen.formats.packed import Run
 from ptxgen.memory import GlobalArray, Index
 from ptxgen.value import Value
 
@@ -40,6 +41,13 @@ class ScaleField(NamedTuple):
     signed: bool = False
 
 
+class LargestMinimum(NamedTuple):
+    """A run's minimum is at most `factor` times the f16 at byte `offset` of its block."""
+
+    offset: int
+    factor: float
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a lane reads: u8 arrays that start at its block and `column` bytes further, and that column (a u32 or constant)."""
@@ -60,7 +68,10 @@ class Format(ABC):
 
     A block of `block` values is `groups` groups of `columns` columns of `depth` values: column j of group g holds the values
     (g * depth + t) * columns + j for t < depth, because GGML packs values that are `columns` apart into the same byte. A lane
-    that takes columns side by side (the `width` of its reader) reads as many bytes of codes in one load."""
+    that takes columns side by side (the `width` of its reader) reads as many bytes of codes in one load.
+
+    A format that can be decoded to packed 8-bit codes says how many columns of a group make a fragment (`packed_width`), the
+    work of one lane, and defines `load_packed` and `unpack`."""
 
     name: ClassVar[str]
     id: ClassVar[str]
@@ -74,11 +85,49 @@ class Format(ABC):
     widths: ClassVar[tuple[int, ...]]
     """How many columns a reader may take at once: those whose codes are aligned to so many bytes in every block."""
     scales: ClassVar[tuple[ScaleField, ...]] = ()
+    packed_width: ClassVar[int] = 0
+    """Columns of a fragment; 0 for a format without packed codes."""
+    minimum: ClassVar[LargestMinimum | None] = None
+    """How large the minima of its runs can be; None for a format whose runs have none."""
 
     @abstractmethod
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
         `column + width - 1` to the very f32 values of gguf-py's dequantize."""
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        """Write the loads of the fragment at the place's column of this group, and nothing else, so that a strategy can put
+        them far ahead of their use."""
+        raise ArgumentError(f"{self.name} has no packed 8-bit codes")
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        """The runs of the fragment, from what `load_packed` loaded."""
+        raise ArgumentError(f"{self.name} has no packed 8-bit codes")
+
+    @property
+    def has_minimum(self) -> bool:
+        """Whether its runs have a minimum."""
+        return self.minimum is not None
+
+    def largest_minima(self, raw: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """An upper bound of the minimum of each weight in rows of blocks: u8[rows, row_bytes] -> f64[rows, k]."""
+        import numpy as np
+
+        blocks = raw.reshape(len(raw), -1, self.block_bytes)
+        if self.minimum is None:
+            return np.zeros((len(raw), blocks.shape[1] * self.block))
+        offset, factor = self.minimum
+        stored = np.ascontiguousarray(blocks[..., offset : offset + 2]).view("<f2")[..., 0].astype("f8")
+        return np.repeat(factor * np.abs(stored), self.block, axis=1)
+
+    @property
+    def fragments(self) -> int:
+        """Fragments of a block."""
+        return self.groups * self.columns // self.packed_width
+
+    @property
+    def fragment_values(self) -> int:
+        return self.depth * self.packed_width
 
     @property
     def align(self) -> int:

@@ -5,6 +5,7 @@ the upper nibble) of the high minima, whose top two bits are the top two bits of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, merge, split_scales
@@ -45,3 +46,26 @@ class KScales:
             return bit_field(word, position, 8), bit_field(word, position + 8, 8)
         word = self._k.select(group < 2, packed[0], packed[1]) >> ((group & 1) << 4)
         return bit_field(word, 0, 8), bit_field(word, 8, 8)
+
+
+def pair_of_group(k: KernelBuilder, header: Sequence[Value], group: Index) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
+    """(scale, minimum) of the two sub-blocks of a group of 64, as KScales.of, when only one group of the header is wanted: the
+    two pairs of 6-bit numbers are cut out together. `header` is its four u32."""
+    d, dmin = split_scales(k, header[0])
+    position: Index = group % 2 * 16 if isinstance(group, int) else (group & 1) << 4
+    scales, minima, rest = (word >> position for word in header[1:])
+    late = group >= 2 if isinstance(group, int) else k.compare("ge", group, 2)
+    low = (scales & _SIX_BITS, minima & _SIX_BITS)
+    high = (
+        merge(k, scales >> 2, _TOP_BITS, rest & _NIBBLES),
+        merge(k, minima >> 2, _TOP_BITS, (rest >> 4) & _NIBBLES),
+    )
+    if isinstance(late, bool):
+        pairs = high if late else low
+    else:
+        pairs = (k.select(late, high[0], low[0]), k.select(late, high[1], low[1]))
+    first, second = (
+        tuple(k.f32(bit_field(pair, position, 8)) * factor for pair, factor in zip(pairs, (d, dmin), strict=True))
+        for position in (0, 8)
+    )
+    return (first[0], first[1]), (second[0], second[1])

@@ -3,12 +3,15 @@ weight is (d * scale) * code - (dmin * minimum)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, load_codes
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
-from ptxgen.formats.k_scales import KScales
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.k_scales import KScales, pair_of_group
+from ptxgen.formats.packed import Run, high_nibbles, low_nibbles, stream
 from ptxgen.memory import Index
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -28,6 +31,8 @@ class Q4K(Format):
     depth = 2
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.0039), ScaleField(2, 0.029))
+    packed_width = 32
+    minimum = LargestMinimum(2, 63)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         scales = KScales(k, place.block)
@@ -41,3 +46,13 @@ class Q4K(Format):
             ]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return stream(k, place.block, 16) + stream(k, place.at(16, group, 32), 32)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        (scale, minimum), (high_scale, high_minimum) = pair_of_group(k, raw[:4], group)
+        return [
+            Run(0, low_nibbles(raw[4:]), False, scale, minimum),
+            Run(32, high_nibbles(raw[4:]), False, high_scale * 0.0625, high_minimum),
+        ]

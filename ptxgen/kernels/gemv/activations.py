@@ -1,0 +1,150 @@
+"""Where a lane finds quantised activations: in global memory, or staged in shared memory. And the sum of a fragment's products
+with them, in a fixed order. What the activations mean is said in kernels/quantize/fixed_point.py."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.packed import Run
+from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.memory import GlobalArray
+from ptxgen.types import U32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+ONES = 0x01010101
+
+
+class Activations(ABC):
+    """What a lane's fragment meets: the activations from the fragment's first value on, of one row. `count` digits."""
+
+    def __init__(self, k: KernelBuilder, count: int) -> None:
+        self.k = k
+        self.count = count
+
+    @abstractmethod
+    def words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+        """`count` u32 of four activations' digits each, from value `offset` on."""
+
+    @abstractmethod
+    def scale(self, offset: int) -> Value:
+        """The scale of the block that holds value `offset`."""
+
+    @abstractmethod
+    def negative_sum(self, offset: int) -> Value:
+        """-(scale * sum) of the block that holds value `offset`."""
+
+    def dot(self, words: Sequence[Value] | int, signed: bool, offset: int, count: int) -> Value:
+        """s32: the exact sum of codes times activations' integers. It cannot overflow: with two digits at most
+        32 * 255 * 32639."""
+        sums = [self._dot_digit(words, signed, digit, offset, count) for digit in range(self.count)]
+        return sums[0] if len(sums) == 1 else self.k.mad(sums[0], 256, sums[1])
+
+    def _dot_digit(self, words: Sequence[Value] | int, signed: bool, digit: int, offset: int, count: int) -> Value:
+        k = self.k
+        total: Value | None = None
+        for i, x in enumerate(self.words(digit, offset, count)):
+            w = words if isinstance(words, int) else words[i]
+            start = total if total is not None else k.s32(0)
+            total = k.dp4a(w, x, start, a_type="s32" if signed else "u32", b_type="s32")
+        assert total is not None
+        return total
+
+    def add(self, runs: Sequence[Run], total: Value) -> Value:
+        """total plus the products of a fragment, run after run: fma(scale * x's scale, integer sum), then the minimum."""
+        k = self.k
+        for run in runs:
+            count = len(run.words)
+            integer = self.dot(run.words, run.signed, run.offset, count)
+            total = k.fma(run.scale * self.scale(run.offset), k.f32(integer), total)
+            if run.minimum is not None:
+                total = k.fma(run.minimum, self._run_sum(run.offset, count), total)
+        return total
+
+    def _run_sum(self, offset: int, count: int) -> Value:
+        """-(scale * sum) of a run's activations: the block's, or that of the part of it that the run has."""
+        if 4 * count == BLOCK:
+            return self.negative_sum(offset)
+        return -(self.scale(offset) * self.k.f32(self.dot(ONES, False, offset, count)))
+
+
+class Remembered(Activations):
+    """Activations that are loaded once for all runs and rows of weights that meet them."""
+
+    def __init__(self, k: KernelBuilder, count: int) -> None:
+        super().__init__(k, count)
+        self._words: dict[tuple[int, int], Value] = {}
+        self._scales_of: dict[int, Value] = {}
+        self._sums_of: dict[int, Value] = {}
+
+    @abstractmethod
+    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+        """Load 1, 2 or 4 words."""
+
+    @abstractmethod
+    def load_block(self, block: int) -> tuple[Value, Value | None]:
+        """Load the scale and the negative sum (if the format needs it) of this block, counted from that of the first value."""
+
+    def words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+        """See Activations."""
+        at = range(offset, offset + 4 * count, 4)
+        piece = 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
+        for start in at[::piece]:
+            if (digit, start) not in self._words:
+                for i, word in enumerate(self.load_words(digit, start, piece)):
+                    self._words[digit, start + 4 * i] = word
+        return [self._words[digit, one] for one in at]
+
+    def scale(self, offset: int) -> Value:
+        """See Activations."""
+        self._need(offset // BLOCK)
+        return self._scales_of[offset // BLOCK]
+
+    def negative_sum(self, offset: int) -> Value:
+        """See Activations."""
+        self._need(offset // BLOCK)
+        return self._sums_of[offset // BLOCK]
+
+    def _need(self, block: int) -> None:
+        if block not in self._scales_of:
+            self._scales_of[block], total = self.load_block(block)
+            if total is not None:
+                self._sums_of[block] = total
+
+
+@dataclass(frozen=True)
+class GlobalSource:
+    """Activations where the quantising kernel left them."""
+
+    digits: Sequence[GlobalArray]
+    """One array a digit, from the lane's first value of the first step on."""
+    scales: GlobalArray
+    sums: GlobalArray
+
+
+class GlobalActivations(Remembered):
+    """Read straight from global memory."""
+
+    def __init__(self, k: KernelBuilder, source: GlobalSource, sums: bool) -> None:
+        super().__init__(k, len(source.digits))
+        self._source = source
+        self._with_sums = sums
+
+    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+        """See Remembered."""
+        element = self._source.digits[digit][offset]
+        if count == 1:
+            return [self.k.load(element, U32)]
+        return self.k.load_vector(element, count, U32)
+
+    def load_block(self, block: int) -> tuple[Value, Value | None]:
+        """See Remembered."""
+        scale = self.k.load(self._source.scales[block])
+        if not self._with_sums:
+            return scale, None
+        return scale, -(scale * self.k.f32(self.k.load(self._source.sums[block])))

@@ -1,0 +1,139 @@
+"""How a warp goes along a row of blocks for `dp4a`: one packed fragment a lane and step. What is done with the fragments is the
+caller's business; walk.py is the same for f32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ptxgen.cooperation import WARP
+from ptxgen.formats import Format
+from ptxgen.formats.format import Place
+from ptxgen.formats.packed import Run
+from ptxgen.kernels.gemv.walk import advance
+from ptxgen.memory import GlobalArray, Index
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """The steps of a warp over a row of `k` values: consecutive lanes take consecutive fragments."""
+
+    format: Format
+    k: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a step."""
+        return WARP // self.format.fragments
+
+    @property
+    def values(self) -> int:
+        """Values of a step."""
+        return self.blocks * self.format.block
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a step."""
+        return self.blocks * self.format.block_bytes
+
+    @property
+    def steps(self) -> int:
+        """Steps of a row, the last of which may be partial."""
+        return -(-self.k // self.values)
+
+    @property
+    def rest(self) -> int:
+        """Blocks of the last step if it is partial, else 0."""
+        return self.k % self.values // self.format.block
+
+    def first_value(self, lane: int) -> int:
+        """The lane's first value in a step."""
+        block, fragment = divmod(lane, self.format.fragments)
+        group, column = divmod(fragment, self.format.columns // self.format.packed_width)
+        return block * self.format.block + group * self.format.depth * self.format.columns + column * self.format.packed_width
+
+    def lane(self, k: KernelBuilder) -> Lane:
+        """The place of each lane in a step."""
+        block, fragment = _divided(k.lane, self.format.fragments)
+        group, column = _divided(fragment, self.format.columns // self.format.packed_width)
+        return Lane(self, block, group, column * self.format.packed_width)
+
+
+def _divided(index: Index, divisor: int) -> tuple[Index, Index]:
+    """Quotient and remainder, as constants where they are."""
+    if divisor == 1:
+        return index, 0
+    if divisor == WARP:
+        return 0, index
+    return index // divisor, index % divisor
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a lane's fragment of some step lies: its block, and its first column there."""
+
+    fragments: Fragments
+    block: GlobalArray
+    column: GlobalArray
+
+    def moved(self, steps: Index) -> Cursor:
+        """So many steps further."""
+        block = advance(self.block, steps, self.fragments.bytes)
+        if self.column is self.block:
+            return Cursor(self.fragments, block, block)
+        return Cursor(self.fragments, block, advance(self.column, steps, self.fragments.bytes))
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Which fragment of a step a lane takes: its block, and there its group and its first column. Constants or u32."""
+
+    fragments: Fragments
+    block: Index
+    group: Index
+    column: Index
+
+    @property
+    def first_value(self) -> Index:
+        """The lane's first value in a step."""
+        format = self.fragments.format
+        return self.block * format.block + self.group * (format.depth * format.columns) + self.column
+
+    @property
+    def takes_rest(self) -> Value:
+        """The lanes that have a block in the last, partial step."""
+        return self._block_value < self.fragments.rest
+
+    def start(self, row: GlobalArray) -> Cursor:
+        """The lane's fragment of the first step of a row of bytes."""
+        return self._at(advance(row, self.block, self.fragments.format.block_bytes))
+
+    def start_of_rest(self, k: KernelBuilder, row: GlobalArray) -> Cursor:
+        """The lane's fragment of the partial last step; a lane without one is sent to the last block, whose load is for
+        nothing, so that loads need no branch."""
+        fragments = self.fragments
+        block = k.min(self._block_value, fragments.rest - 1) if fragments.rest > 1 else 0
+        start = row.at((fragments.steps - 1) * fragments.bytes)
+        return self._at(advance(start, block, fragments.format.block_bytes))
+
+    def load(self, k: KernelBuilder, cursor: Cursor) -> tuple[Value, ...]:
+        """Write the loads of the lane's fragment."""
+        place = Place(cursor.block, cursor.column, self.column)
+        return self.fragments.format.load_packed(k, place, self.group)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value]) -> list[Run]:
+        return self.fragments.format.unpack(k, raw, self.group)
+
+    def _at(self, block: GlobalArray) -> Cursor:
+        return Cursor(self.fragments, block, advance(block, self.column, 1))
+
+    @property
+    def _block_value(self) -> Value:
+        if isinstance(self.block, int):
+            raise ValueError(f"a row of {self.fragments.format} has no partial step")
+        return self.block

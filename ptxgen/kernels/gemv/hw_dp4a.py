@@ -1,0 +1,195 @@
+"""The fast GEMV on quantised activations: fragments of super-blocks on neighbouring lanes, activations in shared memory,
+several rows a warp, weights loaded ahead. What all kernels on quantised activations have in common stands in
+integer_type.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.cooperation import WARP
+from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
+from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
+from ptxgen.kernels.gemv.staging import Layout, Stage, stretches
+from ptxgen.kernels.kernel_type import Launch
+from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.shape import require
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+# Steps of a stretch that are written out; longer stretches loop.
+WRITTEN_OUT = 8
+
+Raw = list[tuple[Value, ...]]
+"""What was loaded of the fragments of a step, by row of the warp."""
+
+
+@register_variants("format", {f"hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@dataclass(frozen=True)
+class HwDp4aGemv(IntegerGemvType):
+    """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
+
+    y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
+    (digits=1) or q16_quantize (digits=2) writes them. A warp takes rows_per_warp rows, which share every read of the
+    activations; a block num_warps warps, which share their staging. The loads of the first `ahead` steps of weights are issued
+    before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
+    launch, sm_90 and later)."""
+
+    num_warps: int = field(default=8, kw_only=True)
+    rows_per_warp: int = field(default=2, kw_only=True)
+    ahead: int = field(default=2, kw_only=True)
+    pdl: bool = field(default=False, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return f"hw_dp4a_{self.format.id}_gemv"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "num_warps", high=32)
+        require(self, "rows_per_warp", high=8)
+        require(self, "ahead", high=8)
+
+    @property
+    def fragments(self) -> Fragments:
+        return Fragments(self.format, self.k)
+
+    @property
+    def chain(self) -> int:
+        # A fragment has at most a run for each row of its depth, with or without a minimum.
+        runs = self.format.depth * (2 if self.format.has_minimum else 1)
+        return self.fragments.steps * runs + (WARP.bit_length() - 1)
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block of threads."""
+        return self.num_warps * self.rows_per_warp
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // self.block_rows), block=self.num_warps * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        parts = stretches(self.format, self.k, self.batch, self.digits)
+        step_values = self.fragments.values
+        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), self.batch, self.digits)
+        warp = _Warp(self, k, layout)
+        for first, steps in parts:
+            stretch = _Stretch(warp, first, steps)
+            stretch.load_ahead()
+            if first:
+                k.barrier()  # the lanes may still be reading the last stretch
+            elif self.pdl:
+                k.griddepcontrol(action="wait")
+            warp.stage.fill(first * step_values, min(self.k - first * step_values, steps * step_values))
+            if not first and self.pdl:
+                k.griddepcontrol(action="launch_dependents")
+            stretch.add()
+        self._store(k, warp)
+
+    def _store(self, k: KernelBuilder, warp: _Warp) -> None:
+        sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
+        with k.when(k.lane == 0):
+            for i, row in enumerate(sums):
+                if self.n % self.block_rows:
+                    with k.when(warp.first_row + i < self.n):
+                        self._store_row(k, warp.first_row + i, row)
+                else:
+                    self._store_row(k, warp.first_row + i, row)
+
+    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value]) -> None:
+        k.store(k.arg.y[row], sums[0])
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
+        yield from super().cases(**fixed)
+        size = max(fixed["format"].block, 32)
+        yield cls(k=11 * size, n=9, num_warps=2, rows_per_warp=4, ahead=1, **fixed)
+        yield cls(k=100 * size, n=1, num_warps=1, rows_per_warp=1, ahead=3, **fixed)
+
+
+class _Warp:
+    """What a warp holds: its rows, its lanes' places, its sums by row of weights and row of activations."""
+
+    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, layout: Layout) -> None:
+        self.kernel = kernel
+        self.k = k
+        self.fragments = kernel.fragments
+        self.lane: Lane = self.fragments.lane(k)
+        rows = kernel.rows_per_warp
+        self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
+        # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
+        clamped = kernel.n % kernel.block_rows != 0
+        numbers = [self.first_row + i for i in range(rows)]
+        self.rows = [k.arg.w.at(k.min(number, kernel.n - 1) if clamped else number, 0) for number in numbers]
+        self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
+        self.stage = Stage(k, layout, self.lane)
+        self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
+
+
+class _Stretch:
+    """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`."""
+
+    def __init__(self, warp: _Warp, first: int, steps: int) -> None:
+        self.warp = warp
+        self.first = first
+        self.steps = steps
+        self.whole = steps - (warp.fragments.rest > 0 and first + steps == warp.fragments.steps)
+        self.pending: list[Raw] = []
+
+    def load_ahead(self) -> None:
+        """Write the loads of the first steps."""
+        self.pending = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
+
+    def add(self) -> None:
+        """Add all steps to the sums. Every load is written `ahead` steps before its use."""
+        ahead = self.warp.kernel.ahead
+        done = self._loop(ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else 0
+        for step in range(done, self.steps):
+            if step + ahead < self.steps:
+                self.pending.append(self._load(step + ahead))
+            raw = self.pending.pop(0)
+            if step < self.whole:
+                self._add_step(raw, step)
+            else:
+                with self.warp.k.when(self.warp.lane.takes_rest):
+                    self._add_step(raw, step)
+
+    def _loop(self, ahead: int) -> int:
+        """As many whole steps as loads that are `ahead` of them stay among the whole steps; returns how many."""
+        k, warp = self.warp.k, self.warp
+        looped = (self.whole - ahead) // ahead * ahead
+        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.pending]
+        for i in k.strided(0, looped, step=ahead):
+            cursors = [cursor.moved(i) for cursor in warp.cursors]
+            for a in range(ahead):
+                coming = [warp.lane.load(k, cursor.moved(self.first + a + ahead)) for cursor in cursors]
+                self._add_step(variables[a], i, a)
+                for old, new in zip(variables[a], coming, strict=True):
+                    for variable, value in zip(old, new, strict=True):
+                        k.assign(variable, value)
+        self.pending = variables
+        return looped
+
+    def _load(self, step: int) -> Raw:
+        warp = self.warp
+        if step < self.whole:
+            cursors = [cursor.moved(self.first + step) for cursor in warp.cursors]
+        else:
+            cursors = [warp.lane.start_of_rest(warp.k, row) for row in warp.rows]
+        return [warp.lane.load(warp.k, cursor) for cursor in cursors]
+
+    def _add_step(self, raw: Raw, step: Value | int, more: int = 0) -> None:
+        """Unpack each row once, and add its products with every row of activations."""
+        warp = self.warp
+        runs = [warp.lane.unpack(warp.k, one) for one in raw]
+        for number in range(warp.kernel.batch):
+            activations = warp.stage.read(number, step, more)
+            for row, totals in zip(runs, warp.totals, strict=True):
+                warp.k.assign(totals[number], activations.add(row, totals[number]))
+
+
+def _variable(k: KernelBuilder, value: Value) -> Value:
+    return k.variable(value, value.type)

@@ -1,0 +1,147 @@
+"""What every matrix-vector kernel on quantised activations has in common: arguments, reference, error bound, accuracy, sample
+cases, and the sum of a fragment. A strategy says the launch, the emission and how long its chains of additions are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS, Format, find
+from ptxgen.kernels.gemv.gemv_type import OUTLIER, UNIT_ROUNDOFF
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
+from ptxgen.kernels.quantize import fixed_point
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32, U8
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+G = TypeVar("G", bound="IntegerGemvType")
+
+PACKED: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.packed_width}
+"""The formats with packed codes by what kernel names start with."""
+
+# Roundings beside the additions: the reference's weight (3), scale, product of scales, integer to f32.
+PRODUCT_ROUNDINGS = 6
+
+# Rows of the matrix that `accuracy` measures on.
+MEASURED_ROWS = 64
+
+
+@dataclass(frozen=True)
+class IntegerGemvType(KernelType):
+    """y = W x on quantised activations (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
+    digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
+    `digits=1`, q16_quantize for 2."""
+
+    format: Format = field(metadata=HIDDEN)
+    k: int
+    n: int
+    digits: int = field(default=2, kw_only=True)
+
+    family: ClassVar[str] = "gemv"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", find(self.format))
+        if not self.format.packed_width:
+            raise ArgumentError(f"{self.format} has no packed 8-bit codes; formats that have: {', '.join(PACKED)}")
+        require(self, "k", multiple=max(self.format.block, fixed_point.BLOCK))
+        require(self, "n")
+        require(self, "digits", high=2)
+
+    @property
+    @abstractmethod
+    def chain(self) -> int:
+        """The most additions that any product goes through on its way into the sum."""
+
+    @property
+    def batch(self) -> int:
+        """Rows of activations."""
+        return 1
+
+    def signature(self) -> Signature:
+        return {
+            "y": write(F32, *self._y_shape),
+            "w": read(U8, self.n, self.format.row_bytes(self.k)),
+            **fixed_point.arrays(self.batch, self.digits, self.k, "in"),
+        }
+
+    @property
+    def _y_shape(self) -> tuple[int, ...]:
+        return (self.n,)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        weights = self.format.dequantize(arguments["w"]).astype("f8")
+        return {"y": (self._activations(arguments) @ weights.T).reshape(self._y_shape)}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have: sums of codes and of
+        minima are exact integers, so only their combination in f32 rounds (Higham, Accuracy and Stability of Numerical
+        Algorithms, 3.1)."""
+        import numpy as np
+
+        roundings = self.chain + PRODUCT_ROUNDINGS
+        gamma = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
+        sizes = np.abs(self.format.dequantize(arguments["w"])).astype("f8") + 2 * self.format.largest_minima(arguments["w"])
+        bound = gamma * (np.abs(self._activations(arguments)) @ sizes.T) + np.finfo(np.float32).tiny
+        return {"y": bound.reshape(self._y_shape)}
+
+    def _activations(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = fixed_point.values(arguments["digits"], arguments["scales"])
+        return values
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Random weights; activations that are normal but for one channel at OUTLIER times their root mean square."""
+        import numpy as np
+
+        x = rng.standard_normal((self.batch, self.k)).astype(np.float32)
+        x[:, rng.integers(self.k)] = OUTLIER
+        return {
+            "y": np.full(self._y_shape, np.nan, np.float32),
+            "w": self.format.random_blocks(rng, self.n, self.k),
+            **fixed_point.quantize(x, self.digits)._asdict(),
+        }
+
+    def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
+        """The root mean square error of y against f32 activations, relative to that of y: for normal activations, and with one
+        channel at OUTLIER times their root mean square. What a kernel rounds beyond its reference is in `tolerance`."""
+        import numpy as np
+
+        weights = self.format.dequantize(self.format.random_blocks(rng, MEASURED_ROWS, self.k)).astype("f8")
+        measured = {}
+        for what, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):
+            x = rng.standard_normal((1, self.k)).astype(np.float32)
+            x[0, rng.integers(self.k)] = channel
+            made = fixed_point.quantize(x, self.digits)
+            exact = weights @ x[0].astype("f8")
+            error = weights @ fixed_point.values(made.digits, made.scales)[0] - exact
+            measured[what] = float(np.sqrt(np.mean(error**2) / np.mean(exact**2)))
+        return measured
+
+    def work(self) -> Work:
+        activations = self.batch * (self.digits * self.k + 8 * self.k // fixed_point.BLOCK)
+        return Work(
+            flops=2 * self.batch * self.k * self.n,
+            bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * self.batch * self.n,
+        )
+
+    @classmethod
+    def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
+        format = find(fixed["format"])
+        for shape in SHAPES:
+            if shape["k"] % format.block == 0:
+                yield cls(**shape, **fixed)
+
+
+SHAPES: tuple[dict[str, Any], ...] = (
+    {"k": 4096, "n": 19},
+    {"k": 576, "n": 7},
+    {"k": 1536, "n": 13, "digits": 1},
+    {"k": 256, "n": 1},
+    {"k": 14336, "n": 2},
+)
+"""k of Llama 8B, SmolLM2 and Qwen2.5 1.5B, and one block; n cut down to a few rows that no block of threads divides."""

@@ -1,0 +1,249 @@
+"""Quantised activations staged in shared memory by a block, and read there by its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ptxgen.cooperation import WARP
+from ptxgen.formats import Format
+from ptxgen.kernels.gemv.activations import Remembered
+from ptxgen.kernels.gemv.fragments import Fragments, Lane
+from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.memory import Element, GlobalArray, Index
+from ptxgen.types import F32, U32, DType
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+# Static shared memory of a block is at most 48 KB (CUDA C++ Programming Guide, "Compute Capabilities").
+MOST_SHARED = 48 * 1024
+
+# Digits are padded after so many values, a multiple of what no fragment straddles.
+PADDED = 128
+
+PIECE = 16
+"""Values (of one digit) that a thread moves at a time, with one 16-byte load."""
+
+# Pieces that a thread loads before it stores the first.
+LOADS_AHEAD = 8
+
+
+@cache
+def padding(format: Format) -> int:
+    """Bytes to leave free after every PADDED digits so that the lanes of a warp meet the fewest bank conflicts."""
+    fragments, width = Fragments(format, format.block), min(PIECE, format.packed_width)
+    firsts = [fragments.first_value(lane) for lane in range(WARP)]
+    together = min(WARP, 128 // width)  # lanes that shared memory serves at a time
+
+    def conflicts(pad: int) -> int:
+        worst = 0
+        for start in range(0, WARP, together):
+            words = {(first + first // PADDED * pad) // 4 + i for first in firsts[start : start + together]
+                     for i in range(width // 4)}  # fmt: skip
+            banks = [word % 32 for word in words]
+            worst = max(worst, max(banks.count(bank) for bank in set(banks)))
+        return worst
+
+    return min(range(0, 128, PIECE), key=conflicts)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where `values` activations of `rows` rows stand in shared memory: bytes. The digits of a row, padded, then those of the
+    next; scales as f32, each with its negative sum behind it where the format has minima."""
+
+    format: Format
+    values: int
+    rows: int
+    digits: int
+
+    def padded(self, value: int) -> int:
+        """The byte of a value in its digits."""
+        return value + value // PADDED * padding(self.format)
+
+    @property
+    def digit_bytes(self) -> int:
+        return -(-self.padded(self.values) // PIECE) * PIECE
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a block's scale and sum."""
+        return 8 if self.format.has_minimum else 4
+
+    @property
+    def row_scale_bytes(self) -> int:
+        return self.values // BLOCK * self.scale_bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.rows * (self.digits * self.digit_bytes + self.row_scale_bytes)
+
+
+def stretches(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
+    """(first step, steps) of each stretch of a row whose activations fit shared memory at once."""
+    fragments = Fragments(format, k)
+    if Layout(format, k, rows, digits).bytes <= MOST_SHARED:
+        return [(0, fragments.steps)]
+    most = 1
+    while Layout(format, (most + 1) * fragments.values, rows, digits).bytes <= MOST_SHARED:
+        most += 1
+    return [(first, min(most, fragments.steps - first)) for first in range(0, fragments.steps, most)]
+
+
+class Stage:
+    """The shared memory of a block and the lane's place in it."""
+
+    def __init__(self, k: KernelBuilder, layout: Layout, lane: Lane) -> None:
+        self.k = k
+        self.layout = layout
+        self._digits = k.shared(U32, layout.rows * layout.digits * layout.digit_bytes // 4).name
+        self._scales = k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
+        first = lane.first_value
+        padded = first + first // PADDED * padding(layout.format) if isinstance(first, Value) else layout.padded(first)
+        self._lane_digits = k.symbol_address(self._digits) + padded
+        self._lane_scales = k.symbol_address(self._scales) + first // BLOCK * layout.scale_bytes
+
+    def fill(self, first: int, count: int) -> None:
+        """Copy the activations `first` to `first + count - 1` of every row, by all threads of the block, and wait for each
+        other. Loads are written before stores, for several pieces at a time."""
+        k, layout = self.k, self.layout
+        moves: list[Move] = []
+        for row in range(layout.rows):
+            for digit in range(layout.digits):
+                source = k.arg.digits.at(row, digit, first)
+                target = (row * layout.digits + digit) * layout.digit_bytes
+                moves += [
+                    DigitMove(self, source, target, start, count // PIECE) for start in range(0, count // PIECE, k.threads)
+                ]
+            scales, sums = k.arg.scales.at(row, first // BLOCK), k.arg.sums.at(row, first // BLOCK)
+            moves += [
+                ScaleMove(self, scales, sums, row * layout.row_scale_bytes, start, count // BLOCK)
+                for start in range(0, count // BLOCK, k.threads)
+            ]
+        for start in range(0, len(moves), LOADS_AHEAD):
+            some = moves[start : start + LOADS_AHEAD]
+            for move in some:
+                move.load()
+            for move in some:
+                move.store()
+        k.barrier()
+
+    def read(self, row: int, step: Index, more: int = 0) -> StagedActivations:
+        """What the lane's fragment meets in step `step + more` of the stretch that is staged, in a row."""
+        return StagedActivations(self, row, step, more)
+
+
+class Move:
+    """One thread's part of the copy of `count` things, those from `start` on: thread t takes number start + t."""
+
+    def __init__(self, stage: Stage, start: int, count: int) -> None:
+        self.k = stage.k
+        self.stage = stage
+        self._beyond = start + self.k.threads > count
+        self._place = self.k.tid.x + start if start else self.k.tid.x
+        self._count = count
+
+    @property
+    def place(self) -> Value:
+        """Which thing to load; threads past the end load the last again, so that loads need no branch."""
+        return self.k.min(self._place, self._count - 1) if self._beyond else self._place
+
+    def load(self) -> None:
+        raise NotImplementedError
+
+    def write(self) -> None:
+        raise NotImplementedError
+
+    def store(self) -> None:
+        if self._beyond:
+            with self.k.when(self._place < self._count):
+                self.write()
+        else:
+            self.write()
+
+
+class DigitMove(Move):
+    """A piece of PIECE digits."""
+
+    def __init__(self, stage: Stage, source: GlobalArray, target: int, start: int, count: int) -> None:
+        super().__init__(stage, start, count)
+        self._source = source
+        self._target = target
+
+    def load(self) -> None:
+        self._words = self.k.load_vector(self._source.at(self.place * PIECE)[0], 4, U32)
+
+    def write(self) -> None:
+        pad = padding(self.stage.layout.format)
+        place = self._place * PIECE
+        if pad:
+            place = self.k.mad(self._place // (PADDED // PIECE), pad, place)
+        base = self.k.symbol_address(self.stage._digits) + place
+        self.k.store(Element("shared", base.register, self._target, U32), self._words)
+
+
+class ScaleMove(Move):
+    """The scale of a block and its negative sum."""
+
+    def __init__(
+        self, stage: Stage, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int
+    ) -> None:  # fmt: skip
+        super().__init__(stage, start, count)
+        self._scales = scales
+        self._sums = sums
+        self._target = target
+
+    def load(self) -> None:
+        place = self.place
+        self._scale = self.k.load(self._scales.at(place)[0])
+        self._sum = self.k.load(self._sums.at(place)[0]) if self.stage.layout.format.has_minimum else None
+
+    def write(self) -> None:
+        k = self.k
+        base = k.symbol_address(self.stage._scales) + self._place * self.stage.layout.scale_bytes
+        element = Element("shared", base.register, self._target, F32)
+        k.store(element, self._scale if self._sum is None else (self._scale, -(self._scale * k.f32(self._sum))))
+
+
+class StagedActivations(Remembered):
+    """Activations in shared memory."""
+
+    def __init__(self, stage: Stage, row: int, step: Index, more: int) -> None:
+        layout = stage.layout
+        super().__init__(stage.k, layout.digits)
+        self._layout = layout
+        fragments = Fragments(layout.format, layout.values)
+        digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes
+        self._digits, self._digit_offset = self._moved(stage._lane_digits, step, digits)
+        self._scales, self._scale_offset = self._moved(stage._lane_scales, step, scales)
+        self._digit_offset += row * layout.digits * layout.digit_bytes + more * digits
+        self._scale_offset += row * layout.row_scale_bytes + more * scales
+
+    def _moved(self, place: Value, step: Index, stride: int) -> tuple[Value, int]:
+        if isinstance(step, int):
+            return place, step * stride
+        return self.k.mad(step, stride, place), 0
+
+    def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
+        """See Remembered."""
+        element = self._element(self._digits, self._digit_offset + digit * self._layout.digit_bytes + offset, U32)
+        return [self.k.load(element)] if count == 1 else self.k.load_vector(element, count)
+
+    def load_block(self, block: int) -> tuple[Value, Value | None]:
+        """See Remembered."""
+        element = self._element(self._scales, self._scale_offset + block * self._layout.scale_bytes, F32)
+        if not self._layout.format.has_minimum:
+            return self.k.load(element), None
+        if self._layout.format.fragment_values % (2 * BLOCK) == 0 and block % 2 == 0:
+            # The fragment has the next block, too, and 16 bytes come at the price of 8.
+            scale, total, self._scales_of[block + 1], self._sums_of[block + 1] = self.k.load_vector(element, 4)
+            return scale, total
+        scale, total = self.k.load_vector(element, 2)
+        return scale, total
+
+    def _element(self, base: Value, offset: int, type: DType) -> Element:
+        return Element("shared", base.register, offset, type)

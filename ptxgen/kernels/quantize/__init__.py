@@ -1,0 +1,1 @@
+"""Kernels that turn f32 activations into int8 digits."""

@@ -1,0 +1,73 @@
+"""What quantised activations are, in NumPy: one or two int8 digits, a scale and an exact sum for every block of 32 values. The
+kernels that make them stand in quantize.py; those that read them in kernels/gemv."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ptxgen.kernels.kernel_type import Array, Direction
+from ptxgen.types import F32, S8, S32
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCK = 32
+"""Values that share a scale."""
+
+LARGEST = {1: 127, 2: 127 * 256 + 127}
+"""The largest integer, by number of digits. Both digits of the largest are 127, so no digit ever overflows int8."""
+
+
+class FixedPoint(NamedTuple):
+    """x ~ scale * digit (one digit), x ~ scale * (256 * high + low) (two; the high digit is the first).
+
+    digits: s8[rows, D, n]; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], of a block's integers (256 * high + low), which
+    are at most 32 * 32639 in magnitude."""
+
+    digits: NDArray[Any]
+    scales: NDArray[Any]
+    sums: NDArray[Any]
+
+
+def arrays(rows: int, digits: int, n: int, direction: Direction) -> dict[str, Array]:
+    """The three arguments by name, for signatures."""
+    return {
+        "digits": Array(S8, (rows, digits, n), direction),
+        "scales": Array(F32, (rows, n // BLOCK), direction),
+        "sums": Array(S32, (rows, n // BLOCK), direction),
+    }
+
+
+def quantize(x: NDArray[Any], digits: int) -> FixedPoint:
+    """The very bits that the kernels make of x: f32[rows, n], n a multiple of 32.
+
+    scale = max |x| / LARGEST, the integer is x / scale rounded to nearest even (both rounded as f32). A block of zeros has
+    scale 0 and integers 0. A block with an infinity or a NaN has that as its scale and integers 0, so whatever is computed
+    from it is NaN. Where max |x| < LARGEST * 2^-126 the scale is subnormal and the integers are clamped."""
+    import numpy as np
+
+    rows, n = x.shape
+    blocks = x.astype(np.float32).reshape(rows, n // BLOCK, BLOCK)
+    largest = np.float32(LARGEST[digits])
+    # As bits, because NaN is then the largest.
+    peak = (blocks.view(np.uint32) & 0x7FFFFFFF).max(axis=-1).view(np.float32)
+    with np.errstate(invalid="ignore", divide="ignore", under="ignore", over="ignore"):
+        scales = peak / largest
+        ratio = np.rint(blocks / scales[..., None])
+    integers = np.clip(np.nan_to_num(ratio, nan=0.0), -largest, largest).astype(np.int32)
+    sums = integers.sum(axis=-1, dtype=np.int32)
+    integers = integers.reshape(rows, n)
+    if digits == 1:
+        return FixedPoint(integers.astype(np.int8)[:, None], scales, sums)
+    high = (integers + 128) >> 8
+    return FixedPoint(np.stack([high, integers - 256 * high], axis=1).astype(np.int8), scales, sums)
+
+
+def values(digits: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
+    """The activations that quantised ones stand for: f64[rows, n]."""
+    import numpy as np
+
+    integers = digits[:, 0].astype(np.float64)
+    if digits.shape[1] == 2:
+        integers = 256 * integers + digits[:, 1]
+    return integers * np.repeat(scales.astype(np.float64), BLOCK, axis=1)

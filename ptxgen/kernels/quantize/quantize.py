@@ -1,0 +1,138 @@
+"""`q8_quantize` and `q16_quantize`: f32 activations to int8 digits. What the digits mean is said in fixed_point.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read
+from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize
+from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.types import F32, S32, U32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+THREADS = 128
+
+# Values of a lane: one 16-byte load, one 4-byte store of digits.
+LANE_VALUES = 4
+LANES = BLOCK // LANE_VALUES
+
+
+@register_variants("count", {"q8_quantize": 1, "q16_quantize": 2})
+@dataclass(frozen=True)
+class Quantize(KernelType):
+    """Activations as int8 digits with a scale and an exact sum for every 32.
+
+    x: f32[rows, n] -> digits: s8[rows, count, n], high digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
+    sums of the blocks' integers. q8: x ~ scale * digit, digit in -127..127. q16: x ~ scale * (256 * high + low), fixed point
+    of 16 bits, in -32639..32639. Each array is contiguous and 16-byte aligned; n is a multiple of 32. A sum is at most
+    32 * 32639, so it overflows for no input. For zeros, infinities and NaN see fixed_point.quantize."""
+
+    count: int = field(metadata=HIDDEN)
+    n: int
+    rows: int = 1
+
+    family = "quantize"
+
+    @property
+    def name(self) -> str:
+        return f"q{8 * self.count}_quantize"
+
+    def __post_init__(self) -> None:
+        require(self, "count", high=2)
+        require(self, "n", multiple=BLOCK)
+        require(self, "rows", high=MOST_ROWS)
+
+    def signature(self) -> Signature:
+        return {**arrays(self.rows, self.count, self.n, "out"), "x": read(F32, self.rows, self.n)}
+
+    def launch(self) -> Launch:
+        return Launch(grid=(-(-self.n // (THREADS * LANE_VALUES)), self.rows), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row, place = k.ctaid.y, k.ctaid.x * THREADS + k.tid.x
+        last = self.n // LANE_VALUES - 1
+        # Lanes past the end do the last lane's work again, because shuffles need them all.
+        first = k.min(place, last) * LANE_VALUES
+        xs = k.load_vector(k.arg.x[row, first], 4)
+        # As bits, because NaN is then the largest.
+        peak = magnitude(k, xs[0])
+        for x in xs[1:]:
+            peak = k.max(peak, magnitude(k, x))
+        scale = k.bits(k.warp_max(peak, width=LANES), F32) / float(LARGEST[self.count])
+        integers = [self._integer(k, x / scale) for x in xs]
+        total = integers[0] + integers[1] + integers[2] + integers[3]
+        total = k.warp_sum(total, width=LANES)
+        with k.when(place <= last):
+            for digit, parts in enumerate(self._digits(integers)):
+                k.store(replace(k.arg.digits[row, digit, first], dtype=U32), packed(k, parts))
+            with k.when((k.lane & (LANES - 1)) == 0):
+                k.store(k.arg.scales[row, first // BLOCK], scale)
+                k.store(k.arg.sums[row, first // BLOCK], total)
+
+    def _integer(self, k: KernelBuilder, ratio: Value) -> Value:
+        largest = LARGEST[self.count]
+        rounded = k.cvt(ratio, result=S32, rnd="rni")
+        clamped: Value = k.max(k.min(rounded, largest), -largest)
+        return clamped
+
+    def _digits(self, integers: list[Value]) -> list[list[Value]]:
+        if self.count == 1:
+            return [integers]
+        high = [(integer + 128) >> 8 for integer in integers]
+        return [high, [integer - (top << 8) for integer, top in zip(integers, high, strict=True)]]
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return quantize(arguments["x"], self.count)._asdict()
+
+    def tolerance(self, **_: Any) -> Mapping[str, float]:
+        """Nothing but correctly rounded operations in a fixed order."""
+        return {"digits": 0.0, "scales": 0.0, "sums": 0.0}
+
+    def work(self) -> Work:
+        size = self.rows * self.n
+        return Work(flops=2 * size, bytes=size * (4 + self.count) + size // BLOCK * 8)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Normal activations, with one channel that is massive, a block of zeros and a block of the largest f16 wherever there
+        is room."""
+        import numpy as np
+
+        x = rng.standard_normal((self.rows, self.n)).astype(np.float32)
+        x[:, 0] = 26.0
+        x[:, 32:64] = 65504.0
+        x[:, 64:96] = 0.0
+        shapes = {name: array.shape for name, array in arrays(self.rows, self.count, self.n, "out").items()}
+        return {
+            "digits": np.full(shapes["digits"], 99, np.int8),
+            "scales": np.full(shapes["scales"], np.nan, np.float32),
+            "sums": np.full(shapes["sums"], 99, np.int32),
+            "x": x,
+        }
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[Quantize]:
+        for n, rows in ((4096, 1), (576, 3), (32, 1), (14336, 2)):
+            yield cls(n=n, rows=rows, **fixed)
+
+
+def magnitude(k: KernelBuilder, x: Value) -> Value:
+    """|x| as the bits of an f32."""
+    return k.bits(x, U32) & 0x7FFFFFFF
+
+
+def packed(k: KernelBuilder, integers: list[Value]) -> Value:
+    """The low bytes of four s32 in a u32, the first lowest."""
+    a, b, c, d = (k.bits(integer, U32) for integer in integers)
+    low: Value = k.prmt(a, b, 0x0040)
+    high: Value = k.prmt(c, d, 0x0040)
+    word: Value = k.prmt(low, high, 0x5410)
+    return k.bits(word, U32)
