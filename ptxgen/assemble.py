@@ -47,16 +47,17 @@ class UnsupportedTarget(AssembleError):
     """This nvJitLink does not know the GPU; the driver may."""
 
 
-def assemble(text: str, target: Target) -> Assembled:
-    """Assemble PTX `text` for the GPU `target`.
+def assemble(text: str, target: Target, *, line_info: bool = False) -> Assembled:
+    """Assemble PTX `text` for the GPU `target`. With `line_info` the machine code says which PTX line it comes from.
 
     Raises AssembleError with the assembler's words, the PTX line and, where the text has `.loc`, the author's line;
     UnsupportedTarget if nvJitLink cannot write code for this GPU.
     """
     nvjitlink = _library()
     source = text.encode()
+    options = [f"-arch={target}", "-verbose", *(["-lineinfo"] if line_info else [])]
     try:
-        handle = nvjitlink.create(2, [f"-arch={target}", "-verbose"])
+        handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as error:
         raise UnsupportedTarget(f"{toolchain()} cannot write code for {target}: {error}") from error
     try:

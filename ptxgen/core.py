@@ -8,6 +8,7 @@ import linecache
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast, get_args
 
@@ -256,7 +257,11 @@ class Core:
         """The finished function. Raises what could not be raised where it happened."""
         if self.broken is not None:
             raise self.broken
+        last = next((line.where for line in reversed(self.body) if isinstance(line, Op)), None)
         self.write("ret", [])
+        end = self.body[-1]
+        if last is not None and isinstance(end, Op):
+            self.body[-1] = replace(end, where=last)  # nobody wrote it: it belongs to the line that the kernel ends with
         self._function.body = [*self._prologue, *self.body]
         return self._function
 

@@ -96,6 +96,11 @@ class Instruction:
         return tuple(s for s in self.slots if s.name)
 
     @property
+    def family(self) -> str:
+        """The file beside this one that the row stands in: `floating`, `memory`, ..."""
+        return self.meaning.__module__.rpartition(".")[2]
+
+    @property
     def summary(self) -> str:
         return (self.meaning.__doc__ or "").strip()
 

@@ -1,0 +1,97 @@
+"""`ptxgen explain`: one kernel taken apart, as tables, as JSON or as a page. What is said is gathered in ptxgen/explain."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ptxgen.commands import front
+from ptxgen.commands.catalogue import target_names
+from ptxgen.files import replacing
+from ptxgen.kernels.kernel_type import Array
+from ptxgen.target import Target
+
+if TYPE_CHECKING:
+    from ptxgen.explain import Explanation
+
+
+@click.command("explain")
+@click.argument("name")
+@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.")
+@click.option("target_name", "--target", help=f"GPU target (default: the GPU's own): {target_names}")
+@click.option(
+    "gpu_name", "--gpu", help="GPU to reckon with (default h200, or one of the target's generation): l4, rtx4090, ..."
+)
+@click.option("page", "--html", type=click.Path(path_type=Path), help="Write a page with Python, PTX and SASS side by side.")
+@click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
+@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+def explain_command(
+    name: str,
+    settings: tuple[str, ...],
+    target_name: str | None,
+    gpu_name: str | None,
+    page: Path | None,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Take one kernel apart: arguments, geometry, memory traffic, registers, occupancy, instruction mix, the bound by each unit
+    of a GPU, and the PTX of each Python line. No GPU is needed.
+
+    \b
+    Examples:
+      ptxgen explain q4k_gemv --set k=4096 --set n=4096 --gpu rtx4090
+      ptxgen explain rmsnorm --set hidden=4096 --html rmsnorm.html
+    """
+    from ptxgen.commands.shapes import parse_shape
+    from ptxgen.explain import explain, report
+    from ptxgen.gpus import DEFAULT_GPU, find_gpu, newest_for
+    from ptxgen.kernels.registry import find
+
+    wanted = Target.parse(target_name) if target_name else None
+    gpu = find_gpu(gpu_name) if gpu_name else newest_for(wanted) if wanted else DEFAULT_GPU
+    entry = find(name)
+    explanation = explain(entry.make(**parse_shape(entry, settings)), wanted or gpu.target, gpu)
+    if page is not None:
+        from ptxgen.explain.page import render
+
+        with replacing(page) as stream:
+            stream.write(render(explanation).encode())
+    if as_json:
+        front.print_json(report.facts(explanation))
+    elif page is None:
+        _print(explanation, listing=listing)
+
+
+def _print(explanation: Explanation, *, listing: bool) -> None:
+    from ptxgen.explain import report
+
+    e = explanation
+    click.secho(str(e.kernel), bold=True)
+    click.echo(e.doc + "\n")
+    rows = [
+        (name, str(argument), argument.direction if isinstance(argument, Array) else "in", report.size(argument))
+        for name, argument in e.kernel.signature().items()
+    ]
+    front.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
+    click.echo()
+    for label, text in report.summary(e):
+        click.echo(f"{label:11}{text}")
+    for loop in e.inner_loops:
+        click.echo(f"\n{report.loop_title(loop)}")
+        counts = [(unit.value, str(count)) for unit, count in loop.mix.instructions.items()]
+        front.print_table(("unit", "instructions"), counts, numeric=("instructions",))
+    click.echo()
+    columns = ("bound", "clocks a pass", "us", "of the tightest")
+    front.print_table(columns, report.bound_rows(e), numeric=columns[1:], bold="us")
+    click.echo(textwrap.fill(report.caveat(e), front.WIDTH))
+    if e.accuracy:
+        click.echo()
+        errors = [(what, f"{error:.2e}") for what, error in e.accuracy.items()]
+        front.print_table(("accuracy", "rms error / rms of reference"), errors, numeric=("rms error / rms of reference",))
+    if listing:
+        click.echo()
+        for line in report.listing(e):
+            click.echo(line)

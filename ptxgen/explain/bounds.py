@@ -1,0 +1,84 @@
+"""What a kernel asks of each unit of a GPU: instructions by unit, and the least time that each unit needs for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ptxgen.explain.occupancy import WARP
+from ptxgen.gpus import Gpu
+from ptxgen.ir import Op
+from ptxgen.isa.units import Unit, lane_bytes, unit
+from ptxgen.kernels.kernel_type import Launch, Work
+
+ISSUE = "issue slots"
+LOAD_STORE = "loads and stores"
+MEMORY = "memory, nominal"
+READ_LIMIT = "memory, measured"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Instructions of one thread by unit, and the bytes that it moves to and from global and shared memory."""
+
+    instructions: dict[Unit, int]
+    global_bytes: int
+    shared_bytes: int
+    load_store_clocks: float  # of a whole warp, at 128 bytes a clock
+
+    @property
+    def total(self) -> int:
+        return sum(self.instructions.values())
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The least time a unit needs: `clocks` of a multiprocessor for one warp and one pass of the inner loop (None without one),
+    `seconds` for the launch with the work spread evenly. `share` is of the largest `seconds`."""
+
+    unit: str
+    clocks: float | None
+    seconds: float
+    share: float = 0.0
+
+
+def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
+    """The mix of instructions, each with how often it runs."""
+    counts: Counter[Unit] = Counter()
+    moved = {Unit.GLOBAL: 0, Unit.SHARED: 0}
+    clocks = 0.0
+    for op, times in ops:
+        kind = unit(op.row, op.modifiers)
+        counts[kind] += times
+        if kind in moved:
+            size = lane_bytes(op.row, op.modifiers, op.operands)
+            moved[kind] += size * times
+            clocks += max(1.0, size * WARP / load_store_bytes) * times
+    ordered = {kind: counts[kind] for kind in Unit if counts[kind]}
+    return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
+
+
+def bounds(gpu: Gpu, launch: Launch, work: Work, whole: Mix, inner: Mix | None) -> tuple[Bound, ...]:
+    """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
+    instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
+    blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    warps = blocks * -(-launch.threads // WARP) / min(gpu.multiprocessors, blocks)
+    found = [Bound(MEMORY, None, work.bytes / (gpu.bandwidth_gbps * 1e9))]
+    if gpu.read_gbps:
+        found.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
+    of_warp = _clocks(gpu, whole)
+    of_pass = _clocks(gpu, inner) if inner is not None else {}
+    for name, clocks in of_warp.items():
+        found.append(Bound(name, of_pass.get(name), clocks * warps / (gpu.clock_mhz * 1e6)))
+    longest = max(bound.seconds for bound in found)
+    shared = [Bound(b.unit, b.clocks, b.seconds, b.seconds / longest if longest else 0.0) for b in found]
+    return tuple(sorted(shared, key=lambda bound: -bound.seconds))
+
+
+def _clocks(gpu: Gpu, mix: Mix) -> dict[str, float]:
+    """Clocks of a multiprocessor for one warp, by unit."""
+    sm = gpu.multiprocessor
+    found = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}
+    found |= {kind.value: count * WARP / sm.rates[kind] for kind, count in mix.instructions.items() if kind in sm.rates}
+    return {name: clocks for name, clocks in found.items() if clocks}

@@ -1,0 +1,140 @@
+"""An explanation in words and figures, for the command line, JSON and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ptxgen.explain import Explanation, InnerLoop
+from ptxgen.isa.units import Unit
+from ptxgen.kernels.kernel_type import Array
+
+
+def facts(explanation: Explanation) -> dict[str, Any]:
+    """Everything that the command says, ready for JSON. Sizes in bytes, times in seconds."""
+    e, occupancy = explanation, explanation.occupancy
+    work = e.kernel.work()
+    return {
+        **e.emitted.manifest(),
+        "doc": e.doc,
+        "gpu": {"name": e.gpu.name, "title": e.gpu.title, "source": e.gpu.source},
+        "work": {"operations": work.flops, "bytes": work.bytes},
+        "assembler": e.assembler,
+        "registers": e.assembled.registers,
+        "spill_stores": e.assembled.spill_stores,
+        "spill_loads": e.assembled.spill_loads,
+        "stack_bytes": e.assembled.stack,
+        "occupancy": {
+            "blocks": occupancy.blocks, "warps": occupancy.warps, "share": occupancy.share, "limit": occupancy.limit,
+            "waves": e.waves,
+        },
+        "inner_loops": [
+            {
+                "ptx_lines": [loop.first, loop.last],
+                "passes": loop.passes,
+                "exact": loop.exact,
+                "sass_instructions": loop.sass,
+                "instructions": _named(loop.mix.instructions),
+                "global_bytes": loop.mix.global_bytes,
+                "shared_bytes": loop.mix.shared_bytes,
+            }
+            for loop in e.inner_loops
+        ],
+        "instructions": _named(e.mix.instructions),
+        "all_passes_known": e.all_passes_known,
+        "bounds": [
+            {"unit": bound.unit, "clocks_per_pass": bound.clocks, "seconds": bound.seconds, "share": bound.share}
+            for bound in e.bounds
+        ],
+        "accuracy": dict(e.accuracy),
+        "lines": [
+            {"file": where.file, "line": where.line, "source": where.source, "ptx_lines": numbers}
+            for where, numbers in e.by_author.items()
+        ],
+    }  # fmt: skip
+
+
+def _named(instructions: dict[Unit, int]) -> dict[str, int]:
+    return {unit.value: count for unit, count in instructions.items()}
+
+
+def summary(explanation: Explanation) -> list[tuple[str, str]]:
+    """What there is to say in a line each."""
+    e, occupancy, launch, work = explanation, explanation.occupancy, explanation.kernel.launch(), explanation.kernel.work()
+    spilled = e.assembled.spill_stores + e.assembled.spill_loads
+    return [
+        ("launch", f"{_product(launch.grid)} block{'s' * (launch.grid != (1, 1, 1))} of {_product(launch.block)} threads"),
+        ("work", f"{_scaled(work.bytes, 'B')} moved at least, {_scaled(work.flops, 'op')}: {work.flops / work.bytes:.2f} op/B"),
+        (
+            "code",
+            f"{e.assembled.registers} registers, {spilled} B spilled, {e.emitted.shared_bytes} B shared memory, "
+            f"{e.assembled.stack} B stack",
+        ),
+        ("assembler", f"{e.assembler} for {e.emitted.target}"),
+        (
+            "GPU",
+            f"{e.gpu.title}: {e.gpu.multiprocessors} multiprocessors, {e.gpu.clock_mhz} MHz, {e.gpu.bandwidth_gbps} GB/s "
+            f"({e.gpu.source})",
+        ),
+        (
+            "occupancy",
+            f"{occupancy.warps} of {occupancy.most_warps} warps ({occupancy.share:.0%}): {occupancy.blocks} blocks a "
+            f"multiprocessor, limited by {occupancy.limit}; {e.waves:.2g} waves",
+        ),
+    ]
+
+
+def loop_title(loop: InnerLoop) -> str:
+    passes = "passes known at launch only" if loop.passes is None else f"{'' if loop.exact else 'up to '}{loop.passes} passes"
+    machine = "" if loop.sass is None else f", {loop.sass} SASS instructions"
+    return f"inner loop, PTX lines {loop.first}-{loop.last}, {passes}, {loop.mix.total} PTX instructions{machine}"
+
+
+def bound_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
+    return [
+        (
+            bound.unit,
+            "" if bound.clocks is None else f"{bound.clocks:.1f}",
+            f"{bound.seconds * 1e6:.3g}",
+            f"{bound.share:.0%}",
+        )
+        for bound in explanation.bounds
+    ]
+
+
+def caveat(explanation: Explanation) -> str:
+    """What the bounds leave out."""
+    unknown = "" if explanation.all_passes_known else "Loops whose passes are known at launch only count as one pass. "
+    return (
+        f"{unknown}Clocks of a multiprocessor for one warp and one pass of the inner loop; least times of the launch with even "
+        "work, coalesced loads and no bank conflicts. Counted in PTX, of which the assembler merges and splits some."
+    )
+
+
+def listing(explanation: Explanation) -> Iterator[str]:
+    """The PTX in its own order, each stretch under the Python line that wrote it."""
+    before = None
+    for number, op in explanation.lines.items():
+        if op.where != before:
+            before = op.where
+            yield f"{op.where.file}:{op.where.line}  {op.where.source}"
+        yield f"{number:8}  {op}"
+
+
+def size(argument: object) -> str:
+    return f"{argument.nbytes:,}" if isinstance(argument, Array) else ""
+
+
+def _product(size: Iterable[int]) -> str:
+    kept = list(size)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return " x ".join(map(str, kept))
+
+
+def _scaled(value: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G"):
+        if value < 1000 or prefix == "G":
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    raise ValueError(value)
