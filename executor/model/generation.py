@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.protocol import Device
+from executor.errors import ModelError
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
 from executor.model.gguf_file import GgufFile
@@ -21,6 +22,7 @@ from executor.model.tokenizer import Tokenizer
 from executor.modules import Modules
 from executor.profile import GpuProfile
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache nobody wants to pay for unasked
 
@@ -113,7 +115,7 @@ class LanguageModel:
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
         """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result.
-        `on_token` sees each token as soon as it is known. Starts a new sequence."""
+        `on_token` sees each token as soon as it is known. Starts a new sequence. ModelError if the logits hold NaN."""
         self._check_prompt(prompt)
         if max_tokens < 1:
             raise ArgumentError(f"the number of tokens to generate must be at least 1, got {max_tokens}")
@@ -125,7 +127,7 @@ class LanguageModel:
         token = prompt[-1]
         while True:
             self.decoder.step(token)
-            token = self.decoder.argmax() if sampler.is_greedy else sampler.sample(self.decoder.logits())
+            token = self._likeliest() if sampler.is_greedy else sampler.sample(self.decoder.logits())
             now = time.perf_counter()
             if not made.tokens:
                 made.prompt_seconds = now - start
@@ -144,6 +146,12 @@ class LanguageModel:
                 break
         _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
         return made
+
+    def _likeliest(self) -> int:
+        token = self.decoder.argmax()
+        if token == NOT_A_NUMBER:
+            raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
+        return token
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
         if not tokens:

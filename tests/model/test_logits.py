@@ -12,7 +12,9 @@ import pytest
 
 from executor.device import open_device
 from executor.device.protocol import Device
+from executor.errors import ModelError
 from executor.model.generation import LanguageModel
+from executor.model.gguf_file import GgufFile
 from executor.model.sampling import Sampler
 from tests.model.variants import TOKENS, VARIANTS, Variant
 from tests.reference_model import ReferenceModel
@@ -83,6 +85,18 @@ def test_generation_ends_where_the_context_does(device: Device, tmp_path: Path) 
     made = model.generate([1, 2, 3], max_tokens=100, sampler=Sampler())
     assert made.stopped == "context"
     assert len(made.tokens) == 4  # three more positions hold tokens, and the last of them still gives one
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_damaged_weights_are_an_error_and_no_token(temperature: float, device: Device, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", layers=1)
+    with GgufFile.open(path) as file:
+        at = file.tensors["output_norm.weight"].offset
+    content = bytearray(path.read_bytes())
+    content[at : at + 4] = np.float32(np.nan).tobytes()
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"logits .*(nan|NaN)"):
+        LanguageModel.load(path, device).generate([1], max_tokens=1, sampler=Sampler(temperature=temperature, seed=1))
 
 
 def test_a_stop_token_ends_generation_and_is_left_out(device: Device, tmp_path: Path) -> None:
