@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.builder import build
+from ptxgen.cuda_source import CudaSourceKernel, compile_kernel
 from ptxgen.errors import PtxGenError
 from ptxgen.ir import Function, Label, Op, Parameter, Remark
 from ptxgen.isa import special
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Emitted:
-    """A kernel as PTX text for one target. `shared_bytes` is the static shared memory of a block, in bytes."""
+    """A kernel as PTX text for one target. `shared_bytes` is the static shared memory of a block, in bytes; `function` has no
+    instructions if the text was compiled from CUDA C++."""
 
     kernel: KernelType
     target: Target
@@ -39,11 +41,18 @@ class Emitted:
         """The hash of the text, in hexadecimal: what caches key on."""
         return hashlib.sha256(self.text.encode("ascii")).hexdigest()
 
+    @property
+    def ptx_version(self) -> str:
+        """The PTX version that the text names: `8.0`."""
+        found = re.search(r"^\.version (\S+)$", self.text, re.MULTILINE)
+        if found is None:
+            raise PtxGenError(f"the text of {self.entry} names no PTX version")
+        return found[1]
+
     def manifest(self) -> dict[str, Any]:
         """What another program needs to load and launch the text, ready for JSON. Sizes in bytes, grid in blocks, block in
         threads."""
         launch = self.kernel.launch()
-        major, minor = ptx_version([self.function], self.target)
         return {
             "kernel": self.kernel.name,
             "shape": {name: _plain(value) for name, value in self.kernel.parameters().items()},
@@ -55,7 +64,7 @@ class Emitted:
             "block": list(launch.block),
             "shared_bytes": self.shared_bytes,
             "target": str(self.target),
-            "ptx_version": f"{major}.{minor}",
+            "ptx_version": self.ptx_version,
             "sha256": self.sha256,
         }
 
@@ -64,7 +73,10 @@ def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
     line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser.
 
-    Raises AuthorError (with the author's line) for whatever the builder or the verifier finds."""
+    Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds."""
+    if isinstance(kernel, CudaSourceKernel):
+        text, function = compile_kernel(kernel, target, lines=lines)
+        return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
     function = build(kernel, target)
     verify(function, target)
     text = module_text([function], target, lines=lines)
