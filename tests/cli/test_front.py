@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -46,7 +47,8 @@ def test_an_unknown_subcommand_or_option_is_a_usage_error(program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "name"), [(program, name) for program, group in COMMANDS.items() for name in group.commands]
+    ("program", "name"),
+    [(program, name) for program, group in COMMANDS.items() for name in group.list_commands(click.Context(group))],
 )
 def test_every_subcommand_shows_an_example_of_itself(program: str, name: str) -> None:
     result = invoke(program, name, "--help")
