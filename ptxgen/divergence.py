@@ -104,7 +104,7 @@ def _computed(result: Divergence, op: Op) -> Cause:
     name = op.row.name
     if name in effects.CARRY_READERS:
         cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
-    if name in effects.SAME_IN_WARP:
+    if name in effects.SAME_IN_WARP and result.of(op.operands.get("mask")).level <= Level.WARP:
         return Cause(Level.WARP, f"{op.opcode} at {op.where}")
     if name == "shfl" and _from_one_lane(result, op):
         return Cause(min(cause.level, Level.WARP), cause.why)

@@ -21,7 +21,7 @@ MASK_FIRST = frozenset({"bar_warp_sync"})
 """Those whose mask is their operand `a`."""
 
 SAME_IN_WARP = frozenset({"vote", "redux", "activemask"})
-"""Give every lane of the warp the same result, whatever the operands."""
+"""Give all lanes of one mask the same result, whatever the other operands."""
 
 LOADS = frozenset({"ld", "ld_nc"})
 """Give what an address holds, so threads with the same address get the same value. Any other row that reads memory may give

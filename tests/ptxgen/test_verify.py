@@ -204,6 +204,9 @@ DIVERGENT: dict[str, Condition] = {
     "a clock": lambda k: k.special("%clock") > 7,
     "an atomic": lambda k: k.atom(k.arg.n[0].address, 1, space="global", op="add", type="u32") == 0,
     "a selected value": lambda k: k.select(k.tid.x < 8, k.ctaid.x, 0) > 0,
+    "a vote of each half of the warp": lambda k: k.vote(
+        k.lane == 3, k.select(k.lane < 16, k.u32(0xFFFF), 0xFFFF0000), mode="any"
+    ),
 }
 WARP: dict[str, Condition] = {
     "the warp": lambda k: k.warp == 0,
