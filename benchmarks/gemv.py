@@ -1,0 +1,190 @@
+"""Times matrix-vector kernels on a GPU: a chain of launches, each on weights that the cache no longer holds, as one CUDA graph.
+
+python -m benchmarks.gemv --names hw_dp4a_q4k_gemv --shapes 4096x4096,4096x128256 -o benchmarks/results/gemv.json
+python -m benchmarks.gemv --names hw_dp4a_q4k_gemv --digits 1 --set num_warps=8,4 --set rows_per_warp=1,2,4 -o out.json
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.chain import Chain, microseconds
+from benchmarks.floor import READ_LIMIT, chain_microseconds
+from executor.buffers import GpuBuffer
+from executor.device.cuda import CudaDevice
+from executor.launch import Launcher
+from executor.modules import Modules
+from ptxgen.errors import PtxGenError
+from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.kernels.registry import Entry, entries, find
+
+SHAPES = "2048x2048,2048x8192,8192x2048,4096x4096,4096x6144,4096x14336,4096x28672,14336x4096,4096x128256"
+"""K x N of Llama-3.2-1B and Llama-3.1-8B: one matrix, Q with K and V, gate with up, down, the output head."""
+
+FRESH_BYTES = 256 << 20
+"""A chain reads so much before it comes to the same weights again: several times the cache of any GPU."""
+MOST_BYTES = 6 << 30
+LEAST_BUFFERS, LEAST_LAUNCHES = 2, 8
+CHECKED_ROWS = 256
+"""Rows of distinct weights, which are repeated; the first so many results are compared with the reference."""
+
+
+@click.command()
+@click.option("--names", default=None, help="Kernels, by commas; default: every one for Q4_K and Q6_K but batched ones.")
+@click.option("--shapes", default=SHAPES, help="KxN, by commas.")
+@click.option("--set", "settings", multiple=True, help="name=value[,value...] of a parameter, for kernels that have it.")
+@click.option("--digits", default=None, help="1, 2 or 1,2: as --set digits=...")
+@click.option("--runs", default=15, help="Replays of a chain.")
+@click.option("--device", "ordinal", default=0, help="Number of the GPU.")
+@click.option("--commit", help="What was timed; found from git if there is one.")
+@click.option("-o", "output", type=click.Path(path_type=Path), help="A JSON file for the results.")
+def main(
+    names: str | None, shapes: str, settings: tuple[str, ...], digits: str | None, runs: int, ordinal: int,
+    commit: str | None, output: Path | None,
+) -> None:  # fmt: skip
+    """Time kernels for shapes; print a table and write JSON."""
+    chosen = [find(name) for name in names.split(",")] if names else list(_matrix_vector())
+    sizes = [tuple(map(int, shape.split("x"))) for shape in shapes.split(",")]
+    given = dict(_setting(text) for text in (*settings, *([f"digits={digits}"] if digits else [])))
+    results = []
+    with CudaDevice(ordinal) as device:
+        launcher = Launcher(device, Modules(device))
+        for k, n in sizes:
+            kernels = [kernel for entry in chosen for kernel in _kernels(entry, k, n, given)]
+            for _, group in itertools.groupby(kernels, key=lambda kernel: kernel.signature()["w"]):
+                results += _measure(launcher, list(group), runs)
+        record = {
+            "what": "matrix-vector products, a chain of launches on fresh weights as one CUDA graph",
+            "unit": "microseconds a launch: median, least and most of the replays",
+            "runs": runs,
+            "results": results,
+            "machine": device.describe(),
+            "commit": commit or _git_commit(),
+            "command": " ".join(["python -m benchmarks.gemv", *sys.argv[1:]]),
+        }
+    _print(results)
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _matrix_vector() -> Iterator[Entry]:
+    for entry in entries().values():
+        if entry.type.family == "gemv" and entry.name.endswith(("q4k_gemv", "q6k_gemv")) and "batched" not in entry.name:
+            yield entry
+
+
+def _setting(text: str) -> tuple[str, list[Any]]:
+    name, _, values = text.partition("=")
+    return name, [{"True": True, "False": False}.get(value, value) for value in values.split(",")]
+
+
+def _kernels(entry: Entry, k: int, n: int, given: dict[str, list[Any]]) -> Iterator[KernelType]:
+    """The kernels of this name and shape, one for each combination of the parameters given that it has."""
+    names = [name for name in given if name in entry.parameters]
+    for values in itertools.product(*(given[name] for name in names)):
+        shape = {name: value if isinstance(value, bool) else int(value) for name, value in zip(names, values, strict=True)}
+        yield entry.make(k=k, n=n, **shape)
+
+
+def _measure(launcher: Launcher, kernels: list[KernelType], runs: int) -> list[dict[str, Any]]:
+    """Time kernels that read the same weights."""
+    weights = kernels[0].signature()["w"]
+    assert isinstance(weights, Array)
+    count = max(LEAST_BUFFERS, min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes))
+    sample = replace(kernels[0], n=min(CHECKED_ROWS, weights.shape[0]))  # type: ignore[call-arg]
+    rows = sample.inputs(np.random.default_rng(0))["w"]
+    buffers = [_repeated(launcher.device, rows, weights) for _ in range(count)]
+    results = [_time(launcher, kernel, rows, buffers, runs) for kernel in kernels]
+    for buffer in buffers:
+        buffer.free()
+    return results
+
+
+def _repeated(device: Any, rows: np.ndarray[Any, Any], weights: Array) -> GpuBuffer:
+    """A weight matrix with these rows over and over."""
+    buffer = GpuBuffer.empty(device, weights.dtype, weights.shape)
+    device.upload(buffer.pointer, rows)
+    done = rows.nbytes
+    while done < buffer.nbytes:
+        size = min(done, buffer.nbytes - done)
+        device.copy(buffer.pointer + done, buffer.pointer, size)
+        done += size
+    return buffer
+
+
+def _time(
+    launcher: Launcher, kernel: KernelType, rows: np.ndarray[Any, Any], buffers: list[GpuBuffer], runs: int
+) -> dict[str, Any]:  # fmt: skip
+    device = launcher.device
+    assert isinstance(device, CudaDevice)
+    sample = replace(kernel, n=len(rows))  # type: ignore[call-arg]
+    given = {**sample.inputs(np.random.default_rng(1)), "w": rows}
+    signature = kernel.signature()
+    made = {
+        name: GpuBuffer.from_numpy(device, given[name]) for name in signature if name not in ("w", "y")
+    }  # fmt: skip
+    y = signature["y"]
+    assert isinstance(y, Array)
+    made["y"] = GpuBuffer.zeros(device, y.dtype, y.shape)
+    plans = [launcher.prepare(kernel, w=buffer, **made) for buffer in buffers]
+    plans *= -(-LEAST_LAUNCHES // len(plans))
+    with Chain(device, plans, programmatic=bool(getattr(kernel, "pdl", False))) as chain:
+        median, least, most = microseconds(chain, runs)
+    got = made["y"].to_numpy()[..., : len(rows)]
+    off = float(np.max(np.abs(got - sample.reference(**given)["y"]) / sample.tolerance(**given)["y"]))
+    for buffer in made.values():
+        buffer.free()
+    if not off <= 1:
+        raise PtxGenError(f"{kernel} is wrong on this GPU: {off:.2g} times the tolerance off")
+    nbytes = buffers[0].nbytes
+    floor = chain_microseconds(nbytes)
+    return {
+        "kernel": kernel.name,
+        "parameters": dict(kernel.parameters()),
+        "weight_bytes": nbytes,
+        "buffers": len(buffers),
+        "microseconds": {"median": round(median, 3), "min": round(least, 3), "max": round(most, 3)},
+        "terabytes_per_second": round(nbytes / median / 1e6, 3),
+        "share_of_read_limit": round(nbytes / median * 1e6 / READ_LIMIT, 3),
+        "chain_floor_microseconds": round(floor, 2),
+        "share_of_chain_floor": round(floor / median, 3),
+        "registers": plans[0].loaded.registers,
+        "error_over_tolerance": round(off, 4),
+    }
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    table = Table("kernel", "K x N", "parameters", "us", "min", "TB/s", "limit", "floor us", "of floor", "regs", box=None)
+    for result in results:
+        parameters = dict(result["parameters"])
+        size = f"{parameters.pop('k')} x {parameters.pop('n')}"
+        rest = " ".join(f"{name}={value}" for name, value in parameters.items())
+        times = result["microseconds"]
+        table.add_row(
+            result["kernel"], size, rest, f"[bold]{times['median']:.2f}[/bold]", f"{times['min']:.2f}",
+            f"{result['terabytes_per_second']:.2f}", f"{result['share_of_read_limit']:.0%}",
+            f"{result['chain_floor_microseconds']:.2f}", f"{result['share_of_chain_floor']:.0%}", str(result["registers"]),
+        )  # fmt: skip
+    Console(width=180).print(table)
+
+
+def _git_commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()
