@@ -1,0 +1,1 @@
+"""Kernels for ptxgen, found by the entry points in pyproject.toml."""
