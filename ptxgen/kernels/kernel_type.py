@@ -154,8 +154,8 @@ class KernelType(ABC):
         """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:
-        """What the kernel's own approximations cost, measured in NumPy: by situation (`normal activations`, `one channel at 26 x
-        rms`), the root mean square error relative to that of the reference without them. Empty where there are none.
+        """What the kernel's own approximations cost, measured in NumPy: by situation (`normal activations`, `one channel at 26
+        x rms`), the root mean square error relative to that of the reference without them. Empty where there are none.
         `ptxgen explain` prints it."""
         return {}
 

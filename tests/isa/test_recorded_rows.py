@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "isa"
 @cache
 def recorded() -> recording.Recording:
     if not (GOLDEN / recording.FILE).exists():
-        pytest.skip("golden/isa is not recorded yet: pytest -m gpu tests/gpu/test_isa.py --record-isa golden/isa")
+        pytest.fail("golden/isa is missing; record it: pytest -m gpu tests/gpu/test_isa.py --record-isa golden/isa")
     return recording.Recording.read(GOLDEN)
 
 
