@@ -85,16 +85,18 @@ def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int
     names = [register.name for register in op.written]
     if op.row.name in effects.CARRY_WRITERS:
         names.append(_CARRY)
-    if all(result.values.get(name, _UNIFORM).level is Level.DIVERGENT for name in names):  # true of no name at all too
+    values = result.values
+    names = [name for name in names if name not in values or values[name].level is not Level.DIVERGENT]
+    if not names:
         return False
     cause = Cause(Level.WARP, "the warp's number") if id(op) in warp_ids else _computed(result, op)
     cause = _highest([cause, around, result.of(op.guard)])
-    if prod(result.function.max_threads) <= WARP_SIZE and cause.level is Level.WARP:
+    if cause.level is Level.WARP and prod(result.function.max_threads) <= WARP_SIZE:
         return False  # a block of one warp
     changed = False
     for name in names:
-        if cause.level > result.values.get(name, _UNIFORM).level:
-            result.values[name] = cause
+        if cause.level > values.get(name, _UNIFORM).level:
+            values[name] = cause
             changed = True
     return changed
 

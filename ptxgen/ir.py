@@ -3,13 +3,13 @@ verifier and the module writer; nothing here decides anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ptxgen.errors import Location
 from ptxgen.isa.operands import AnyOperand, Register, registers
-from ptxgen.isa.table import Instruction
+from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import DType
 
 
@@ -52,13 +52,13 @@ class Op:
     @cached_property
     def written(self) -> tuple[Register, ...]:
         """The destination registers; a guarded instruction may leave them as they are."""
-        return tuple(r for place in self.row.destinations for r in registers(self.operands.get(place.name)))
+        return _registers(self.operands, self.row.destinations)
 
     @cached_property
     def read(self) -> tuple[Register, ...]:
         """The registers that the instruction reads, its guard among them."""
         guard = () if self.guard is None else (self.guard,)
-        return (*guard, *(r for place in self.row.sources for r in registers(self.operands.get(place.name))))
+        return (*guard, *_registers(self.operands, self.row.sources))
 
     @property
     def opcode(self) -> str:
@@ -77,6 +77,17 @@ class Op:
                 written.append(str(operand))
         text = f"{guard}{self.opcode}"
         return f"{text} {', '.join(written)};" if written else f"{text};"
+
+
+def _registers(operands: Mapping[str, AnyOperand], places: Sequence[Operand]) -> tuple[Register, ...]:
+    found: list[Register] = []
+    for place in places:
+        operand = operands.get(place.name)
+        if isinstance(operand, Register):
+            found.append(operand)
+        elif operand is not None:
+            found += registers(operand)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

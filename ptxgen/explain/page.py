@@ -71,9 +71,7 @@ def render(explanation: Explanation) -> str:
         caveat=caveat(e),
         accuracy=[(what, f"{error:.2e}") for what, error in e.accuracy.items()],
         panes=[
-            Pane(
-                "Python", tuple(_python(e, hues)), "The builder wrote none of this text, so no line of Python stands behind it."
-            ),
+            Pane("Python", tuple(_python(e, hues)), "No line of Python wrote this text."),
             Pane("PTX", tuple(_ptx(e, hues))),
             Pane("SASS", tuple(_sass(e, hues)), e.no_sass),
         ],
