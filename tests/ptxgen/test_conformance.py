@@ -12,7 +12,7 @@ import pytest
 from ptxgen.assemble import assemble
 from ptxgen.builder import KernelBuilder
 from ptxgen.conformance import Nonconformity, check, shape_checks
-from ptxgen.conformance.execution import CANARY, compare, placed
+from ptxgen.conformance.execution import CANARY, compare, emulate, inputs, placed
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.kernels.shape import require
@@ -247,3 +247,12 @@ def test_infinities_and_nan_are_compared_as_values() -> None:
     compare(kernel, arguments, {"y": np.array([np.inf, np.nan, 1.0], np.float32)})
     with pytest.raises(Nonconformity, match=r"1 of 3 values of y are off.*first y\[0\]: is np.float64\(-inf\)"):
         compare(kernel, arguments, {"y": np.array([-np.inf, np.nan, 1.0], np.float32)})
+
+
+def test_a_write_beside_an_array_is_found_by_the_canaries_too() -> None:
+    def emit(self: Doubled, k: KernelBuilder) -> None:
+        k.store(k.arg.y.at(self.n - 1)[1 + k.tid.x * 0], 1.0)  # computed, so that the builder cannot see it
+
+    kernel = made(emit=emit)(n=4)
+    with pytest.raises(Nonconformity, match="the kernel wrote next to y, outside its 16 bytes"):
+        emulate(kernel, inputs(kernel), sanitize=False, tight=True)
