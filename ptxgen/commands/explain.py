@@ -78,10 +78,10 @@ def _print(explanation: Explanation, *, listing: bool) -> None:
     front.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
     click.echo()
     for label, text in report.summary(e):
-        click.echo(f"{label:11}{text}")
-    for loop in e.inner_loops:
-        click.echo(f"\n{report.loop_title(loop)}")
-        counts = [(unit.value, str(count)) for unit, count in loop.mix.instructions.items()]
+        click.echo(textwrap.fill(f"{label:11}{text}", front.WIDTH, subsequent_indent=" " * 11))
+    for title, mix in report.mixes(e):
+        click.echo(f"\n{title}")
+        counts = [(unit.value, str(count)) for unit, count in mix.instructions.items()]
         front.print_table(("unit", "instructions"), counts, numeric=("instructions",))
     click.echo()
     columns = ("bound", "clocks a pass", "us", "of the tightest")

@@ -97,8 +97,8 @@ class Explanation:
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """By unit, the tightest first; the clocks are of the inner loop with the most instructions."""
-        inner = max((loop.mix for loop in self.inner_loops), key=lambda one: one.total, default=None)
+        """By unit, the tightest first; the clocks are of the inner loop with the most instructions, or without loops of all."""
+        inner = max((loop.mix for loop in self.inner_loops), key=lambda one: one.total, default=self.mix)
         return bounds(self.gpu, self.kernel.launch(), self.kernel.work(), self.mix, inner)
 
     @cached_property

@@ -34,8 +34,8 @@ class Mix:
 
 @dataclass(frozen=True)
 class Bound:
-    """The least time a unit needs: `clocks` of a multiprocessor for one warp and one pass of the inner loop (None without one),
-    `seconds` for the launch with the work spread evenly. `share` is of the largest `seconds`."""
+    """The least time a unit needs: `clocks` of a multiprocessor for one warp and one pass of the inner loop (None where the
+    loop does not use it), `seconds` for the launch with the work spread evenly. `share` is of the largest `seconds`."""
 
     unit: str
     clocks: float | None
@@ -59,7 +59,7 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
     return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
 
 
-def bounds(gpu: Gpu, launch: Launch, work: Work, whole: Mix, inner: Mix | None) -> tuple[Bound, ...]:
+def bounds(gpu: Gpu, launch: Launch, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
     """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
@@ -68,7 +68,7 @@ def bounds(gpu: Gpu, launch: Launch, work: Work, whole: Mix, inner: Mix | None) 
     if gpu.read_gbps:
         found.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
     of_warp = _clocks(gpu, whole)
-    of_pass = _clocks(gpu, inner) if inner is not None else {}
+    of_pass = _clocks(gpu, inner)
     for name, clocks in of_warp.items():
         found.append(Bound(name, of_pass.get(name), clocks * warps / (gpu.clock_mhz * 1e6)))
     longest = max(bound.seconds for bound in found)

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from ptxgen.errors import Location
 from ptxgen.explain import Explanation
-from ptxgen.explain.report import bound_rows, caveat, loop_title, size, summary
+from ptxgen.explain.report import bound_rows, caveat, mixes, size, summary
 from ptxgen.kernels.kernel_type import Array
 
 AROUND: Final = 2  # Python lines shown before and after one that wrote something
@@ -64,8 +64,8 @@ def render(explanation: Explanation) -> str:
         ],
         summary=summary(e),
         loops=[
-            (loop_title(loop), [(unit.value, count, count / loop.mix.total) for unit, count in loop.mix.instructions.items()])
-            for loop in e.inner_loops
+            (title, [(unit.value, count, count / mix.total) for unit, count in mix.instructions.items()])
+            for title, mix in mixes(e)
         ],
         bounds=[(*row, bound.share) for row, bound in zip(bound_rows(e), e.bounds, strict=True)],
         caveat=caveat(e),

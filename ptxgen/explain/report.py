@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ptxgen.explain import Explanation, InnerLoop
+from ptxgen.explain.bounds import Mix
 from ptxgen.isa.units import Unit
 from ptxgen.kernels.kernel_type import Array
 
@@ -84,6 +85,15 @@ def summary(explanation: Explanation) -> list[tuple[str, str]]:
     ]
 
 
+def mixes(explanation: Explanation) -> list[tuple[str, Mix]]:
+    """The instructions of one pass of each inner loop, or of the whole thread where there is no loop, under a title each."""
+    e = explanation
+    if e.inner_loops:
+        return [(loop_title(loop), loop.mix) for loop in e.inner_loops]
+    machine = sum(line.address >= 0 for line in e.sass)
+    return [(f"no loop, {e.mix.total} PTX instructions" + (f", {machine} SASS instructions" if machine else ""), e.mix)]
+
+
 def loop_title(loop: InnerLoop) -> str:
     passes = "passes known at launch only" if loop.passes is None else f"{'' if loop.exact else 'up to '}{loop.passes} passes"
     machine = "" if loop.sass is None else f", {loop.sass} SASS instructions"
@@ -106,8 +116,9 @@ def caveat(explanation: Explanation) -> str:
     """What the bounds leave out."""
     unknown = "" if explanation.all_passes_known else "Loops whose passes are known at launch only count as one pass. "
     return (
-        f"{unknown}Clocks of a multiprocessor for one warp and one pass of the inner loop; least times of the launch with even "
-        "work, coalesced loads and no bank conflicts. Counted in PTX, of which the assembler merges and splits some."
+        f"{unknown}Clocks of a multiprocessor for one warp and one pass of the inner loop (without one, of it all); least times "
+        "of the launch with even work, coalesced loads and no bank conflicts. Counted in PTX, of which the assembler merges and "
+        "splits some."
     )
 
 

@@ -89,7 +89,7 @@ def test_bounds_are_work_over_rates() -> None:
     gpu = GPUS["h200"]
     op = next(op for op in verified(lambda k: k.f32(1.0) + k.f32(2.0)).ops if op.row.name == "add")
     whole = mix([(op, 1000)], load_store_bytes=128)
-    found = {bound.unit: bound for bound in bounds(gpu, Launch(132, 128), Work(flops=1, bytes=4_800_000), whole, None)}
+    found = {bound.unit: bound for bound in bounds(gpu, Launch(132, 128), Work(flops=1, bytes=4_800_000), whole, whole)}
     clock = 1 / 1.98e9
     assert found[Unit.FMA.value].seconds == pytest.approx(1000 * 4 * 32 / 128 * clock)
     assert found[ISSUE].seconds == pytest.approx(1000 * 4 / 4 * clock)
