@@ -116,9 +116,9 @@ def caveat(explanation: Explanation) -> str:
     """What the bounds leave out."""
     unknown = "" if explanation.all_passes_known else "Loops whose passes are known at launch only count as one pass. "
     return (
-        f"{unknown}Clocks of a multiprocessor for one warp and one pass of the inner loop (without one, of it all); least times "
-        "of the launch with even work, coalesced loads and no bank conflicts. Counted in PTX, of which the assembler merges and "
-        "splits some."
+        f"{unknown}Clocks of a multiprocessor for one warp and one pass of the inner loop (without one, of it all); least "
+        "times of the launch with even work, coalesced loads and no bank conflicts. Counted in PTX, of which the assembler "
+        "merges and splits some."
     )
 
 
