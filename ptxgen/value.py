@@ -84,14 +84,28 @@ class Value:
             return self & (other - 1)
         return self.k.op("rem", self, other)
 
+    def __rfloordiv__(self, other: Number) -> Value:
+        self._need(self.type.is_integer, "//", "floats divide with /")
+        return self.k.op("div", other, self)
+
+    def __rmod__(self, other: Number) -> Value:
+        self._need(self.type.is_integer, "%", "floats have no remainder instruction")
+        return self.k.op("rem", other, self)
+
     def __and__(self, other: Value | int) -> Value:
         return self.k.op("and", self, other)
+
+    __rand__ = __and__
 
     def __or__(self, other: Value | int) -> Value:
         return self.k.op("or", self, other)
 
+    __ror__ = __or__
+
     def __xor__(self, other: Value | int) -> Value:
         return self.k.op("xor", self, other)
+
+    __rxor__ = __xor__
 
     def __invert__(self) -> Value:
         return self.k.op("not", self)
@@ -104,6 +118,13 @@ class Value:
 
     def __rshift__(self, other: Value | int) -> Value:
         return self.k.op("shr", self, other)
+
+    def __rlshift__(self, other: int) -> Value:
+        """A constant shifted by the register; the result has the register's type."""
+        return self.k.op("shl", self.k.convert(other, self.type), self)
+
+    def __rrshift__(self, other: int) -> Value:
+        return self.k.op("shr", self.k.convert(other, self.type), self)
 
     def __lt__(self, other: Value | Number) -> Value:
         return self.k.compare("lt", self, other)

@@ -57,6 +57,23 @@ def test_signed_and_unsigned_do_not_mix(operation: Callable[[Value, Value], Valu
     assert "got u32 and s32" in message(body, TypeMismatch)
 
 
+@pytest.mark.parametrize(
+    ("operation", "line"),
+    [
+        (lambda x: 100 // x, "div.u32 %r1, 100, %r0;"),
+        (lambda x: 100 % x, "rem.u32 %r1, 100, %r0;"),
+        (lambda x: 7 & x, "and.b32 %r1, %r0, 7;"),
+        (lambda x: 7 | x, "or.b32 %r1, %r0, 7;"),
+        (lambda x: 7 ^ x, "xor.b32 %r1, %r0, 7;"),
+        (lambda x: 1 << x, "shl.b32 %r2, %r1, %r0;"),
+        (lambda x: 256 >> x, "shr.u32 %r2, %r1, %r0;"),
+        (lambda x: 1 - x, "sub.u32 %r1, 1, %r0;"),
+    ],
+)
+def test_a_constant_may_stand_on_the_left(operation: Callable[[Value], Value], line: str) -> None:
+    assert line in text(lambda k: operation(k.tid.x))
+
+
 def test_plain_bits_mix_with_integers_in_logic() -> None:
     written(lambda k: k.bits(k.f32(1.0), B32) & k.u32(7))
 
