@@ -37,7 +37,7 @@ def move_bit(word: Value, source: int, target: int) -> Value:
     return word >> (source - target) if source > target else word << (target - source)
 
 
-def merge(k: KernelBuilder, high: Value, mask: int, low: Value) -> Value:
+def merge(k: KernelBuilder, high: Value, mask: int, low: Value | int) -> Value:
     """(high & mask) | low, in one instruction."""
     merged: Value = k.lop3(high, mask, low, _AND_OR)
     return merged

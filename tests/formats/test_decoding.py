@@ -43,7 +43,8 @@ def test_decoding_gives_the_bits_of_gguf(format: Format, data: st.DataObject) ->
     for scale in format.scales:
         drawn = data.draw(st.lists(scales, min_size=blocks, max_size=blocks))
         row[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
-    wanted = format.dequantize(row.reshape(1, -1))[0]
+    with np.errstate(over="ignore"):
+        wanted = format.dequantize(row.reshape(1, -1))[0]
     finite = np.isfinite(wanted)  # a NaN need not keep its payload
     arguments = {"y": np.zeros(kernel.k, np.float32), "table": row.reshape(1, -1), "token": np.uint32(0)}
     results, findings = emulate(kernel, arguments)

@@ -43,7 +43,9 @@ def test_random_blocks_have_finite_weights_of_the_usual_spread(format: Format) -
     assert 0.7 < weights.std() * k**0.5 < 1.5
 
 
-@pytest.mark.parametrize(("name", "codes"), [("Q4_0", 16), ("Q4_1", 16), ("Q5_0", 32), ("Q5_1", 32), ("Q8_0", 256)])
+@pytest.mark.parametrize(
+    ("name", "codes"), [("Q4_0", 16), ("Q4_1", 16), ("Q5_0", 32), ("Q5_1", 32), ("Q8_0", 256), ("IQ4_NL", 16)]
+)
 def test_every_code_occurs_in_random_blocks(name: str, codes: int) -> None:
     format = find(name)
     blocks = format.random_blocks(np.random.default_rng(0), 1000, 32)

@@ -1,0 +1,37 @@
+"""IQ4_NL: 32 values of 4 bits with one scale, on 16 uneven levels: f16 d, then 16 bytes of codes. A weight is d * level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.code_table import IQ4
+from ptxgen.formats.codes import load_codes, load_scale
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Iq4Nl(Format):
+    """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
+
+    name = "IQ4_NL"
+    id = "iq4nl"
+    ggml_type = 20
+    block = 32
+    block_bytes = 18
+    columns = 16
+    depth = 2
+    widths = (1, 2)
+    scales = (ScaleField(0, 0.0143, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = load_scale(k, place.block, 0)
+
+        def decode(group: Index) -> list[Weight]:
+            levels = IQ4.decode(k, load_codes(k, place.at(2, group, 16), width), width)
+            return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
+
+        return decode

@@ -1,0 +1,51 @@
+"""IQ4_XS: 256 values of 4 bits on IQ4_NL's levels, a 6-bit scale for every 32: f16 d, the top bit pairs of the scales in 2
+bytes, their low nibbles in 4, then 128 bytes of codes. A weight is (d * (scale - 32)) * level."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.code_table import IQ4
+from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
+from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import F16, U32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@known
+class Iq4Xs(Format):
+    """Byte j of the 16 of group g holds values 32 g + j (low nibble) and 32 g + 16 + j."""
+
+    name = "IQ4_XS"
+    id = "iq4xs"
+    ggml_type = 23
+    block = 256
+    block_bytes = 136
+    groups = 8
+    columns = 16
+    depth = 2
+    widths = (1, 2, 4)
+    scales = (ScaleField(0, 0.00077, signed=True),)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d_and_tops, nibbles = k.load_vector(place.block[0], 2, U32)
+        d, _ = k.write("mov", [d_and_tops], result=F16)
+        d = k.f32(d)
+
+        def decode(group: Index) -> list[Weight]:
+            levels = IQ4.decode(k, load_codes(k, place.at(8, group, 16), width), width)
+            scale = (k.f32(_scale(k, d_and_tops, nibbles, group)) - 32.0) * d
+            return [Weight(16 * t + i, levels[i][t] * scale) for i in range(width) for t in range(2)]
+
+        return decode
+
+
+def _scale(k: KernelBuilder, tops: Value, nibbles: Value, group: Index) -> Value:
+    """The 6-bit scale of a group; `tops` has the top pairs in its upper half."""
+    if isinstance(group, int):
+        return merge(k, move_bit(tops, 16 + 2 * group, 4), 3 << 4, bit_field(nibbles, 4 * group, 4))
+    return merge(k, tops >> (group * 2 + 12), 3 << 4, bit_field(nibbles >> (group * 4), 0, 4))

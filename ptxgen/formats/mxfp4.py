@@ -1,0 +1,62 @@
+"""MXFP4 (OCP Microscaling Formats 1.0): 32 values of 4 bits (a sign, two bits of exponent, one of mantissa) with a power of two
+as their scale: one byte e, then 16 bytes of codes. A weight is 2^(e - 128) * level, where levels are twice what the codes mean.
+Its 17 bytes keep no alignment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ptxgen.formats.code_table import CodeTable
+from ptxgen.formats.codes import load_codes
+from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.memory import Index
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.builder import KernelBuilder
+
+LEVELS = CodeTable((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
+"""Twice the e2m1 values, as integers (kvalues_mxfp4 of ggml-common.h)."""
+
+
+@known
+class Mxfp4(Format):
+    """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
+
+    name = "MXFP4"
+    id = "mxfp4"
+    ggml_type = 39
+    block = 32
+    block_bytes = 17
+    columns = 16
+    depth = 2
+    widths = (1,)
+
+    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+        d = _power_of_two(k, k.load(place.block[0]))
+
+        def decode(group: Index) -> list[Weight]:
+            levels = LEVELS.decode(k, load_codes(k, place.at(1, group, 16), width), width)
+            return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
+
+        return decode
+
+    def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
+        """Of two neighbouring powers of two, each so often that the mean square of weights is 1/k."""
+        import numpy as np
+
+        blocks = super().random_blocks(rng, rows, k).reshape(-1, self.block_bytes)
+        wanted = 1 / np.sqrt(k * np.mean(np.square(LEVELS.values)))
+        exponent = np.floor(np.log2(wanted))
+        larger = rng.random(len(blocks)) < ((wanted / 2**exponent) ** 2 - 1) / 3
+        blocks[:, 0] = 128 + exponent + larger
+        return blocks.reshape(rows, -1)
+
+
+def _power_of_two(k: KernelBuilder, e: Value) -> Value:
+    """2^(e - 128) as f32, which is subnormal for e = 0 and 1. As in gguf-py, 255 is no NaN but the next power."""
+    return k.bits(k.select(e < 2, k.u32(1 << 21) << e, (e - 1) << 23), F32)
