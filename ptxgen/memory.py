@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ptxgen.core import Core
@@ -27,6 +27,7 @@ class Element:
     base: Register | Symbol
     offset: int
     dtype: DType
+    nc: bool = False  # loads go through the read-only path
 
     @property
     def address(self) -> Address:
@@ -43,22 +44,27 @@ class GlobalArray:
     dtype: DType
     shape: tuple[int, ...]
     offset: int = 0  # bytes past `base`
+    nc: bool = False
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Element:
         moved = self._moved(index)
-        return Element("global", moved.base.register, moved.offset, self.dtype)
+        return Element("global", moved.base.register, moved.offset, self.dtype, self.nc)
+
+    def read_only(self) -> GlobalArray:
+        """The same array, whose loads go through the read-only path: nobody may write it while the kernel runs."""
+        return replace(self, nc=True)
 
     def at(self, *index: Index) -> GlobalArray:
         """The flat rest of the array, from the element at `index`: addresses computed from it share the work."""
         moved = self._moved(index)
-        return GlobalArray(self.k, self.name, moved.base, self.dtype, (prod(self.shape),), moved.offset)
+        return GlobalArray(self.k, self.name, moved.base, self.dtype, (prod(self.shape),), moved.offset, self.nc)
 
     def _moved(self, index: Index | tuple[Index, ...]) -> GlobalArray:
         linear, constant = _linear(self.k, self.name, self.shape, index)
         base = self.base
         if linear is not None:
             base = self.k.op("mad_wide", linear, self.dtype.bytes, base)
-        return GlobalArray(self.k, self.name, base, self.dtype, (), self.offset + constant * self.dtype.bytes)
+        return replace(self, base=base, shape=(), offset=self.offset + constant * self.dtype.bytes)
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,27 @@ class SharedView:
             return Element("shared", Symbol(self.name), offset, self.dtype)
         base = self.k.op("mad", linear, self.dtype.bytes, self.k.symbol_address(self.name))
         return Element("shared", base.register, offset, self.dtype)
+
+    def start(self) -> SharedPart:
+        """The array as a part of itself, for addresses that are computed step by step."""
+        return SharedPart(self.k, self.k.symbol_address(self.name), self.dtype)
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """The rest of an array in shared memory from some element on. `base` is an address in the shared window."""
+
+    k: Core
+    base: Value
+    dtype: DType
+    offset: int = 0  # bytes past `base`
+
+    def __getitem__(self, index: int) -> Element:
+        return Element("shared", self.base.register, self.offset + index * self.dtype.bytes, self.dtype)
+
+    def at(self, index: int) -> SharedPart:
+        """The rest from the element `index` on."""
+        return replace(self, offset=self.offset + index * self.dtype.bytes)
 
 
 def _linear(k: Core, name: str, shape: tuple[int, ...], index: Index | tuple[Index, ...]) -> tuple[Value | None, int]:
@@ -120,7 +147,7 @@ class MemoryAccess(Core):
     def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
         type = dtype or element.dtype
         modifiers = {"type": _memory_type(type).name, **hints}
-        if not nc:
+        if not (nc or element.nc):
             modifiers["space"] = element.space
         elif element.space != "global":
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())

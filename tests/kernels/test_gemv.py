@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
-from ptxgen.kernels.gemv.basic import Gemv, unrolled
+from ptxgen.kernels.gemv.basic import Gemv
+from ptxgen.kernels.gemv.dot import unrolled
 from ptxgen.kernels.registry import find
 from tests.kernels.running import assert_matches_reference, emulate, inputs
 

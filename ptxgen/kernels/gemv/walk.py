@@ -1,35 +1,42 @@
-"""How a warp goes along a row of blocks, one byte column a lane. What it does with the weights is the caller's business.
+"""How a warp, or several together, goes along a row of blocks, one byte column or some adjacent ones a lane. What it does with
+the weights is the caller's business.
 
-A step takes as many whole blocks as 32 lanes have columns for: two blocks of Q4_0 (16 columns each), one of Q8_0 or Q4_K (32
-columns), 32 of F32 (one each). So consecutive lanes read consecutive bytes, and consecutive activations."""
+A step takes as many whole blocks as the lanes have columns for: for 32 lanes of one column each two blocks of Q4_0 (16
+columns), one of Q8_0 or Q4_K (32 columns), 32 of F32 (one column). So consecutive lanes read consecutive bytes, and
+consecutive activations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ptxgen.cooperation import WARP
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place, Weight
-from ptxgen.memory import GlobalArray, Index
+from ptxgen.memory import GlobalArray, Index, SharedPart
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
 
+Part = TypeVar("Part", GlobalArray, SharedPart)
+
 
 @dataclass(frozen=True)
 class Walk:
-    """The steps over a row of `k` values of a format."""
+    """The steps over a row of `k` values of a format by `lanes` lanes: a warp, or all warps of a block of threads. Each takes
+    `width` columns at once, one of the format's `widths`."""
 
     format: Format
     k: int
+    lanes: int = WARP
+    width: int = 1
 
     @property
     def blocks(self) -> int:
         """Blocks of a step."""
-        return WARP // self.format.columns
+        return self.lanes * self.width // self.format.columns
 
     @property
     def values(self) -> int:
@@ -39,7 +46,7 @@ class Walk:
     @property
     def lane_values(self) -> int:
         """Values of a step that one lane decodes."""
-        return self.values // WARP
+        return self.values // self.lanes
 
     @property
     def bytes(self) -> int:
@@ -58,17 +65,25 @@ class Walk:
 
     def lane(self, k: KernelBuilder) -> Lane:
         """The place of each lane in a step."""
-        columns = self.format.columns
-        if columns == WARP:
-            return Lane(self, 0, k.lane)
-        if columns == 1:
-            return Lane(self, k.lane, 0)
-        return Lane(self, k.lane // columns, k.lane % columns)
+        number = k.lane if self.lanes == WARP else k.tid.x
+        columns, width = self.format.columns, self.width
+        if columns < width:
+            return Lane(self, number * (width // columns), 0)
+        sharing = columns // width
+        if sharing == 1:
+            return Lane(self, number, 0)
+        if sharing == self.lanes:
+            return Lane(self, 0, _times(number, width))
+        return Lane(self, number // sharing, _times(number % sharing, width))
+
+
+def _times(value: Value, factor: int) -> Value:
+    return value if factor == 1 else value * factor
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Which block of a step a lane reads, and its column there: constants or u32."""
+    """Which block of a step a lane reads, and its (first) column there: constants or u32."""
 
     walk: Walk
     block: Index
@@ -85,22 +100,39 @@ class Lane:
         """The lane's block of the first step, of a row of bytes."""
         return advance(row, self.block, self.walk.format.block_bytes)
 
-    def in_vector(self, vector: GlobalArray) -> GlobalArray:
+    def in_vector(self, vector: Part) -> Part:
         """The activation of the lane's first value in the first step."""
         return advance(advance(vector, self.block, self.walk.format.block), self.column, 1)
 
-    def decode(self, k: KernelBuilder, block: GlobalArray, column: GlobalArray) -> Iterator[Weight]:
-        """The lane's weights of a step; offsets are from the lane's first value. `block` is the lane's block in this step,
-        `column` the same `self.column` bytes further."""
+    def place(self, block: GlobalArray, column: GlobalArray) -> Place:
+        """Where the lane reads: `block` is its block in some step, `column` the same `self.column` bytes further."""
+        return Place(block, column, self.column)
+
+    def reader(self, k: KernelBuilder, place: Place) -> Callable[[int], list[Weight]]:
+        """Decodes the lane's weights in a group of the block at `place`, by offset from the lane's first value of the block,
+        and in this order."""
         format = self.walk.format
-        decoder = format.reader(k, Place(block, column, self.column))
-        for group in range(format.groups):
-            for offset, weight in decoder(group):
-                yield Weight(group * format.columns * format.depth + offset, weight)
+        decoder = format.reader(k, place, self.walk.width)
+
+        def decode(group: int) -> list[Weight]:
+            first = group * format.columns * format.depth
+            weights = [Weight(first + offset, value) for offset, value in decoder(group)]
+            return sorted(weights, key=lambda weight: weight.offset)
+
+        return decode
+
+    def decode(self, k: KernelBuilder, block: GlobalArray, column: GlobalArray) -> Iterator[Weight]:
+        """The lane's weights of a step, as `reader` gives them."""
+        decode = self.reader(k, self.place(block, column))
+        for group in range(self.walk.format.groups):
+            yield from decode(group)
 
 
-def advance(array: GlobalArray, index: Index, stride: int) -> GlobalArray:
+def advance(array: Part, index: Index, stride: int) -> Part:
     """The array that starts `index * stride` elements further: one instruction for a register, none for a constant."""
     if isinstance(index, int):
         return array.at(index * stride) if index else array
-    return replace(array, base=array.k.op("mad_wide", index, stride * array.dtype.bytes, array.base))
+    step = stride * array.dtype.bytes
+    if isinstance(array, SharedPart):
+        return replace(array, base=array.k.op("mad", index, step, array.base))
+    return replace(array, base=array.k.op("mad_wide", index, step, array.base))

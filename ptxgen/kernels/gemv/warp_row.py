@@ -1,0 +1,60 @@
+"""What the f32 strategies of one warp a row have in common: geometry, and the sum over the warp."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ptxgen.cooperation import WARP
+from ptxgen.kernels.gemv.dot import Dot, LaneDot
+from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.gemv.walk import Lane, Part
+from ptxgen.kernels.kernel_type import Launch
+from ptxgen.memory import GlobalArray
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+@dataclass(frozen=True)
+class WarpRowGemv(GemvType):
+    """y = W x, one warp a row. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+
+    block_rows: ClassVar[int] = 4
+    """Rows a block: a multiprocessor holds fewer blocks than warps, so blocks of one warp would leave half of it empty."""
+
+    @property
+    @abstractmethod
+    def dot(self) -> Dot:
+        """How a lane goes along its row."""
+
+    @property
+    def chain(self) -> int:
+        return self.dot.chain
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row = k.ctaid.x * self.block_rows + k.warp
+        lane = self.dot.walk.lane(k)
+        x = lane.in_vector(k.arg.x)
+        with k.when(row < self.n):
+            self.store_sum(k, row, self.lane_dot(k, lane, lane.in_row(self.weights(k).at(row, 0)), x).total()[0][0])
+
+    def weights(self, k: KernelBuilder) -> GlobalArray:
+        """The weights, with the kind of load that the strategy reads them by."""
+        array: GlobalArray = k.arg.w
+        return array
+
+    def lane_dot(self, k: KernelBuilder, lane: Lane, row: GlobalArray, x: Part) -> LaneDot[Part]:
+        """The lane's sum over its share of a row; `row` and `x` start at its place in the first step."""
+        return LaneDot(k, self.dot, lane, [row], [x])
+
+    def store_sum(self, k: KernelBuilder, row: Value, sum: Value) -> None:
+        """Store the sum of the lanes' sums."""
+        total = k.warp_sum(sum)
+        with k.when(k.lane == 0):
+            k.store(k.arg.y[row], total)
