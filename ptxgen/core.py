@@ -237,7 +237,7 @@ class Core:
 
     def remark(self, text: str) -> None:
         """A comment in the PTX."""
-        self.body.append(Remark(text))
+        self.body.append(Remark(text, self.where()))
 
     def new_label(self, purpose: str) -> str:
         self._labels += 1

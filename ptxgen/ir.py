@@ -26,12 +26,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A statically sized array in shared memory, `count` elements of `type`, aligned to `align` bytes."""
+    """A statically sized array in shared memory, `count` elements of `type`, aligned to `align` bytes, and who asked for it."""
 
     name: str
     type: DType
     count: int
     align: int
+    where: Location | None = None
 
     @property
     def bytes(self) -> int:
@@ -102,6 +103,7 @@ class Remark:
     """A comment that the author wants in the text (ASCII)."""
 
     text: str
+    where: Location | None = None
 
 
 Line = Op | Label | Remark

@@ -171,7 +171,7 @@ class MemoryAccess(Core):
     def shared(self, type: DType, *shape: int, align: int = 16) -> SharedView:
         """A new array in shared memory."""
         name = f"shared{len(self._function.shared)}"
-        self._function.shared.append(SharedArray(name, type, prod(shape), align))
+        self._function.shared.append(SharedArray(name, type, prod(shape), align, self.where()))
         return SharedView(self, name, type, shape)
 
 

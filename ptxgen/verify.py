@@ -68,21 +68,23 @@ def _check_ascii(function: Function) -> None:
             raise VerifyError(f"PTX text is ASCII, the {what} is {text!r}", None, "write it as one line of ASCII")
     for line in function.body:
         if isinstance(line, Remark) and not line.text.isascii():
-            raise VerifyError(f"PTX text is ASCII, a remark is {line.text!r}", None, "write it in ASCII")
+            raise VerifyError(f"PTX text is ASCII, a remark is {line.text!r}", line.where, "write it in ASCII")
 
 
 def _check_shared(function: Function) -> None:
-    for what, align in [(p.name, p.align or 1) for p in function.parameters] + [(a.name, a.align) for a in function.shared]:
+    aligned: list[tuple[str, int, Location | None]] = [(p.name, p.align or 1, None) for p in function.parameters]
+    for what, align, where in aligned + [(a.name, a.align, a.where) for a in function.shared]:
         if align <= 0 or align & (align - 1):
-            raise VerifyError(f"the alignment of {what} must be a power of two, got {align}")
+            raise VerifyError(f"the alignment of {what} must be a power of two, got {align}", where, "use 4, 8, 16, ...")
     for array in function.shared:
         if array.count <= 0:
-            raise VerifyError(f"shared array {array.name} has {array.count} elements", None, "give it at least one")
+            raise VerifyError(f"shared array {array.name} has {array.count} elements", array.where, "give it at least one")
     if function.shared_bytes > SHARED_LIMIT:
         arrays = ", ".join(f"{array.name} {array.bytes}" for array in function.shared)
+        largest = max(function.shared, key=lambda array: array.bytes)
         raise VerifyError(
             f"{function.name} has {function.shared_bytes} bytes of shared memory ({arrays}); the limit is {SHARED_LIMIT}",
-            None,
+            largest.where,
             "use smaller tiles, or one array for what is not alive at the same time",
         )
 

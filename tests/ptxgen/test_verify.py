@@ -192,6 +192,22 @@ def test_shared_memory_up_to_the_limit_passes_and_beyond_it_is_named() -> None:
         verify(too_much, Target(75))
 
 
+def test_shared_memory_and_remarks_name_the_authors_line() -> None:
+    def too_much(k: KernelBuilder) -> None:
+        k.shared(F32, 16)
+        k.shared(F32, SHARED_LIMIT)  # HERE
+
+    def odd(k: KernelBuilder) -> None:
+        k.shared(F32, 4, align=12)  # HERE
+
+    def not_ascii(k: KernelBuilder) -> None:
+        k.remark("größe")  # HERE
+
+    refused(too_much, "the limit is 49152")
+    refused(odd, "must be a power of two, got 12")
+    refused(not_ascii, "a remark is")
+
+
 # Barriers and warp instructions
 
 Condition = Callable[[KernelBuilder], Value]
