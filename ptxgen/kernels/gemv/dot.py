@@ -80,8 +80,8 @@ class LaneDot(Generic[Part]):
         looped = passes * steps
         if passes:
             for i in k.strided(0, looped, step=steps):
-                vectors: list[Part] = [advance(vector, i, walk.values) for vector in self.vectors]
-                self._add_steps(sums, [advance(row, i, walk.bytes) for row in self.rows], vectors, steps)
+                rows = [advance(row, i, walk.bytes) for row in self.rows]
+                self._add_steps(sums, rows, [advance(vector, i, walk.values) for vector in self.vectors], steps)
         if left:
             self._add_steps(sums, *self._at_step(looped), left)
         if walk.rest:
