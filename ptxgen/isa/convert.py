@@ -111,7 +111,7 @@ def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", 
     """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
     rounded as it is, for the GPU's conversion has no flushing variant."""
     d = _rounded(v, a, dtype(to), rnd)
-    d = saturate(v, flushed_result(v, d, a) if ftz and to == "f32" else d, sat)
+    d = saturate(v, flushed_result(v, d, rnd, lambda wide: wide, a) if ftz and to == "f32" else d, sat)
     return d if of == "f64" else v.canonical(d)
 
 

@@ -55,17 +55,19 @@ def float_op(
         operands = tuple(v.flush(a) for a in operands)
     d = work(*operands) if rnd == "rn" else v.rounded(rnd, work, *operands)
     if ftz:
-        d = flushed_result(v, d, work(*(v.convert(a, F64) for a in operands)))
+        d = flushed_result(v, d, rnd, work, *(v.convert(a, F64) for a in operands))
     if sat:
         return saturate(v, d, sat)
     return rectify(v, d, relu) if relu else v.canonical(d)
 
 
-def flushed_result(v: Algebra, d: Value, exact: Value) -> Value:
-    """The result d of an operation with `.ftz`, a zero where what it was rounded from (f64) is below the least normal number:
-    0x00800000 * 0x3f7fffff is flushed on an H200, though it would round to 0x00800000."""
-    least = 2.0**-14 if d.type == F16 else 2.0**-126
-    return v.select(v.abs(exact) < least, d * 0.0, d)
+def flushed_result(v: Algebra, d: Value, rnd: str, work: Callable[..., Value], *operands: Value) -> Value:
+    """The result d of an operation with `.ftz`: zero where it is below the least normal number after it was rounded to the bits
+    of a normal number (as H200s have it), be it an ordinary number after rounding to the bits of a subnormal one. `work`
+    gives the result from the f64 `operands`; it is moved up, out of the subnormal numbers, and rounded there."""
+    least, up = (2.0**-14, 2.0**10) if d.type == F16 else (2.0**-126, 2.0**64)
+    normal = v.rounded(rnd, lambda *wide: v.convert(work(*wide) * up, d.type), *operands)
+    return v.select(v.abs(normal) < least * up, d * 0.0, d)
 
 
 def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value) -> Value:

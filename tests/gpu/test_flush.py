@@ -1,6 +1,5 @@
-"""Whether a GPU flushes results that are below the least normal number before they are rounded and equal to it after. The
-emulator does (ptxgen/isa/parts.py, flushed_result), for an H200 flushed what is half an ulp below; the operands of test_isa.py
-meet nothing nearer."""
+"""What an H200 flushes of the results about the least normal number: those that are below it after rounding to the bits of a
+normal number. The operands of test_isa.py meet few of them."""
 
 from __future__ import annotations
 
