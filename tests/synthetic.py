@@ -29,8 +29,15 @@ _SCALES: Final[dict[GGMLQuantizationType, tuple[int, float, tuple[int, float] | 
     Q.Q4_K: (0, 258.0, (2, 7.5)),
     Q.Q5_K: (0, 528.0, (2, 15.5)),
     Q.Q6_K: (208, 1365.0, None),
+    Q.Q2_K: (80, 13.9, (82, 1.5)),
+    Q.Q3_K: (108, 43.3, None),
+    Q.IQ4_NL: (0, 67.4, None),
+    Q.IQ4_XS: (0, 1246.0, None),
 }
-FORMATS: Final = (Q.F32, Q.F16, Q.BF16, *_SCALES)
+FORMATS: Final = (Q.F32, Q.F16, Q.BF16, *_SCALES, Q.MXFP4)
+
+# The std of MXFP4's levels, which are twice the e2m1 values.
+_MXFP4_UNIT: Final = 5.85
 
 _WORDS: Final = (" t", "th", "the", " a", "in", "er", "on", " the", "he")
 _BPE_MERGES: Final = (
@@ -57,7 +64,8 @@ def fitting(wanted: GGMLQuantizationType, k: int) -> GGMLQuantizationType:
     """The wanted type, or what llama.cpp takes for rows of k values that its blocks do not divide."""
     if k % GGML_QUANT_SIZES[wanted][0] == 0:
         return wanted
-    fallback = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}.get(wanted, Q.F16)
+    small = dict.fromkeys((Q.Q2_K, Q.Q3_K, Q.IQ4_XS), Q.IQ4_NL)
+    fallback = (small | {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}).get(wanted, Q.F16)
     return fallback if k % GGML_QUANT_SIZES[fallback][0] == 0 else Q.F16
 
 
@@ -69,6 +77,12 @@ def random_rows(rng: np.random.Generator, kind: GGMLQuantizationType, shape: tup
     per_block, size = GGML_QUANT_SIZES[kind]
     blocks = math.prod(shape) // per_block
     raw = rng.integers(0, 256, (blocks, size), dtype=np.uint8)
+    if kind == Q.MXFP4:
+        # Of the powers of two around it, the larger so often that the mean square is right.
+        wanted = std / _MXFP4_UNIT
+        exponent = math.floor(math.log2(wanted))
+        raw[:, 0] = 128 + exponent + (rng.random(blocks) < ((wanted / 2.0**exponent) ** 2 - 1) / 3)
+        return raw.reshape(*shape[:-1], -1)
     at, unit, offset = _SCALES[kind]
     scale = std / unit * rng.uniform(0.75, 1.25, blocks) * rng.choice((-1.0, 1.0), blocks)
     raw[:, at : at + 2] = scale.astype(np.float16).view(np.uint8).reshape(blocks, 2)

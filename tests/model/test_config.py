@@ -129,6 +129,6 @@ def test_norms_must_be_f32_and_matrices_of_a_known_format(tmp_path: Path) -> Non
         load(tmp_path / "norm.gguf")
     matrix = b"blk.0.ffn_up.weight" + struct.pack("<IQQI", 2, 512, 1024, Q.Q4_0)
     assert matrix in content
-    (tmp_path / "matrix.gguf").write_bytes(content.replace(matrix, matrix[:-4] + struct.pack("<I", Q.IQ4_NL)))
-    with pytest.raises(ModelError, match=r"ffn_up\.weight has type IQ4_NL, which is not supported; supported: F32, F16, Q4_0"):
+    (tmp_path / "matrix.gguf").write_bytes(content.replace(matrix, matrix[:-4] + struct.pack("<I", Q.TQ2_0)))
+    with pytest.raises(ModelError, match=r"ffn_up\.weight has type TQ2_0, which is not supported; supported: F32, F16, Q4_0"):
         load(tmp_path / "matrix.gguf")
