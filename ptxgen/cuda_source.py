@@ -26,7 +26,7 @@ from ptxgen.types import BY_NAME, U8, U64
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
 
-OPTIONS: Final = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+OPTIONS: Final = ("--std=c++17", "--fmad=false")
 """Without --fmad=false the results would hang on which sums the compilers fuse; write fmaf(a, b, c) where it is meant."""
 
 _C_TYPES: Final = {
@@ -52,7 +52,8 @@ class CompileError(AuthorError):
 @dataclass(frozen=True)
 class CudaSourceKernel(KernelType):
     """A kernel whose body is CUDA C++. The signature's arguments are the function's parameters, by their names (arrays as
-    `const T*` or `T*`, never overlapping); the numbers of the shape are constants, by the names of their fields.
+    `const T*` or `T*`, never overlapping); the whole numbers and truth values of the shape are constants, by the names of their
+    fields.
 
     The arithmetic is what is written: no product and sum are fused unless the source says fmaf."""
 
@@ -64,7 +65,7 @@ class CudaSourceKernel(KernelType):
         """The statements of the kernel's body."""
 
     def preamble(self) -> str:
-        """What stands before the kernel: device functions, types."""
+        """What stands before the kernel: `__device__` functions, types."""
         return ""
 
     def emit(self, k: KernelBuilder) -> None:
@@ -91,7 +92,7 @@ def translation_unit(kernel: CudaSourceKernel) -> str:
     parameters = ",\n    ".join(_declared(name, argument) for name, argument in kernel.signature().items())
     return "\n".join(
         [
-            *(_constant(name, value) for name, value in kernel.parameters().items() if isinstance(value, int | float)),
+            *(_constant(name, value) for name, value in kernel.parameters().items() if isinstance(value, int)),
             *_marked(kernel, kernel.preamble()),
             f'extern "C" __global__ void __launch_bounds__({launch.threads}) {kernel.name}(\n    {parameters})',
             "{",
@@ -102,12 +103,11 @@ def translation_unit(kernel: CudaSourceKernel) -> str:
     )
 
 
-def _constant(name: str, value: float) -> str:
+def _constant(name: str, value: int) -> str:
+    """As an enumerator: NVRTC would give memory to a constexpr variable."""
     if isinstance(value, bool):
-        return f"constexpr bool {name} = {str(value).lower()};"
-    if isinstance(value, float):
-        return f"constexpr double {name} = {value!r};"
-    return f"constexpr {'int' if abs(value) < 1 << 31 else 'long long'} {name} = {value};"
+        return f"enum : bool {{ {name} = {str(value).lower()} }};"
+    return f"enum : {'int' if abs(value) < 1 << 31 else 'long long'} {{ {name} = {value} }};"
 
 
 def _declared(name: str, argument: Argument) -> str:

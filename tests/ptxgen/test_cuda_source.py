@@ -51,7 +51,7 @@ class Reversed(CudaSourceKernel):
 
     def preamble(self) -> str:
         return """
-            int mirrored(int i) { return 63 - i; }
+            __device__ int mirrored(int i) { return 63 - i; }
         """
 
     def source(self) -> str:
@@ -114,7 +114,8 @@ def test_products_and_sums_are_not_fused_behind_the_authors_back() -> None:
 
 
 def test_the_shape_is_there_as_constants() -> None:
-    assert "constexpr int n = 3;" in translation_unit(Reversed(n=3))
+    assert "enum : int { n = 3 };" in translation_unit(Reversed(n=3))
+    assert ".global" not in emit(Reversed(n=3)).text.partition(".entry")[0]  # and not as memory
 
 
 @dataclass(frozen=True)
