@@ -26,19 +26,17 @@ def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -
     from ptxgen.conformance import Report, planned
     from ptxgen.conformance.report import Result, result
 
-    checks = list(planned(*names))
     results: list[Result] = []
-    with front.progress() as show:
-        for done, check in enumerate(checks):
-            show("conform", done, len(checks))
-            results.append(result(check))
-            if not as_json:
-                click.echo(str(results[-1]))
+    for check in planned(*names):
+        results.append(result(check))
+        if not as_json:
+            click.echo(str(results[-1]))
     report = Report(tuple(results))
     if as_json:
         front.print_json([asdict(one) | {"passed": one.passed} for one in results])
     else:
-        click.echo("\n".join(report.explanations()))
+        for line in report.explanations():
+            click.echo(line)
         click.echo(f"\n{report.sum}")
     if not report.passed:
         ctx.exit(front.FAILED)
