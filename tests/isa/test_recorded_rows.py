@@ -14,6 +14,8 @@ from tests.isa.comparison import first_difference
 from tests.isa.running import emulated, numbers
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "isa"
+RECORDED_SM = 90
+"""The GPU that was recorded, an H200; rows that need a newer one have no recording."""
 
 
 @cache
@@ -30,8 +32,9 @@ def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
     for batch, given, made in emulated(name, recording.COUNT, recording.MADE):
         for one in batch.probes:
             key = operand_values.key(one)
-            if key not in known.outputs or not one.outputs:
+            if not one.outputs or batch.need[0] > RECORDED_SM:
                 continue
+            assert key in known.outputs, f"{key} is not recorded; record golden/isa again"
             assert known.checksums[key] == recording.checksum(one, given), (
                 f"{key}: its operands changed; record golden/isa again"
             )
