@@ -29,7 +29,8 @@ class KernelBuilder(Cooperation):
             Parameter(key, U64, f"{arg}, {arg.direction}", arg.align) if isinstance(arg, Array) else Parameter(key, arg.dtype)
             for key, arg in signature.items()
         )
-        super().__init__(Function(name, parameters, max_threads=launch.block, summary=summary), launch.threads, target)
+        function = Function(name, parameters, max_threads=launch.block, resident=launch.resident, summary=summary)
+        super().__init__(function, launch.threads, target)
         self.signature = signature
         self.arg = _Arguments(self)
         self.tid = _Specials(self, "tid")

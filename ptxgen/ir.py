@@ -118,6 +118,7 @@ class Function:
     shared: list[SharedArray] = field(default_factory=list)
     body: list[Line] = field(default_factory=list)
     max_threads: tuple[int, int, int] = (1, 1, 1)
+    resident: int = 1  # blocks that a multiprocessor must be able to hold
     summary: str = ""
     kernel: str = ""
 

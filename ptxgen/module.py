@@ -106,6 +106,7 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
                 + [_note(p) for p in function.parameters],
                 "parameters": [_declared(parameter) for parameter in function.parameters],
                 "max_threads": function.max_threads,
+                "resident": function.resident,
                 "declarations": list(_declarations(function)),
                 "body": "\n".join(_body(function, files)),
             }

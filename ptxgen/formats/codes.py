@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.memory import GlobalArray
@@ -20,6 +21,11 @@ _WORD = {1: U8, 2: U16, 4: U32}
 def load_codes(k: KernelBuilder, codes: GlobalArray, width: int) -> Value:
     """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest."""
     return k.load(codes[0], _WORD[width])
+
+
+def load_words(k: KernelBuilder, codes: GlobalArray, count: int) -> Sequence[Value]:
+    """The first `count` (1, 2 or 4) u32 of `codes`, in one load."""
+    return k.load_vector(codes[0], count, U32) if count > 1 else [k.load(codes[0], U32)]
 
 
 def bit_field(word: Value, position: int, length: int, size: int = 32) -> Value:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.packed import Run
 from ptxgen.memory import GlobalArray, Index
+from ptxgen.types import U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Place:
             return self.lane.at(offset + group * stride)
         return self.lane.at(group * stride).at(offset)
 
+    def header(self, k: KernelBuilder, words: int) -> Sequence[Value]:
+        """The first `words` (2 or 4) u32 of the block, which must be aligned to them. A strategy whose lanes share a block may
+        have loaded them together."""
+        return k.load_vector(self.block[0], words, U32)
+
 
 class Format(ABC):
     """A GGML block format. Its instances are the entries of `ptxgen.formats.FORMATS`.
@@ -83,7 +89,8 @@ class Format(ABC):
     columns: ClassVar[int]
     depth: ClassVar[int]
     widths: ClassVar[tuple[int, ...]]
-    """How many columns a reader may take at once: those whose codes are aligned to so many bytes in every block."""
+    """How many columns a reader may take at once: those whose codes are aligned to so many bytes in every block. Where a block
+    is one value, so many blocks, whose address must be aligned to their size."""
     scales: ClassVar[tuple[ScaleField, ...]] = ()
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, merge, split_scales
-from ptxgen.memory import GlobalArray, Index
-from ptxgen.types import U32
+from ptxgen.memory import Index
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
+    from ptxgen.formats.format import Place
 
 _SIX_BITS = 0x3F3F3F3F
 _NIBBLES = 0x0F0F0F0F
@@ -24,9 +24,9 @@ _TOP_BITS = 0x30303030
 class KScales:
     """The header of a 16-byte aligned super-block, unpacked to a byte a scale."""
 
-    def __init__(self, k: KernelBuilder, block: GlobalArray) -> None:
+    def __init__(self, k: KernelBuilder, place: Place) -> None:
         self._k = k
-        pair, scales, minima, rest = k.load_vector(block[0], 4, U32)
+        pair, scales, minima, rest = place.header(k, 4)
         self._d, self._dmin = split_scales(k, pair)
         self._scales = (scales & _SIX_BITS, merge(k, scales >> 2, _TOP_BITS, rest & _NIBBLES))
         self._minima = (minima & _SIX_BITS, merge(k, minima >> 2, _TOP_BITS, (rest >> 4) & _NIBBLES))

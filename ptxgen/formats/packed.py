@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxgen.memory import GlobalArray
-from ptxgen.types import U32
+from ptxgen.types import F16, U16, U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
@@ -46,3 +46,31 @@ def low_nibbles(words: Sequence[Value]) -> list[Value]:
 def high_nibbles(words: Sequence[Value]) -> list[Value]:
     """In place: 16 times the codes, which the scale makes good, so that no shift is needed."""
     return [word & HIGH_NIBBLES for word in words]
+
+
+def load_even(k: KernelBuilder, start: GlobalArray, words: int) -> tuple[Value, ...]:
+    """The loads of 4 * words + 2 bytes from an address that is a multiple of 2: the aligned words among them, the two bytes
+    before or after these, and which of the two. `even_words` puts them in order. `start` is a multiple of 4 past its base."""
+    odd = k.u32(start.base) & 2
+    aligned = start.at(odd)
+    half = k.load(start.at((2 - odd) * (2 * words))[0], U16, nc=True)
+    return (*(k.load(aligned[4 * i], U32, nc=True) for i in range(words)), half, odd)
+
+
+def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Value]]:
+    """The first two bytes, as the low half of a u32 (the high half is anything), and the words that follow."""
+    *words, half, odd = raw
+    shift = (odd ^ 2) << 3
+    ordered = [k.shf(a, b, shift, direction="r", mode="wrap") for a, b in zip(words, [*words[1:], half], strict=True)]
+    return k.select(odd == 0, words[0], half), ordered
+
+
+def low_half(k: KernelBuilder, word: Value) -> Value:
+    """The f16 in the low half of a u32, as f32."""
+    low, _ = k.write("mov", [word], result=F16)
+    return k.f32(low)
+
+
+def nibbles(words: Sequence[Value]) -> list[Value]:
+    """The low nibbles of all words, then the high ones: the order of values in the formats of 32."""
+    return low_nibbles(words) + [(word >> 4) & NIBBLES for word in words]

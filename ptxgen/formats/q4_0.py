@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, load_codes, load_scale
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, even_words, load_even, low_half, nibbles
 from ptxgen.memory import Index
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -25,6 +28,8 @@ class Q40(Format):
     depth = 2
     widths = (1, 2)
     scales = (ScaleField(0, 0.22, signed=True),)
+    packed_width = 16
+    minimum = LargestMinimum(0, 8)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
@@ -38,3 +43,11 @@ class Q40(Format):
             ]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return load_even(k, place.block, 4)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        first, words = even_words(k, raw)
+        d = low_half(k, first)
+        return [Run(0, nibbles(words), False, d, d * 8.0)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, load_two_scales
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.codes import bit_field, load_codes, load_two_scales, split_scales
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, nibbles
 from ptxgen.memory import Index
+from ptxgen.types import U32
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -25,6 +29,8 @@ class Q41(Format):
     depth = 2
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.22), ScaleField(2, -1.63))
+    packed_width = 16
+    minimum = LargestMinimum(2, 1)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d, m = load_two_scales(k, place.block)
@@ -38,3 +44,10 @@ class Q41(Format):
             ]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return tuple(k.load(place.block[offset], U32, nc=True) for offset in range(0, 20, 4))
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        d, m = split_scales(k, raw[0])
+        return [Run(0, nibbles(raw[1:]), False, d, -m)]

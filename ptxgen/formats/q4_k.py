@@ -35,7 +35,7 @@ class Q4K(Format):
     minimum = LargestMinimum(2, 63)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
-        scales = KScales(k, place.block)
+        scales = KScales(k, place)
 
         def decode(group: Index) -> list[Weight]:
             word = load_codes(k, place.at(16, group, 32), width)

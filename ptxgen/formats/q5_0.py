@@ -3,13 +3,16 @@ d * (code - 16)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import load_codes, load_scale
-from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
 from ptxgen.types import U16
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -28,6 +31,8 @@ class Q50(Format):
     depth = 2
     widths = (1, 2)
     scales = (ScaleField(0, 0.108, signed=True),)
+    packed_width = 16
+    minimum = LargestMinimum(0, 16)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
@@ -38,3 +43,11 @@ class Q50(Format):
             return [Weight(offset, (k.f32(code) - 16.0) * d) for offset, code in codes]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return load_even(k, place.block, 5)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        first, (fifth, *words) = even_words(k, raw)
+        d = low_half(k, first)
+        return [Run(0, packed_codes(k, words, fifth), False, d, d * 16.0)]

@@ -3,13 +3,16 @@ is d * code + m."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import load_codes, load_two_scales
-from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.codes import load_codes, load_two_scales, split_scales
+from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run
 from ptxgen.memory import Index
-from ptxgen.types import U16
+from ptxgen.types import U16, U32
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -28,6 +31,8 @@ class Q51(Format):
     depth = 2
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.108), ScaleField(2, -1.68))
+    packed_width = 16
+    minimum = LargestMinimum(2, 1)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d, m = load_two_scales(k, place.block)
@@ -38,3 +43,11 @@ class Q51(Format):
             return [Weight(offset, k.f32(code) * d + m) for offset, code in codes]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        pairs = [k.load_vector(place.block[offset], 2, U32, nc=True) for offset in (0, 8, 16)]
+        return tuple(word for pair in pairs for word in pair)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        d, m = split_scales(k, raw[0])
+        return [Run(0, packed_codes(k, raw[2:], raw[1]), False, d, -m)]

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
-from ptxgen.formats.k_scales import KScales
+from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.k_scales import KScales, pair_of_group
+from ptxgen.formats.packed import NIBBLES, Run, stream
 from ptxgen.memory import Index
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
+
+# Where the fifth bit of four packed codes stands.
+_FIFTH = 0x10101010
 
 
 @known
@@ -28,9 +34,11 @@ class Q5K(Format):
     depth = 2
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.0019), ScaleField(2, 0.029))
+    packed_width = 32
+    minimum = LargestMinimum(2, 63)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
-        scales = KScales(k, place.block)
+        scales = KScales(k, place)
         fifth = load_codes(k, place.at(16, 0, 0), width)
 
         def decode(group: Index) -> list[Weight]:
@@ -45,3 +53,16 @@ class Q5K(Format):
             return weights
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return stream(k, place.block, 48) + stream(k, place.at(48, group, 32), 32)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        (scale, minimum), (high_scale, high_minimum) = pair_of_group(k, raw[:4], group)
+        left = 4 - 2 * group  # brings the fifth bits of the group's first sub-block to bit 4; modulo 32
+        low, high = [], []
+        for fifth, word in zip(raw[4:12], raw[12:], strict=True):
+            turned = k.shf(fifth, fifth, left % 32 if isinstance(left, int) else left, direction="l", mode="wrap")
+            low.append(merge(k, turned, _FIFTH, word & NIBBLES))
+            high.append(merge(k, turned >> 1, _FIFTH, (word >> 4) & NIBBLES))
+        return [Run(0, low, False, scale, minimum), Run(32, high, False, high_scale, high_minimum)]

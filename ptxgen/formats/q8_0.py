@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
-from ptxgen.types import S8, S32
+from ptxgen.types import S8, S32, U16
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -26,6 +29,7 @@ class Q80(Format):
     depth = 1
     widths = (1, 2)
     scales = (ScaleField(0, 0.0135, signed=True),)
+    packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
@@ -38,3 +42,10 @@ class Q80(Format):
             return [Weight(i, k.f32((word << (24 - 8 * i)) >> 24) * d) for i in range(width)]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return (*load_even(k, place.lane, 4), k.load(place.block[0], U16, nc=True))
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        _, words = even_words(k, raw[:-1])
+        return [Run(0, words, True, low_half(k, raw[-1]))]

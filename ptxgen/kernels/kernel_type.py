@@ -78,14 +78,17 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True)
 class Launch:
-    """How many blocks and threads. Shared memory is static: the builder counts it."""
+    """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
+    multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    resident: int = 1
 
-    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...]) -> None:
+    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], resident: int = 1) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
+        object.__setattr__(self, "resident", resident)
 
     @property
     def threads(self) -> int:

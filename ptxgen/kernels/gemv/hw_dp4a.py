@@ -13,12 +13,16 @@ from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
 from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
 from ptxgen.kernels.gemv.staging import Layout, Stage, stretches
 from ptxgen.kernels.kernel_type import Launch
+from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
+
+MOST_BATCHED = 8
+"""Rows of activations of a batched kernel."""
 
 # Steps of a stretch that are written out; longer stretches loop.
 WRITTEN_OUT = 8
@@ -36,11 +40,12 @@ class HwDp4aGemv(IntegerGemvType):
     (digits=1) or q16_quantize (digits=2) writes them. A warp takes rows_per_warp rows, which share every read of the
     activations; a block num_warps warps, which share their staging. The loads of the first `ahead` steps of weights are issued
     before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
-    launch, sm_90 and later)."""
+    launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
 
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
+    resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
 
     @property
@@ -52,6 +57,7 @@ class HwDp4aGemv(IntegerGemvType):
         require(self, "num_warps", high=32)
         require(self, "rows_per_warp", high=8)
         require(self, "ahead", high=8)
+        require(self, "resident_threads", high=2048)
 
     @property
     def fragments(self) -> Fragments:
@@ -69,7 +75,8 @@ class HwDp4aGemv(IntegerGemvType):
         return self.num_warps * self.rows_per_warp
 
     def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // self.block_rows), block=self.num_warps * WARP)
+        threads = self.num_warps * WARP
+        return Launch(grid=-(-self.n // self.block_rows), block=threads, resident=max(1, self.resident_threads // threads))
 
     def emit(self, k: KernelBuilder) -> None:
         parts = stretches(self.format, self.k, self.batch, self.digits)
@@ -92,22 +99,67 @@ class HwDp4aGemv(IntegerGemvType):
     def _store(self, k: KernelBuilder, warp: _Warp) -> None:
         sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
         with k.when(k.lane == 0):
-            for i, row in enumerate(sums):
+            for i, of_row in enumerate(sums):
+                row = warp.first_row + i if i else warp.first_row
                 if self.n % self.block_rows:
-                    with k.when(warp.first_row + i < self.n):
-                        self._store_row(k, warp.first_row + i, row)
+                    with k.when(row < self.n):
+                        self._store_row(k, row, of_row)
                 else:
-                    self._store_row(k, warp.first_row + i, row)
+                    self._store_row(k, row, of_row)
 
     def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value]) -> None:
+        """Store what a row of weights gave with each row of activations."""
         k.store(k.arg.y[row], sums[0])
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
         yield from super().cases(**fixed)
-        size = max(fixed["format"].block, 32)
-        yield cls(k=11 * size, n=9, num_warps=2, rows_per_warp=4, ahead=1, **fixed)
-        yield cls(k=100 * size, n=1, num_warps=1, rows_per_warp=1, ahead=3, **fixed)
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
+
+    @classmethod
+    def _narrow(cls) -> dict[str, Any]:
+        return {"num_warps": 2, "rows_per_warp": 1, "ahead": 3}
+
+
+@register_variants("format", {f"batched_hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@dataclass(frozen=True)
+class BatchedHwDp4aGemv(HwDp4aGemv):
+    """y = x W^T for m rows of quantised activations: hw_dp4a, with every weight loaded and unpacked once for all of them.
+
+    y: f32[m, n]; w: u8[n, row_bytes]; digits: s8[m, digits, k]; scales: f32[m, k / 32]; sums: s32[m, k / 32]. Row i has the
+    very bits that hw_dp4a gives for row i alone. m is at most 8: beyond, tiles of 8."""
+
+    m: int = field(kw_only=True)
+    rows_per_warp: int = field(default=1, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return f"batched_hw_dp4a_{self.format.id}_gemv"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m", high=MOST_BATCHED)
+
+    @property
+    def batch(self) -> int:
+        return self.m
+
+    @property
+    def _y_shape(self) -> tuple[int, ...]:
+        return (self.m, self.n)
+
+    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value]) -> None:
+        for number, total in enumerate(sums):
+            k.store(k.arg.y[number, row], total)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[BatchedHwDp4aGemv]:
+        size = max(fixed["format"].block, BLOCK)
+        yield cls(m=4, k=2048, n=9, **fixed)
+        yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
+        if fixed["format"].name == "Q4_K":
+            yield cls(m=8, k=4096, n=2, **fixed)  # more than fits shared memory at once
 
 
 class _Warp:
@@ -122,7 +174,7 @@ class _Warp:
         self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
         clamped = kernel.n % kernel.block_rows != 0
-        numbers = [self.first_row + i for i in range(rows)]
+        numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
         self.rows = [k.arg.w.at(k.min(number, kernel.n - 1) if clamped else number, 0) for number in numbers]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.stage = Stage(k, layout, self.lane)

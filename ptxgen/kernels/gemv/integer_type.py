@@ -131,17 +131,12 @@ class IntegerGemvType(KernelType):
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
-        format = find(fixed["format"])
-        for shape in SHAPES:
-            if shape["k"] % format.block == 0:
-                yield cls(**shape, **fixed)
+        size = max(find(fixed["format"]).block, fixed_point.BLOCK)
+        yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
+        yield cls(k=11 * size, n=9, digits=1, **cls._narrow(), **fixed)
+        yield cls(k=18944, n=1, **cls._narrow(), **fixed)  # Qwen2.5 7B: a partial step after a loop
 
-
-SHAPES: tuple[dict[str, Any], ...] = (
-    {"k": 4096, "n": 19},
-    {"k": 576, "n": 7},
-    {"k": 1536, "n": 13, "digits": 1},
-    {"k": 256, "n": 1},
-    {"k": 14336, "n": 2},
-)
-"""k of Llama 8B, SmolLM2 and Qwen2.5 1.5B, and one block; n cut down to a few rows that no block of threads divides."""
+    @classmethod
+    def _narrow(cls) -> dict[str, Any]:
+        """Settings of a strategy that make small blocks of threads, for cases."""
+        return {}

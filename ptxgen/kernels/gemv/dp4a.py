@@ -1,0 +1,145 @@
+"""GEMVs on quantised activations that are read straight from global memory: one warp a row, or several. The fast ones stand in
+hw_dp4a.py."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.cooperation import WARP
+from ptxgen.kernels.gemv.activations import GlobalActivations, GlobalSource
+from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
+from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
+from ptxgen.kernels.gemv.walk import advance
+from ptxgen.kernels.kernel_type import Launch
+from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.shape import require
+from ptxgen.memory import Index
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+
+# Rows a block where a warp takes one: a multiprocessor holds fewer blocks than warps.
+ROWS = 4
+
+
+class _Direct(IntegerGemvType):
+    """A row by one warp or more, one fragment a lane and step, the steps of a row dealt out to its warps in turn."""
+
+    @property
+    @abstractmethod
+    def warps(self) -> int:
+        """Warps of a row."""
+
+    @property
+    def fragments(self) -> Fragments:
+        return Fragments(self.format, self.k)
+
+    @property
+    def chain(self) -> int:
+        runs = self.format.depth * (2 if self.format.has_minimum else 1)
+        return -(-self.fragments.steps // self.warps) * runs + 2 * (WARP.bit_length() - 1)
+
+    def _lane_sum(self, k: KernelBuilder, row: Value, first: Index) -> Value:
+        """The lane's share of the dot product: steps first, first + warps, ..."""
+        fragments = self.fragments
+        lane = fragments.lane(k)
+        bytes_of_row = k.arg.w.at(row, 0)
+        start, source = lane.start(bytes_of_row), self._source(k, lane)
+        total = k.f32(0.0)
+        whole = fragments.k // fragments.values
+        if whole:
+            for step in k.strided(first, whole, step=self.warps):
+                self._add(k, lane, start.moved(step), self._moved(source, step), total)
+        if fragments.rest:
+            mine = lane.takes_rest if self.warps == 1 else lane.takes_rest & (k.warp == whole % self.warps)
+            with k.when(mine):
+                self._add(k, lane, start.moved(whole), self._moved(source, whole), total)
+        return total
+
+    def _add(self, k: KernelBuilder, lane: Lane, cursor: Cursor, source: GlobalSource, total: Value) -> None:
+        runs = lane.unpack(k, lane.load(k, cursor))
+        k.assign(total, GlobalActivations(k, source, self.format.has_minimum).add(runs, total))
+
+    def _source(self, k: KernelBuilder, lane: Lane) -> GlobalSource:
+        first = lane.first_value
+        return GlobalSource(
+            [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.digits)],
+            advance(k.arg.scales.at(0, 0), first // BLOCK, 1),
+            advance(k.arg.sums.at(0, 0), first // BLOCK, 1),
+        )
+
+    def _moved(self, source: GlobalSource, step: Index) -> GlobalSource:
+        values = self.fragments.values
+        return GlobalSource(
+            [advance(digit, step, values) for digit in source.digits],
+            advance(source.scales, step, values // BLOCK),
+            advance(source.sums, step, values // BLOCK),
+        )
+
+
+@register_variants("format", {f"dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@dataclass(frozen=True)
+class Dp4aGemv(_Direct):
+    """y = W x on quantised activations, one warp a row.
+
+    y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
+    (digits=1) or q16_quantize (digits=2) writes them."""
+
+    @property
+    def name(self) -> str:
+        return f"dp4a_{self.format.id}_gemv"
+
+    @property
+    def warps(self) -> int:
+        return 1
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // ROWS), block=ROWS * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row = k.ctaid.x * ROWS + k.warp
+        with k.when(row < self.n):
+            total = k.warp_sum(self._lane_sum(k, row, 0))
+            with k.when(k.lane == 0):
+                k.store(k.arg.y[row], total)
+
+
+@register_variants("format", {f"mwv_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@dataclass(frozen=True)
+class MwvDp4aGemv(_Direct):
+    """y = W x on quantised activations, num_warps warps a row, one row a block.
+
+    y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
+    (digits=1) or q16_quantize (digits=2) writes them."""
+
+    num_warps: int = field(default=4, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return f"mwv_dp4a_{self.format.id}_gemv"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "num_warps", high=32)
+
+    @property
+    def warps(self) -> int:
+        return self.num_warps
+
+    def launch(self) -> Launch:
+        return Launch(grid=self.n, block=self.num_warps * WARP)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row = k.ctaid.x
+        total = k.block_sum(self._lane_sum(k, row, k.warp))
+        with k.when(k.tid.x == 0):
+            k.store(k.arg.y[row], total)
+
+    @classmethod
+    def _narrow(cls) -> dict[str, Any]:
+        return {"num_warps": 3}

@@ -1,0 +1,214 @@
+"""What the kernels on quantised activations, and the quantising kernels, promise beyond the catalogue's tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptxgen.conformance.execution import emulate, inputs
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.integer_type import PACKED
+from ptxgen.kernels.gemv.staging import MOST_SHARED, Layout, padding, stretches
+from ptxgen.kernels.quantize.fixed_point import LARGEST, quantize, values
+from ptxgen.kernels.registry import find
+from ptxgen.module import emit
+from ptxgen.target import Target
+
+every_strategy = pytest.mark.parametrize("strategy", ["dp4a", "mwv_dp4a", "hw_dp4a"])
+both_digits = pytest.mark.parametrize("digits", [1, 2])
+
+
+@pytest.mark.parametrize(("digits", "bound"), [(1, 0.51 / 127), (2, 0.51 / 32639)])
+@given(x=st.lists(st.floats(-65504, 65504, width=32, allow_subnormal=False), min_size=32, max_size=32))
+def test_quantised_values_are_within_half_a_step_of_the_block(digits: int, bound: float, x: list[float]) -> None:
+    block = np.array([x], np.float32)
+    made = quantize(block, digits)
+    assert np.abs(values(made.digits, made.scales) - block).max() <= bound * np.abs(block).max() + 1e-37
+
+
+@both_digits
+def test_the_sum_of_a_block_of_the_largest_f16_is_exact(digits: int) -> None:
+    kernel = find(f"q{8 * digits}_quantize").make(n=64)
+    arguments = inputs(kernel)
+    arguments["x"][:] = 65504.0
+    arguments["x"][0, 32:] = -65504.0
+    results, findings = emulate(kernel, arguments)
+    assert not findings
+    assert results["sums"].tolist() == [[32 * LARGEST[digits], -32 * LARGEST[digits]]]
+    assert np.array_equal(results["digits"], np.repeat([[[127, -127]]] * digits, 32, axis=2).reshape(1, digits, 64))
+
+
+@both_digits
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_reaches_the_result_of_its_own_block_only(digits: int, bad: float) -> None:
+    kernel = find(f"q{8 * digits}_quantize").make(n=64)
+    arguments = inputs(kernel)
+    arguments["x"][0, 5] = bad
+    results, _ = emulate(kernel, arguments)
+    assert not np.isfinite(results["scales"][0, 0])
+    assert np.isfinite(results["scales"][0, 1])
+    assert not results["digits"][..., :32].any()
+
+
+@both_digits
+def test_subnormal_blocks_stay_in_the_range_of_their_digits(digits: int) -> None:
+    kernel = find(f"q{8 * digits}_quantize").make(n=32)
+    arguments = inputs(kernel)
+    arguments["x"][:] = np.linspace(-190e-45, 190e-45, 32, dtype=np.float32)
+    results, _ = emulate(kernel, arguments)
+    assert np.array_equal(results["digits"], quantize(arguments["x"], digits).digits)
+    assert results["digits"].min() >= -128
+
+
+@pytest.mark.parametrize("id", PACKED)
+@pytest.mark.parametrize("position", [0, 17, 31, 32, 127, 128, 255, 511])
+def test_each_weight_meets_its_own_activation(id: str, position: int) -> None:
+    kernel = find(f"hw_dp4a_{id}_gemv").make(k=512, n=3, num_warps=1, digits=2)
+    arguments = inputs(kernel)
+    x = np.zeros((1, 512), np.float32)
+    x[0, position] = 1
+    arguments |= quantize(x, 2)._asdict()
+    results, _ = emulate(kernel, arguments, sanitize=False)
+    wanted = PACKED[id].dequantize(arguments["w"])[:, position].astype("f8")
+    # The activation is LARGEST / LARGEST, up to one rounding; a minimum cancels in f32.
+    allowed = 2.0**-21 * (np.abs(wanted) + PACKED[id].largest_minima(arguments["w"])[:, position])
+    assert (np.abs(results["y"] - wanted) <= allowed).all()
+
+
+@every_strategy
+@pytest.mark.parametrize("id", PACKED)
+def test_the_text_has_real_dp4a_for_every_four_weights_of_a_lane(strategy: str, id: str) -> None:
+    kernel = find(f"{strategy}_{id}_gemv").make(k=512, n=2, digits=1)
+    format = PACKED[id]
+    text = emit(kernel).text
+    assert text.count("dp4a.") >= format.fragment_values // 4
+    assert "fma.rn.f32" in text
+    assert ".approx" not in text
+
+
+@every_strategy
+def test_two_digits_are_two_dp4a_where_there_was_one(strategy: str) -> None:
+    one, two = (emit(find(f"{strategy}_q4k_gemv").make(k=2048, n=2, digits=digits)).text for digits in (1, 2))
+    assert two.count("dp4a.") == 2 * one.count("dp4a.")
+
+
+@pytest.mark.parametrize("warps", [1, 3, 8])
+def test_num_warps_is_honoured(warps: int) -> None:
+    mwv = find("mwv_dp4a_q4k_gemv").make(k=8192, n=5, num_warps=warps)
+    fast = find("hw_dp4a_q4k_gemv").make(k=2048, n=5, num_warps=warps, rows_per_warp=1)
+    assert f".maxntid {32 * warps}, 1, 1" in emit(mwv).text
+    assert mwv.launch().grid == (5, 1, 1)
+    assert f".maxntid {32 * warps}, 1, 1" in emit(fast).text
+    assert fast.launch().grid == (-(-5 // warps), 1, 1)
+
+
+def test_the_fast_path_loads_weights_16_bytes_at_a_time_before_it_touches_activations() -> None:
+    lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=16, rows_per_warp=2)).text.splitlines()
+    weights = [i for i, line in enumerate(lines) if "ld.global.nc" in line]
+    assert all("L1::no_allocate.v4.u32" in lines[i] for i in weights)
+    assert len(weights) == 2 * 2 * 3  # rows, steps, loads a fragment
+    assert max(weights) < min(i for i, line in enumerate(lines) if "ld.global.v4" in line or "bar.sync" in line)
+
+
+def test_the_programmatic_launch_waits_after_the_first_weights_and_before_the_activations() -> None:
+    kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=16, pdl=True)
+    lines = emit(kernel, Target(90)).text.splitlines()
+    wait = next(i for i, line in enumerate(lines) if "griddepcontrol.wait" in line)
+    assert max(i for i, line in enumerate(lines) if "ld.global.nc" in line) < wait
+    assert wait < min(i for i, line in enumerate(lines) if "ld.global.v4" in line)
+    assert "griddepcontrol" not in emit(replace(kernel, pdl=False), Target(90)).text  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("id", ["q4k", "q6k", "q8_0"])
+@pytest.mark.parametrize(("m", "k"), [(2, 2048), (5, 2816), (8, 3072)])
+def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: int) -> None:
+    batched = BatchedHwDp4aGemv(format=PACKED[id], m=m, k=k, n=5, num_warps=2)
+    arguments = inputs(batched)
+    together, _ = emulate(batched, arguments, sanitize=False)
+    single = HwDp4aGemv(format=PACKED[id], k=k, n=5, num_warps=4, rows_per_warp=2)
+    for i in range(m):
+        row = {name: arguments[name][i : i + 1] for name in ("digits", "scales", "sums")}
+        alone, _ = emulate(single, {"y": np.zeros(5, np.float32), "w": arguments["w"], **row}, sanitize=False)
+        assert together["y"][i].tobytes() == alone["y"].tobytes()
+
+
+@pytest.mark.parametrize("m", [2, 8])
+def test_a_batch_loads_weights_once(m: int) -> None:
+    texts = [emit(find("batched_hw_dp4a_q4k_gemv").make(m=rows, k=2048, n=8)).text for rows in (1, m)]
+    assert texts[0].count("ld.global.nc") == texts[1].count("ld.global.nc")
+    assert texts[1].count("dp4a.") == m * texts[0].count("dp4a.")
+
+
+@every_strategy
+@pytest.mark.parametrize("id", ["q4k", "q6k"])
+def test_two_digits_cost_no_accuracy_even_with_a_massive_channel(strategy: str, id: str) -> None:
+    shape = {"k": 4096, "n": 8}
+    one, two = (
+        find(f"{strategy}_{id}_gemv").make(digits=digits, **shape).accuracy(np.random.default_rng(0)) for digits in (1, 2)
+    )
+    assert set(one) == {"normal activations", "one channel at 26 x rms"}
+    for what in one:
+        assert 1e-4 < one[what] < 0.05
+        assert two[what] < one[what] / 100
+
+
+def test_integers_at_their_extremes_do_not_overflow() -> None:
+    kernel = find("hw_dp4a_q8_0_gemv").make(k=512, n=2, num_warps=1)
+    arguments = inputs(kernel)
+    blocks = arguments["w"].reshape(2, -1, 34)
+    blocks[0, :, 2:], blocks[1, :, 2:] = 127, 0x80
+    arguments |= quantize(np.full((1, 512), -65504.0, np.float32), 2)._asdict()
+    results, _ = emulate(kernel, arguments)
+    wanted, allowed = kernel.reference(**arguments)["y"], kernel.tolerance(**arguments)["y"]
+    assert (np.abs(results["y"] - wanted) <= allowed).all()
+
+
+@settings(deadline=None)
+@given(id=st.sampled_from(sorted(PACKED)), rows=st.integers(1, 8), blocks=st.integers(1, 130), digits=st.integers(1, 2))
+def test_stretches_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, blocks: int, digits: int) -> None:
+    format = PACKED[id]
+    k = blocks * max(format.block, 32)
+    parts = stretches(format, k, rows, digits)
+    step = 32 // format.fragments * format.block
+    assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
+    assert sum(count for _, count in parts) == -(-k // step)
+    longest = min(k, parts[0][1] * step)
+    assert Layout(format, longest, rows, digits).bytes <= MOST_SHARED
+
+
+@pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q4_0", "q8_0"])
+def test_lanes_read_staged_activations_without_bank_conflicts(id: str) -> None:
+    from ptxgen.kernels.gemv.fragments import Fragments
+
+    format = PACKED[id]
+    pad, width = padding(format), min(16, format.packed_width)
+    firsts = [Fragments(format, format.block).first_value(lane) for lane in range(32)]
+    for start in range(0, 32, 128 // width):
+        together = firsts[start : start + 128 // width]
+        banks = {(first + first // 128 * pad) // 4 % 32 + i for first in together for i in range(width // 4)}
+        assert len(banks) == len(together) * width // 4
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("hw_dp4a_q4k_gemv", {"k": 576, "n": 4}, "hw_dp4a_q4k_gemv: k must be a multiple of 256, 1 or more, got 576"),
+        ("dp4a_q4k_gemv", {"k": 512, "n": 4, "digits": 3}, "dp4a_q4k_gemv: digits must be an integer, 1..2, got 3"),
+        ("batched_hw_dp4a_q4k_gemv", {"k": 512, "n": 4, "m": 9}, "batched_hw_dp4a_q4k_gemv: m must be an integer, 1..8, got 9"),
+        ("q8_quantize", {"n": 33}, "q8_quantize: n must be a multiple of 32, 1 or more, got 33"),
+    ],
+)
+def test_an_impossible_shape_says_what_is_allowed(name: str, shape: dict[str, int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        find(name).make(**shape)
+
+
+def test_a_format_without_packed_codes_says_which_have_them() -> None:
+    with pytest.raises(ArgumentError, match=r"F32 has no packed 8-bit codes; formats that have: .*q4k"):
+        HwDp4aGemv(format=FORMATS["F32"], k=512, n=1)
