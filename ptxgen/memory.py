@@ -146,8 +146,9 @@ class MemoryAccess(Core):
 
     def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
         type = dtype or element.dtype
+        nc = nc or element.nc
         modifiers = {"type": _memory_type(type).name, **hints}
-        if not (nc or element.nc):
+        if not nc:
             modifiers["space"] = element.space
         elif element.space != "global":
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())

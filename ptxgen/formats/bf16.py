@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ptxgen.formats.codes import load_words
 from ptxgen.formats.format import Decoder, Format, Place, Weight, known
 from ptxgen.memory import Index
 from ptxgen.types import F32, U16
@@ -26,11 +27,15 @@ class BF16Format(Format):
     block_bytes = 2
     columns = 1
     depth = 1
-    widths = (1,)
+    widths = (1, 2, 4, 8)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         def decode(group: Index) -> list[Weight]:
-            return [Weight(0, k.bits(k.load(place.at(0, group, 2)[0], U16) << 16, F32))]
+            if width == 1:
+                return [Weight(0, k.bits(k.load(place.at(0, group, 2)[0], U16) << 16, F32))]
+            words = load_words(k, place.at(0, group, 2), width // 2)
+            upper = [half for word in words for half in (word << 16, word & 0xFFFF0000)]
+            return [Weight(i, k.bits(half, F32)) for i, half in enumerate(upper)]
 
         return decode
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ptxgen.formats.codes import load_words, split_scales
 from ptxgen.formats.format import Decoder, Format, Place, Weight, known
 from ptxgen.memory import Index
 from ptxgen.types import F16
@@ -26,11 +27,14 @@ class F16Format(Format):
     block_bytes = 2
     columns = 1
     depth = 1
-    widths = (1,)
+    widths = (1, 2, 4, 8)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         def decode(group: Index) -> list[Weight]:
-            return [Weight(0, k.f32(k.load(place.at(0, group, 2)[0], F16)))]
+            if width == 1:
+                return [Weight(0, k.f32(k.load(place.at(0, group, 2)[0], F16)))]
+            halves = [half for word in load_words(k, place.at(0, group, 2), width // 2) for half in split_scales(k, word)]
+            return [Weight(i, half) for i, half in enumerate(halves)]
 
         return decode
 

@@ -26,11 +26,13 @@ class F32Format(Format):
     block_bytes = 4
     columns = 1
     depth = 1
-    widths = (1,)
+    widths = (1, 2, 4)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         def decode(group: Index) -> list[Weight]:
-            return [Weight(0, k.load(place.at(0, group, 4)[0], F32))]
+            first = place.at(0, group, 4)[0]
+            values = k.load_vector(first, width, F32) if width > 1 else [k.load(first, F32)]
+            return [Weight(i, value) for i, value in enumerate(values)]
 
         return decode
 

@@ -52,7 +52,7 @@ class DequantF16(KernelType):
     @property
     def width(self) -> int:
         """Columns a thread."""
-        return max(self.format.widths)
+        return max(width for width in self.format.widths if width <= self.format.columns)
 
     @property
     def block_threads(self) -> int:

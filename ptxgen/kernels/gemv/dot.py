@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 
 from ptxgen.cooperation import WARP
 from ptxgen.formats.format import Weight
-from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance
+from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance, further
 from ptxgen.memory import GlobalArray
 from ptxgen.value import Value
 
@@ -106,7 +106,9 @@ class LaneDot(Generic[Part]):
 
     def _at_step(self, step: int) -> tuple[list[GlobalArray], list[Part]]:
         walk = self.dot.walk
-        return [row.at(step * walk.bytes) for row in self.rows], [vector.at(step * walk.values) for vector in self.vectors]
+        return [row.at(step * walk.bytes) for row in self.rows], [
+            further(vector, step * walk.values) for vector in self.vectors
+        ]
 
     def _add_steps(
         self, sums: list[list[list[Value]]], rows: Sequence[GlobalArray], vectors: Sequence[Part], steps: int
@@ -122,7 +124,7 @@ class LaneDot(Generic[Part]):
             for group in range(walk.format.groups):
                 weights = [each(group) for each in decode]
                 for number, vector in enumerate(vectors):
-                    self._add_products([row[number] for row in running], weights, vector.at(step * walk.values), count)
+                    self._add_products([row[number] for row in running], weights, further(vector, step * walk.values), count)
                 count += len(weights[0])
         for before, after in zip(sums, running, strict=True):
             for old, new in zip(before, after, strict=True):

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ptxgen.formats import Format, find
@@ -51,16 +52,21 @@ class GemvType(KernelType):
     def chain(self) -> int:
         """The most roundings that any product goes through on its way into the sum."""
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The dimension of x and y before the last: the rows of activations, where there may be several."""
+        return ()
+
     def signature(self) -> Signature:
         return {
-            "y": write(F32, self.n),
+            "y": write(F32, *self.batch, self.n),
             "w": read(U8, self.n, self.format.row_bytes(self.k)),
-            "x": read(F32, self.k),
+            "x": read(F32, *self.batch, self.k),
         }
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         weights, x = self._in_float64(arguments)
-        return {"y": weights @ x}
+        return {"y": x @ weights.T}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum |w_i x_i| (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Weights are decoded to
@@ -69,7 +75,7 @@ class GemvType(KernelType):
 
         weights, x = self._in_float64(arguments)
         gamma = self.chain * UNIT_ROUNDOFF / (1 - self.chain * UNIT_ROUNDOFF)
-        sizes = np.abs(weights) @ np.abs(x)
+        sizes = np.abs(x) @ np.abs(weights).T
         return {"y": gamma * sizes + np.finfo(np.float32).tiny}
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -79,16 +85,18 @@ class GemvType(KernelType):
         """Random weights; activations that are normal but for one channel at OUTLIER times their root mean square."""
         import numpy as np
 
-        x = rng.standard_normal(self.k).astype(np.float32)
-        x[rng.integers(self.k)] = OUTLIER
+        x = rng.standard_normal((*self.batch, self.k)).astype(np.float32)
+        x[..., rng.integers(self.k)] = OUTLIER
         return {
-            "y": np.full(self.n, np.nan, np.float32),
+            "y": np.full((*self.batch, self.n), np.nan, np.float32),
             "w": self.format.random_blocks(rng, self.n, self.k),
             "x": x,
         }
 
     def work(self) -> Work:
-        return Work(flops=2 * self.k * self.n, bytes=self.n * self.format.row_bytes(self.k) + 4 * self.k + 4 * self.n)
+        rows = prod(self.batch)
+        activations = F32.bytes * rows * (self.k + self.n)
+        return Work(flops=2 * rows * self.k * self.n, bytes=self.n * self.format.row_bytes(self.k) + activations)
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:

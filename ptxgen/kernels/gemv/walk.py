@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from ptxgen.cooperation import WARP
 from ptxgen.formats import Format
@@ -20,7 +20,8 @@ from ptxgen.value import Value
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
 
-Part = TypeVar("Part", GlobalArray, SharedPart)
+Part = TypeVar("Part", bound=GlobalArray | SharedPart)
+"""An array in global or in shared memory, from some element on."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,11 @@ class Lane:
 def advance(array: Part, index: Index, stride: int) -> Part:
     """The array that starts `index * stride` elements further: one instruction for a register, none for a constant."""
     if isinstance(index, int):
-        return array.at(index * stride) if index else array
-    step = stride * array.dtype.bytes
-    if isinstance(array, SharedPart):
-        return replace(array, base=array.k.op("mad", index, step, array.base))
-    return replace(array, base=array.k.op("mad_wide", index, step, array.base))
+        return further(array, index * stride) if index else array
+    multiply_add = "mad" if isinstance(array, SharedPart) else "mad_wide"
+    return replace(array, base=array.k.op(multiply_add, index, stride * array.dtype.bytes, array.base))
+
+
+def further(array: Part, elements: int) -> Part:
+    """The array that starts so many elements further."""
+    return cast("Part", array.at(elements))

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ptxgen.cooperation import WARP
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.walk import Lane, Part
 from ptxgen.kernels.kernel_type import Launch
-from ptxgen.memory import GlobalArray
+from ptxgen.memory import GlobalArray, SharedPart
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
+
+ROWS = 4
+"""A multiprocessor holds fewer blocks than warps, so blocks of one warp would leave half of it empty."""
 
 
 @dataclass(frozen=True)
 class WarpRowGemv(GemvType):
     """y = W x, one warp a row. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
 
-    block_rows: ClassVar[int] = 4
-    """Rows a block: a multiprocessor holds fewer blocks than warps, so blocks of one warp would leave half of it empty."""
+    @property
+    def block_rows(self) -> int:
+        """Rows a block, one a warp."""
+        return ROWS
 
     @property
     @abstractmethod
@@ -40,13 +45,18 @@ class WarpRowGemv(GemvType):
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.block_rows + k.warp
         lane = self.dot.walk.lane(k)
-        x = lane.in_vector(k.arg.x)
+        x = lane.in_vector(self.activations(k))
         with k.when(row < self.n):
             self.store_sum(k, row, self.lane_dot(k, lane, lane.in_row(self.weights(k).at(row, 0)), x).total()[0][0])
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         """The weights, with the kind of load that the strategy reads them by."""
         array: GlobalArray = k.arg.w
+        return array
+
+    def activations(self, k: KernelBuilder) -> GlobalArray | SharedPart:
+        """The activations, where the lanes are to read them."""
+        array: GlobalArray = k.arg.x
         return array
 
     def lane_dot(self, k: KernelBuilder, lane: Lane, row: GlobalArray, x: Part) -> LaneDot[Part]:

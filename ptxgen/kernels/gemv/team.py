@@ -1,0 +1,132 @@
+"""GEMV by all warps of a block together, over one row or some at a time: every weight is decoded once for all rows of
+activations, and the sums of the warps are added in shared memory. wide.py, mwv.py and batched.py say what they make of it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ptxgen.cooperation import WARP
+from ptxgen.kernels.gemv.dot import Dot, LaneDot
+from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.gemv.walk import Walk
+from ptxgen.kernels.kernel_type import Launch
+from ptxgen.memory import GlobalArray, Index
+from ptxgen.types import F32
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+MOST_VECTORS = 8
+"""Rows of activations that a block takes at once; a larger batch has more blocks."""
+
+
+@dataclass(frozen=True)
+class TeamGemv(GemvType):
+    """y = W x by teams of warps. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+
+    pass_values: ClassVar[int] = 32
+    sums: ClassVar[int] = 2
+
+    @property
+    @abstractmethod
+    def team(self) -> int:
+        """Warps of a block."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Rows of weights of a block, which share its activations."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Byte columns that a lane takes at once."""
+
+    @property
+    def vectors(self) -> int:
+        """Rows of activations of a block."""
+        return min(self.batch[0], MOST_VECTORS) if self.batch else 1
+
+    @property
+    def dot(self) -> Dot:
+        return Dot(Walk(self.format, self.k, self.team * WARP, self.width), self.pass_values, self.sums)
+
+    @property
+    def chain(self) -> int:
+        return self.dot.chain + self.team - 1
+
+    def launch(self) -> Launch:
+        blocks = -(-self.n // self.rows)
+        return Launch(grid=(blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks, block=self.team * WARP)
+
+    def weights(self, k: KernelBuilder) -> GlobalArray:
+        """The weights, with the kind of load that the strategy reads them by."""
+        weights: GlobalArray = k.arg.w.read_only()
+        return weights
+
+    def emit(self, k: KernelBuilder) -> None:
+        lane = self.dot.walk.lane(k)
+        first = k.ctaid.x * self.rows
+        rows = [lane.in_row(self.weights(k).at(_inside(k, first, i, self.n, self.rows), 0)) for i in range(self.rows)]
+        vectors = [lane.in_vector(self._vector(k, i)) for i in range(self.vectors)]
+        lanes = LaneDot(k, self.dot, lane, rows, vectors).total()
+        sums = [k.warp_sum(sum) for row in lanes for sum in row]
+        if self.team == 1:
+            with k.when(k.lane == 0):
+                for i, sum in enumerate(sums):
+                    self._store(k, i, sum)
+        else:
+            self._add_warps(k, sums)
+
+    def _vector(self, k: KernelBuilder, i: int) -> GlobalArray:
+        """Row number i of the block's activations."""
+        if not self.batch:
+            x: GlobalArray = k.arg.x
+        elif self.batch[0] <= self.vectors:
+            x = k.arg.x.at(i, 0)
+        else:
+            x = k.arg.x.at(_inside(k, k.ctaid.y * self.vectors, i, self.batch[0], self.vectors), 0)
+        return x
+
+    def _add_warps(self, k: KernelBuilder, sums: list[Value]) -> None:
+        """Add the warps' sums, the first warp's first. Sum number i is thread i's."""
+        partial = k.shared(F32, self.team, len(sums))
+        with k.when(k.lane == 0):
+            for i, sum in enumerate(sums):
+                k.store(partial[k.warp, i], sum)
+        k.barrier()
+        with k.when(k.tid.x < len(sums)):
+            parts = [k.load(partial[warp, k.tid.x]) for warp in range(self.team)]
+            total = parts[0]
+            for part in parts[1:]:
+                total = total + part
+            self._store(k, k.tid.x, total)
+
+    def _store(self, k: KernelBuilder, number: Index, sum: Value) -> None:
+        """Store sum number `number` of the block, unless its row or its vector is past the end."""
+        row, vector = (number // self.vectors, number % self.vectors) if self.vectors > 1 else (number, 0)
+        row = k.ctaid.x * self.rows + row
+        with _when_inside(k, row, self.n, self.rows):
+            if not self.batch:
+                k.store(k.arg.y[row], sum)
+                return
+            if self.batch[0] > self.vectors:
+                vector = k.ctaid.y * self.vectors + vector
+                with _when_inside(k, vector, self.batch[0], self.vectors):
+                    k.store(k.arg.y[vector, row], sum)
+            else:
+                k.store(k.arg.y[vector, row], sum)
+
+
+def _inside(k: KernelBuilder, first: Value, i: int, count: int, share: int) -> Value:
+    """Number first + i, or the last of `count` if that is past the end, which can be where a share is not whole."""
+    number = first + i if i else first
+    return number if count % share == 0 else k.min(number, count - 1)
+
+
+def _when_inside(k: KernelBuilder, number: Value, count: int, share: int) -> AbstractContextManager[None]:
+    return nullcontext() if count % share == 0 else k.when(number < count)

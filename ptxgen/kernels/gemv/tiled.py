@@ -1,0 +1,93 @@
+"""The tiled GEMV: the warps of a block stage x in shared memory once, all together, and then each adds up its row. For a k
+whose activations do not fit there is chunked_tiled.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import find
+from ptxgen.kernels.gemv.dot import Dot
+from ptxgen.kernels.gemv.staging import MOST_SHARED
+from ptxgen.kernels.gemv.walk import Walk, advance
+from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
+from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.shape import require
+from ptxgen.memory import GlobalArray, SharedPart, SharedView
+from ptxgen.types import F32
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+PIECE = 4
+"""Activations that a thread moves at a time, with one 16-byte load."""
+
+LOADS_AHEAD = 4
+"""Pieces that a thread loads before it stores the first."""
+
+LARGEST = MOST_SHARED // F32.bytes
+
+
+@register_variants("format", {"tiled_q4k_gemv": find("Q4_K")})
+@dataclass(frozen=True)
+class TiledGemv(WarpRowGemv):
+    """y = W x, tiled: x staged once in shared memory, one warp an output, outputs_per_block outputs a block.
+
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k], of which 48 KB fit: k is 12288 or less."""
+
+    outputs_per_block: int = field(default=ROWS, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "outputs_per_block", high=32)
+        if self.k > LARGEST:
+            raise ArgumentError(
+                f"{self.name}: k must be {LARGEST} or less, so that x fits {MOST_SHARED} bytes of shared memory, got {self.k}; "
+                f"chunked_{self.name} takes any"
+            )
+
+    @property
+    def name(self) -> str:
+        return f"tiled_{self.format.id}_gemv"
+
+    @property
+    def block_rows(self) -> int:
+        return self.outputs_per_block
+
+    @property
+    def dot(self) -> Dot:
+        return Dot(Walk(self.format, self.k))
+
+    def activations(self, k: KernelBuilder) -> SharedPart:
+        staged = k.shared(F32, self.k)
+        stage(k, k.arg.x, staged, self.k)
+        k.barrier()
+        return staged.start()
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[TiledGemv]:
+        yield cls(k=4096, n=11, **fixed)
+        yield cls(k=256, n=1, outputs_per_block=1, **fixed)
+        yield cls(k=1536, n=13, outputs_per_block=7, **fixed)
+        yield cls(k=12288, n=3, **fixed)
+
+
+def stage(k: KernelBuilder, source: GlobalArray, target: SharedView, count: int) -> None:
+    """Copy the first `count` (a multiple of PIECE) activations to shared memory, by all threads of the block. A barrier is the
+    caller's."""
+    pieces, threads = count // PIECE, k.threads
+    mine, place = advance(source, k.tid.x, PIECE), advance(target.start(), k.tid.x, PIECE)
+
+    def move(starts: range) -> None:
+        loaded = [k.load_vector(mine[start * PIECE], PIECE) for start in starts]
+        for start, values in zip(starts, loaded, strict=True):
+            k.store(place[start * PIECE], values)
+
+    whole = pieces // threads * threads
+    for start in range(0, whole, threads * LOADS_AHEAD):
+        move(range(start, min(start + threads * LOADS_AHEAD, whole), threads))
+    if whole < pieces:
+        with k.when(k.tid.x < pieces - whole):
+            move(range(whole, whole + 1))

@@ -1,0 +1,50 @@
+"""The wide GEMV: eight warps a row, one byte column a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.formats import find
+from ptxgen.kernels.gemv.team import TeamGemv
+from ptxgen.kernels.registry import register_variants
+from ptxgen.memory import GlobalArray
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+
+WARPS = 8
+
+
+@register_variants("format", {"wide_q4k_gemv": find("Q4_K")})
+@dataclass(frozen=True)
+class WideGemv(TeamGemv):
+    """y = W x, wide: 8 warps a row, whose sums meet in shared memory.
+
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+
+    @property
+    def name(self) -> str:
+        return f"wide_{self.format.id}_gemv"
+
+    @property
+    def team(self) -> int:
+        return WARPS
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def weights(self, k: KernelBuilder) -> GlobalArray:
+        weights: GlobalArray = k.arg.w
+        return weights
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[WideGemv]:
+        for k, n in ((4096, 5), (256, 1), (1536, 7), (18944, 2)):
+            yield cls(k=k, n=n, **fixed)
