@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import merge
@@ -42,6 +43,11 @@ class CodeTable:
             high = k.prmt(*self._words[2:], index, result=U32)
             found.append(k.prmt(low, high, half, result=U32))
         return found
+
+    def look_up_halves(self, k: KernelBuilder, codes: Sequence[Value]) -> list[Value]:
+        """The table's bytes, four to a u32: those of the low nibbles of all words, then those of the high ones."""
+        pairs = [self.look_up(k, word, 8) for word in codes]
+        return [k.prmt(first, second, order, result=U32) for order in (0x6420, 0x7531) for first, second in pairs]
 
     def decode(self, k: KernelBuilder, codes: Value, width: int) -> list[tuple[Value, Value]]:
         """The f32 numbers of `width` (1, 2 or 4) bytes of codes, by byte: of its low and of its high nibble."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
@@ -26,6 +29,7 @@ class Iq4Nl(Format):
     depth = 2
     widths = (1, 2)
     scales = (ScaleField(0, 0.0143, signed=True),)
+    packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
@@ -35,3 +39,10 @@ class Iq4Nl(Format):
             return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        return load_even(k, place.block, 4)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        d, codes = even_words(k, raw)
+        return [Run(0, IQ4.look_up_halves(k, codes), True, low_half(k, d))]

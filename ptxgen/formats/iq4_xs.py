@@ -3,13 +3,15 @@ bytes, their low nibbles in 4, then 128 bytes of codes. A weight is (d * (scale 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, low_half
 from ptxgen.memory import Index
-from ptxgen.types import F16, U32
+from ptxgen.types import U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
@@ -30,11 +32,11 @@ class Iq4Xs(Format):
     depth = 2
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.00077, signed=True),)
+    packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
-        d_and_tops, nibbles = k.load_vector(place.block[0], 2, U32)
-        d, _ = k.write("mov", [d_and_tops], result=F16)
-        d = k.f32(d)
+        d_and_tops, nibbles = place.header(k, 2)
+        d = low_half(k, d_and_tops)
 
         def decode(group: Index) -> list[Weight]:
             levels = IQ4.decode(k, load_codes(k, place.at(8, group, 16), width), width)
@@ -42,6 +44,16 @@ class Iq4Xs(Format):
             return [Weight(16 * t + i, levels[i][t] * scale) for i in range(width) for t in range(2)]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        codes = place.at(8, group, 16)
+        pairs = (k.load_vector(array[0], 2, U32, nc=True) for array in (place.block, codes, codes.at(8)))
+        return tuple(word for pair in pairs for word in pair)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        d_and_tops, nibbles, *codes = raw
+        scale = (k.f32(_scale(k, d_and_tops, nibbles, group)) - 32.0) * low_half(k, d_and_tops)
+        return [Run(0, IQ4.look_up_halves(k, codes), True, scale)]
 
 
 def _scale(k: KernelBuilder, tops: Value, nibbles: Value, group: Index) -> Value:

@@ -4,13 +4,16 @@ Its 17 bytes keep no alignment."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.code_table import CodeTable
 from ptxgen.formats.codes import load_codes
 from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.formats.packed import Run
 from ptxgen.memory import Index
-from ptxgen.types import F32
+from ptxgen.types import F32, U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Mxfp4(Format):
     columns = 16
     depth = 2
     widths = (1,)
+    packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = _power_of_two(k, k.load(place.block[0]))
@@ -44,6 +48,24 @@ class Mxfp4(Format):
             return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        """Four aligned words, from up to three bytes before the block on; the one to four bytes that are left, the last again
+        and again; how many bytes before the block. So nothing past the block is read, which may be the last of its tensor."""
+        before = k.u32(place.block.base) & 3
+        aligned = replace(place.block, base=place.block.base - k.u64(before))
+        words = [k.load(aligned[offset], U32, nc=True) for offset in range(0, 16, 4)]
+        rest = [k.load(aligned.at(k.min(before, i) if i else 0)[16], nc=True) for i in range(4)]
+        return (*words, *rest, before)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        words, rest, before = raw[:4], raw[4:8], raw[8]
+        low, high = (k.prmt(a, b, 0x0040, result=U32) for a, b in (rest[:2], rest[2:]))
+        after = (before + 1) << 3  # bits before the codes, of which 32 mean the next word as it is
+        pairs = zip(words, [*words[1:], k.prmt(low, high, 0x5410, result=U32)], strict=True)
+        codes = [k.shf(a, b, after, direction="r", mode="clamp") for a, b in pairs]
+        e = (words[0] >> (before << 3)) & 0xFF
+        return [Run(0, LEVELS.look_up_halves(k, codes), True, _power_of_two(k, e))]
 
     def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
         """Of two neighbouring powers of two, each so often that the mean square of weights is 1/k."""

@@ -3,17 +3,22 @@ codes, f16 d and dmin. A weight is (d * scale) * code - (dmin * minimum)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, load_codes, split_scales
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run
 from ptxgen.memory import Index
 from ptxgen.types import U32
+from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
 
 _SCALES, _CODES, _D = 0, 16, 80  # byte offsets in the block
+
+_PAIRS = 0x03030303
 
 
 @known
@@ -30,6 +35,7 @@ class Q2K(Format):
     depth = 4
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.069), ScaleField(_D + 2, 0.104))
+    packed_width = 16
     minimum = LargestMinimum(_D + 2, 15)
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
@@ -50,3 +56,24 @@ class Q2K(Format):
             return weights
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        """The 16 bytes of codes, the 8 of the group's scales, d and dmin, and which bit of the scales is the lane's first."""
+        codes, scales = place.at(_CODES, group, 32), place.block.at(_SCALES).at(group * 8)
+        words = [
+            k.load(array[offset], U32, nc=True) for array, size in ((codes, 16), (scales, 8)) for offset in range(0, size, 4)
+        ]
+        return (*words, k.load(place.block[_D], U32, nc=True), k.u32(place.column // 2))
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        codes, scales, first = raw[:4], raw[4:6], raw[7]
+        d, dmin = split_scales(k, raw[6])
+        mine = [word >> first for word in scales]
+        runs = []
+        for t in range(4):
+            at = t % 2 * 16
+            scale, minimum = (bit_field(mine[t // 2], position, 4) for position in (at, at + 4))
+            # In place: 4^t times the codes, which the scale makes good, so that no shift is needed.
+            words = [word & (_PAIRS << 2 * t) for word in codes]
+            runs.append(Run(32 * t, words, False, k.f32(scale) * d * 0.25**t, k.f32(minimum) * dmin))
+        return runs

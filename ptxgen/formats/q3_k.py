@@ -6,17 +6,22 @@ s / 4."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import bit_field, load_codes, load_scale, merge, move_bit
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
+from ptxgen.types import U16, U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
 
 _THIRD, _PAIRS, _SCALES, _D = 0, 32, 96, 108  # byte offsets in the block
+
+_ONES = 0x01010101
 
 
 @known
@@ -33,6 +38,7 @@ class Q3K(Format):
     depth = 4
     widths = (1, 2)
     scales = (ScaleField(_D, 0.022, signed=True),)
+    packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
@@ -62,3 +68,41 @@ class Q3K(Format):
             return weights
 
         return decode
+
+    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+        """The fragment's 16 bytes of third bits and 16 of bit pairs: of each the first two bytes and the aligned words from
+        there or from two bytes further; the scales and d (see load_even); which bit of the scales is the lane's first."""
+        raw: list[Value] = []
+        odd = k.u32(place.block.base) & 2
+        for start in (place.at(_THIRD, 0, 0), place.at(_PAIRS, group, 32)):
+            aligned = start.at(odd)
+            raw += [k.load(start[0], U16, nc=True), *(k.load(aligned[i], U32, nc=True) for i in range(0, 16, 4))]
+        return (*raw, *load_even(k, place.block.at(_SCALES), 3), k.u32(place.column // 2))
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        odd = raw[14]
+        thirds, pairs = _from_the_first_byte(k, raw[:5], odd), _from_the_first_byte(k, raw[5:10], odd)
+        first, (second, third, fourth) = even_words(k, raw[10:15])
+        d = low_half(k, fourth >> 16)
+        mine = raw[15] + group * 4
+        first, second, third, fourth = (word >> mine for word in (first, second, third, fourth))
+        low, top = ((first, 0), (second, 0), (second, 16), (third, 0)), ((third, 16), (fourth, 0))
+        lacking = [~word >> (group * 4) for word in thirds]
+        runs = []
+        for t in range(4):
+            (nibbles, at), (tops, top_at) = low[t], top[t % 2]
+            six_bits = merge(k, move_bit(tops, top_at + t // 2 * 2, 4), 3 << 4, bit_field(nibbles, at, 4))
+            # A code whose third bit is not set is negative: its byte has all bits from the third on.
+            words = [
+                k.mad(move_bit(lack, t, 0) & _ONES, 0xFC, move_bit(pair, 2 * t, 0) & 3 * _ONES)
+                for lack, pair in zip(lacking, pairs, strict=True)
+            ]
+            runs.append(Run(32 * t, words, True, (k.f32(six_bits) - 32.0) * d))
+        return runs
+
+
+def _from_the_first_byte(k: KernelBuilder, raw: Sequence[Value], odd: Value) -> list[Value]:
+    """The words of a region: as they were loaded, or two bytes earlier if `odd` is 2."""
+    half, *words = raw
+    shift = 32 - (odd << 3)
+    return [k.shf(a, b, shift, direction="r", mode="clamp") for a, b in zip([half << 16, *words[:-1]], words, strict=True)]
