@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ptxgen.assemble import assemble
 from ptxgen.conformance.execution import emulate, inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
@@ -106,6 +107,14 @@ def test_num_warps_is_honoured(warps: int) -> None:
     assert mwv.launch().grid == (5, 1, 1)
     assert f".maxntid {32 * warps}, 1, 1" in emit(fast).text
     assert fast.launch().grid == (-(-5 // warps), 1, 1)
+
+
+@pytest.mark.parametrize(("warps", "threads", "line"), [(8, 512, ".minnctapersm 2"), (2, 512, ".minnctapersm 8"), (8, 256, "")])
+def test_registers_are_bounded_so_that_enough_threads_are_resident(warps: int, threads: int, line: str) -> None:
+    kernel = find("hw_dp4a_q6k_gemv").make(k=4096, n=16, num_warps=warps, resident_threads=threads)
+    text = emit(kernel, Target(90)).text
+    assert line in text if line else ".minnctapersm" not in text
+    assert assemble(text, Target(90)).registers <= 65536 // threads
 
 
 def test_the_fast_path_loads_weights_16_bytes_at_a_time_before_it_touches_activations() -> None:
