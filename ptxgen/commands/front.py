@@ -132,6 +132,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
     from rich.table import Table
     from rich.text import Text
 
+    rows = [tuple(row) for row in rows]
+    names_fit = max((len(row[0]) for row in rows), default=0) <= WIDTH // 2  # longer ones may take two lines, not the columns
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         table.add_column(
@@ -139,7 +141,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
             justify="right" if column in numeric else "left",
             style="bold" if column == bold else None,
             overflow="fold",
-            no_wrap=column in numeric or column == columns[0],
+            no_wrap=column in numeric or (column == columns[0] and names_fit),
         )
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a shape such as [4096] is not rich's markup

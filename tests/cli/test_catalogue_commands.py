@@ -89,6 +89,15 @@ def test_check_reports_what_the_assembler_says_of_each_shape_and_target() -> Non
     assert "ok" in table
 
 
+def test_check_of_a_kernel_with_many_parameters_still_shows_target_and_registers() -> None:
+    shape = ("--set", "k=256", "--set", "n=3")
+    (result,) = facts("ptxgen", "check", "hw_dp4a_q4k_gemv", *shape, "--target", "sm_90")
+    assert len(result["kernel"]) > 80
+    table = invoke("ptxgen", "check", "hw_dp4a_q4k_gemv", *shape, "--target", "sm_90").stdout
+    assert max(map(len, table.splitlines())) <= 100
+    assert all(word in table for word in ("sm_90", str(result["registers"]), "spilled B", "ok"))
+
+
 def test_check_takes_every_sample_shape_when_none_is_given() -> None:
     results = facts("ptxgen", "check", "residual_add")
     assert [result["kernel"] for result in results] == [str(kernel) for kernel in ResidualAdd.cases()]
