@@ -11,6 +11,7 @@ from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
 from executor.model.token_launches import Call
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import entries
 
@@ -68,7 +69,11 @@ def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
 def _candidates(kernel: KernelType, m: int) -> Iterator[KernelType]:
     shape: dict[str, Any] = kernel.parameters()
     names = [PREFIX + kernel.name, PREFIX + kernel.name.removesuffix("_indirect")]
-    for name in dict.fromkeys([*names, BIAS] if kernel.name == "residual_add" else names):
+    if kernel.name == "residual_add":
+        names.append(BIAS)
+    if isinstance(kernel, GemvType):  # a strategy without a batched form of its own
+        names.append(f"{PREFIX}{kernel.format.id}_gemv")
+    for name in dict.fromkeys(names):
         entry = entries().get(name)
         if entry is not None:
             yield entry.make(m=m, **{field: value for field, value in shape.items() if field in entry.parameters})

@@ -1,5 +1,6 @@
 """A program that runs a model from a bundle's manifest alone, as one in another language would: it knows no kernel and no
-layer. PTX runs on the emulator, whose memory is NumPy's. No test."""
+layer, and decodes one sequence or, with the batched kernels, several at once. PTX runs on the emulator, in NumPy's memory. No
+test."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ PACKED = {"u32": "I", "f32": "f"}
 
 
 class BundleProgram:
-    """`step(token)` gives the logits f32[vocab] after one more token."""
+    """`step(token)` gives the logits f32[vocab] after one more token, `step(*tokens)` the f32[m, vocab] of m sequences, all at
+    the same position or each at its own."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, m: int = 1) -> None:
+        self.m = m
         self.manifest = json.loads((folder / "manifest.json").read_text())
         self.kernels = {
             name: compile_module((folder / facts["ptx"]["path"]).read_text()).kernel(facts["entry"])
@@ -31,33 +34,54 @@ class BundleProgram:
             name: aligned(content[facts["file_offset"] : facts["file_offset"] + facts["bytes"]])
             for name, facts in self.manifest["tensors"].items()
         }
-        self.buffers = {name: aligned(initial(folder, facts)) for name, facts in self.manifest["buffers"].items()}
+        self.buffers = {
+            name: aligned(np.tile(initial(folder, facts), 1 if is_shared(facts) else m))
+            for name, facts in self.manifest["buffers"].items()
+        }
+        batches = self.manifest["batches"][str(m)] if m > 1 else []
+        self.batched: dict[int, str] = {launch: batch["kernel"] for batch in batches for launch in batch["launches"]}
         self.position = 0
 
-    def step(self, token: int) -> NDArray[np.float32]:
+    def step(self, *tokens: int, positions: tuple[int, ...] | None = None) -> NDArray[np.float32]:
         for write in self.manifest["before"]:
-            number = eval(write["value"], {"position": self.position})
-            self.array(write["buffer"])[:] = number
-        for launch in self.manifest["launches"]:
-            facts = self.manifest["kernels"][launch["kernel"]]
-            parameters = b""
-            for parameter in facts["parameters"]:
-                code, value = self.packed(parameter, launch["arguments"][parameter["name"]], token)
-                size = struct.calcsize("<" + code)
-                parameters = parameters.ljust(-(-len(parameters) // size) * size, b"\0") + struct.pack("<" + code, value)
-            self.kernels[launch["kernel"]].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters)
+            for i, position in enumerate(positions or (self.position,) * self.m):
+                self.array(write["buffer"])[i] = eval(write["value"], {"position": position})
+        for number, launch in enumerate(self.manifest["launches"]):
+            if number in self.batched:
+                self.launch(self.batched[number], launch["arguments"], tokens[0], 0)
+            else:
+                for i, token in enumerate(tokens):
+                    self.launch(launch["kernel"], launch["arguments"], token, i)
         self.position += 1
         logits: NDArray[np.float32] = self.array(self.manifest["results"]["logits"]).copy()
-        return logits
+        return logits.reshape(self.m, -1) if self.m > 1 else logits
 
-    def packed(self, parameter: dict[str, Any], argument: dict[str, Any], token: int) -> tuple[str, Any]:
+    def launch(self, name: str, arguments: dict[str, Any], token: int, sequence: int) -> None:
+        """A batched kernel takes the arguments of the single one in their order, from the first sequence on."""
+        facts = self.manifest["kernels"][name]
+        parameters = b""
+        for parameter, argument in zip(facts["parameters"], arguments.values(), strict=True):
+            code, value = self.packed(parameter, argument, token, sequence)
+            size = struct.calcsize("<" + code)
+            parameters = parameters.ljust(-(-len(parameters) // size) * size, b"\0") + struct.pack("<" + code, value)
+        self.kernels[name].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters)
+
+    def packed(self, parameter: dict[str, Any], argument: dict[str, Any], token: int, sequence: int) -> tuple[str, Any]:
         if parameter["kind"] == "scalar":
             return PACKED[parameter["dtype"]], token if argument.get("input") == "token" else argument["value"]
-        held = self.tensors[argument["tensor"]] if "tensor" in argument else self.buffers[argument["buffer"]]
-        return "Q", held.ctypes.data + argument.get("offset", 0)
+        if "tensor" in argument:
+            return "Q", self.tensors[argument["tensor"]].ctypes.data + argument.get("offset", 0)
+        facts = self.manifest["buffers"][argument["buffer"]]
+        row = 0 if is_shared(facts) else sequence * facts["bytes"]
+        return "Q", self.buffers[argument["buffer"]].ctypes.data + row + argument.get("offset", 0)
 
     def array(self, name: str) -> NDArray[Any]:
         return self.buffers[name].view(BYTES[self.manifest["buffers"][name]["dtype"]])
+
+
+def is_shared(facts: dict[str, Any]) -> bool:
+    """Whether all sequences use the same buffer: it comes from a file and stays as it is."""
+    return isinstance(facts["initial"], dict)
 
 
 def initial(folder: Path, facts: dict[str, Any]) -> NDArray[np.uint8]:

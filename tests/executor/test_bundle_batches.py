@@ -1,70 +1,20 @@
-"""Which batched kernels a bundle holds for several sequences, and which launches they do."""
+"""Which batched kernels a bundle holds for several sequences, which launches they do, and that this is enough to decode."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
-from numpy.typing import NDArray
 
 from executor.bundle.write import write_bundle
-from ptxgen.builder import KernelBuilder
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.target import Target
-from ptxgen.types import F32, U8
+from tests.executor.bundle_program import BundleProgram
 from tests.synthetic import write_model
-
-FORMAT = "f32"
-NAME = f"batched_{FORMAT}_gemv"
-
-
-@dataclass(frozen=True)
-class BatchedGemv(KernelType):
-    """The shape of a batched GEMV; computes nothing."""
-
-    m: int
-    k: int
-    n: int
-
-    name = NAME
-    family = "gemv"
-
-    def __post_init__(self) -> None:
-        if self.m > 8:
-            raise ArgumentError(f"{NAME}: m is {self.m}; must be from 1 to 8")
-
-    def signature(self) -> Signature:
-        return {"y": write(F32, self.m, self.n), "w": read(U8, self.n, 4 * self.k), "x": read(F32, self.m, self.k)}
-
-    def launch(self) -> Launch:
-        return Launch(grid=self.n, block=32)
-
-    def emit(self, k: KernelBuilder) -> None:
-        k.store(k.arg.y[0, k.ctaid.x], k.f32(0.0))
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        return {"y": np.zeros((self.m, self.n))}
-
-    def work(self) -> Work:
-        return Work(0, 0)
-
-    @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(2, 32, 1)
-
-    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {}
-
-    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"y": 0.0}
 
 
 @pytest.fixture
@@ -73,18 +23,7 @@ def model(tmp_path: Path) -> Path:
     return write_model(tmp_path / "m.gguf", "qwen2", Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
 
 
-def catalogue(monkeypatch: pytest.MonkeyPatch, *, with_gemv: bool) -> None:
-    """The real kernels, with the GEMV above or without one."""
-    known = {name: entry for name, entry in registry.entries().items() if name != NAME}
-    if with_gemv:
-        known[NAME] = registry.Entry(NAME, BatchedGemv)
-    monkeypatch.setattr(registry, "_entries", known)
-
-
-def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_sequence(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    catalogue(monkeypatch, with_gemv=True)
+def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_sequence(model: Path, tmp_path: Path) -> None:
     write_bundle(model, tmp_path / "bundle", Target(90), batches=(1, 4))
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert list(manifest["batches"]) == ["4"]
@@ -111,17 +50,43 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
         facts = manifest["kernels"][name]
         assert facts["shape"]["m"] == 4
         assert (tmp_path / "bundle" / facts["ptx"]["path"]).exists()
-    assert manifest["kernels"]["batched_f32_gemv(m=4, k=64, n=96)"]["parameters"][0]["formula"] == ["m", "ff"]
+    formulae = {
+        facts["parameters"][0]["formula"][1] for facts in manifest["kernels"].values() if facts["kernel"] == "batched_f32_gemv"
+    }
+    assert "ff" in formulae
 
 
-def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue(monkeypatch, with_gemv=True)
-    with pytest.raises(ArgumentError, match="m is 9; must be from 1 to 8"):
-        write_bundle(model, tmp_path / "bundle", Target(90), batches=(9,))
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_the_strategy_is_the_same(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(
+        tmp_path / "m.gguf", arch, Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64, rope_freqs=arch == "llama"
+    )  # fmt: skip
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "mwv_q8_0_gemv")
+    write_bundle(path, tmp_path / "bundle", Target(90), batches=(1, 2))
+    together = BundleProgram(tmp_path / "bundle", path, m=2)
+    assert {name.split("(")[0] for name in together.batched.values()} >= {
+        "batched_q8_0_gemv",
+        "batched_rope" + "_neox" * (arch == "qwen2"),
+    }
+    got = [together.step(5, 6), together.step(7, 8), together.step(300, 9, positions=(0, 2))]  # the first one starts again
+    for i, runs in enumerate((((5, 7), (300,)), ((6, 8, 9),))):
+        expected = []
+        for tokens in runs:
+            alone = BundleProgram(tmp_path / "bundle", path)
+            expected += [alone.step(token) for token in tokens]
+        np.testing.assert_array_equal([step[i] for step in got], expected)
+
+
+def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"m must be .* got 100000"):
+        write_bundle(model, tmp_path / "bundle", Target(90), batches=(100000,))
 
 
 def test_a_matrix_without_a_batched_gemv_is_named(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue(monkeypatch, with_gemv=False)
+    known = {name: entry for name, entry in registry.entries().items() if name != "batched_f32_gemv"}
+    monkeypatch.setattr(registry, "_entries", known)
     said = "batch of 2 is not possible: blk.0.attn_q.weight is multiplied by f32_gemv, and no kernel is called batched_f32_gemv"
     with pytest.raises(ArgumentError, match=said):
         write_bundle(model, tmp_path / "bundle", Target(90), batches=(2,))
