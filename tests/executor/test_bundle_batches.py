@@ -60,9 +60,8 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
 def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_the_strategy_is_the_same(
     arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_model(
-        tmp_path / "m.gguf", arch, Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64, rope_freqs=arch == "llama"
-    )  # fmt: skip
+    shape = {"hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 64, "layers": 1, "rope_freqs": arch == "llama"}
+    path = write_model(tmp_path / "m.gguf", arch, Q.Q8_0, **shape)  # type: ignore[arg-type]  # all are ints and a bool
     monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "mwv_q8_0_gemv")
     write_bundle(path, tmp_path / "bundle", Target(90), batches=(1, 2))
     together = BundleProgram(tmp_path / "bundle", path, m=2)
@@ -71,12 +70,10 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
         "batched_rope" + "_neox" * (arch == "qwen2"),
     }
     got = [together.step(5, 6), together.step(7, 8), together.step(300, 9, positions=(0, 2))]  # the first one starts again
-    for i, runs in enumerate((((5, 7), (300,)), ((6, 8, 9),))):
-        expected = []
-        for tokens in runs:
-            alone = BundleProgram(tmp_path / "bundle", path)
-            expected += [alone.step(token) for token in tokens]
-        np.testing.assert_array_equal([step[i] for step in got], expected)
+    alone = BundleProgram(tmp_path / "bundle", path)
+    first = [alone.step(5, positions=(0,)), alone.step(7, positions=(1,)), alone.step(300, positions=(0,))]
+    second = [alone.step(token, positions=(i,)) for i, token in enumerate((6, 8, 9))]
+    np.testing.assert_array_equal(np.stack(got, axis=1), [first, second])
 
 
 def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path) -> None:
