@@ -26,7 +26,7 @@ from executor.buffers import GpuBuffer
 from executor.device.cuda import CudaDevice
 from executor.launch import Launcher
 from executor.modules import Modules
-from ptxgen.errors import PtxGenError
+from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import Entry, entries, find
 
@@ -96,7 +96,10 @@ def _kernels(entry: Entry, k: int, n: int, given: dict[str, list[Any]]) -> Itera
     names = [name for name in given if name in entry.parameters]
     for values in itertools.product(*(given[name] for name in names)):
         shape = {name: value if isinstance(value, bool) else int(value) for name, value in zip(names, values, strict=True)}
-        yield entry.make(k=k, n=n, **shape)
+        try:
+            yield entry.make(k=k, n=n, **shape)
+        except ArgumentError as error:  # a strategy may have limits: x in shared memory at once, say
+            click.echo(f"left out: {error}", err=True)
 
 
 def _measure(launcher: Launcher, kernels: list[KernelType], runs: int) -> list[dict[str, Any]]:
