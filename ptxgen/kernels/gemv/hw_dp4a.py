@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
-from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
 from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
 from ptxgen.kernels.gemv.staging import Layout, Stage, stretches
@@ -41,18 +40,13 @@ class HwDp4aGemv(IntegerGemvType):
     (digits=1) or q16_quantize (digits=2) writes them. A warp takes rows_per_warp rows, which share every read of the
     activations; a block num_warps warps, which share their staging. The loads of the first `ahead` steps of weights are issued
     before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
-    launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads.
-
-    With most_blocks the grid has at most so many blocks, each of which stages the activations once and goes on with other rows:
-    for matrices of many rows, as many as the GPU holds at a time. 0: as many blocks as there are rows for. The bits are the
-    same."""
+    launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
 
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
-    most_blocks: int = field(default=0, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -64,12 +58,6 @@ class HwDp4aGemv(IntegerGemvType):
         require(self, "rows_per_warp", high=8)
         require(self, "ahead", high=8)
         require(self, "resident_threads", high=2048)
-        require(self, "most_blocks", low=0)
-        if self.most_blocks and len(stretches(self.format, self.k, self.batch, self.digits)) > 1:
-            raise ArgumentError(
-                f"{self.name}: most_blocks must be 0, got {self.most_blocks}: {self.batch} x {self.k} activations of "
-                f"{self.digits} digits do not fit shared memory at once"
-            )
 
     @property
     def fragments(self) -> Fragments:
@@ -86,26 +74,15 @@ class HwDp4aGemv(IntegerGemvType):
         """Rows of a block of threads."""
         return self.num_warps * self.rows_per_warp
 
-    @property
-    def blocks(self) -> int:
-        """Blocks of the grid."""
-        needed = -(-self.n // self.block_rows)
-        return min(needed, self.most_blocks) if self.most_blocks else needed
-
     def launch(self) -> Launch:
         threads = self.num_warps * WARP
-        return Launch(grid=self.blocks, block=threads, resident=max(1, self.resident_threads // threads))
+        return Launch(grid=-(-self.n // self.block_rows), block=threads, resident=max(1, self.resident_threads // threads))
 
     def emit(self, k: KernelBuilder) -> None:
         parts = stretches(self.format, self.k, self.batch, self.digits)
         step_values = self.fragments.values
         layout = Layout(self.format, min(self.k, parts[0][1] * step_values), self.batch, self.digits)
         warp = _Warp(self, k, layout)
-        first_row = (k.ctaid.x * self.num_warps + k.warp) * self.rows_per_warp
-        if self.blocks * self.block_rows < self.n:
-            self._turns(k, warp, first_row)
-            return
-        warp.take(first_row, self.block_rows)
         for first, steps in parts:
             stretch = _Stretch(warp, first, steps)
             stretch.load_ahead()
@@ -117,29 +94,14 @@ class HwDp4aGemv(IntegerGemvType):
             if not first and self.pdl:
                 k.griddepcontrol(action="launch_dependents")
             stretch.add()
-        self._store(k, warp, self.block_rows)
+        self._store(k, warp)
 
-    def _turns(self, k: KernelBuilder, warp: _Warp, first_row: Value) -> None:
-        """Stage once, then take rows in turns: those of all blocks side by side, then the next ones."""
-        if self.pdl:
-            k.griddepcontrol(action="wait")
-        warp.stage.fill(0, self.k)
-        if self.pdl:
-            k.griddepcontrol(action="launch_dependents")
-        for row in k.strided(first_row, self.n, step=self.blocks * self.block_rows):
-            warp.take(row, self.rows_per_warp)
-            stretch = _Stretch(warp, 0, self.fragments.steps)
-            stretch.load_ahead()
-            stretch.add()
-            self._store(k, warp, self.rows_per_warp)
-
-    def _store(self, k: KernelBuilder, warp: _Warp, together: int) -> None:
-        """Store the warp's rows; `together` rows are there, or none of them, or some of the last ones are past the end."""
+    def _store(self, k: KernelBuilder, warp: _Warp) -> None:
         sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
         with k.when(k.lane == 0):
             for i, of_row in enumerate(sums):
                 row = warp.first_row + i if i else warp.first_row
-                if self.n % together:
+                if self.n % self.block_rows:
                     with k.when(row < self.n):
                         self._store_row(k, row, of_row)
                 else:
@@ -154,7 +116,6 @@ class HwDp4aGemv(IntegerGemvType):
         yield from super().cases(**fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
-            yield cls(k=2048, n=23, num_warps=2, rows_per_warp=2, most_blocks=2, **fixed)
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:
@@ -209,18 +170,14 @@ class _Warp:
         self.k = k
         self.fragments = kernel.fragments
         self.lane: Lane = self.fragments.lane(k)
-        self.stage = Stage(k, layout, self.lane)
-
-    def take(self, first_row: Value, together: int) -> None:
-        """Begin with the rows from `first_row` on, which are the last of the matrix or followed by whole groups of `together`.
-        Rows past the end are computed again as the last row, because all lanes have to shuffle."""
-        k, kernel = self.k, self.kernel
         rows = kernel.rows_per_warp
-        clamped = kernel.n % together != 0
-        self.first_row = first_row
-        numbers = [first_row + i if i else first_row for i in range(rows)]
+        self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
+        # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
+        clamped = kernel.n % kernel.block_rows != 0
+        numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
         self.rows = [k.arg.w.at(k.min(number, kernel.n - 1) if clamped else number, 0) for number in numbers]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
+        self.stage = Stage(k, layout, self.lane)
         self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
 
 
