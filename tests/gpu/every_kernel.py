@@ -1,0 +1,47 @@
+"""Launches every kernel of the catalogue once or more at small shapes, for compute-sanitizer to watch. No test."""
+
+from __future__ import annotations
+
+import sys
+
+from executor.buffers import GpuBuffer
+from executor.device import open_device
+from executor.launch import Launcher
+from executor.modules import Modules
+from ptxgen.conformance.type_checks import array_bytes, smallest
+from ptxgen.kernels.kernel_type import Array, KernelType
+from tests.kernels.catalogue import CASES, ENTRIES
+from tests.kernels.running import inputs
+
+SMALL = 30_000  # bytes of all arrays: two thirds of all cases
+
+
+def small_cases() -> list[KernelType]:
+    """The sample shapes with few bytes, and the smallest of each kernel."""
+    chosen = {case for case in CASES if array_bytes(case) < SMALL} | {smallest(entry) for entry in ENTRIES}
+    return [case for case in CASES if case in chosen]
+
+
+def main() -> None:
+    with open_device("cuda:0") as device:
+        launcher = Launcher(device, Modules(device, limit_bytes=0))
+        for kernel in small_cases():
+            given = inputs(kernel)
+            for name, argument in kernel.signature().items():
+                if not isinstance(argument, Array):
+                    continue
+                if argument.direction == "out":  # memory that nothing wrote
+                    given[name] = GpuBuffer.empty(device, argument.dtype, argument.shape, name)
+                else:
+                    given[name] = GpuBuffer.from_numpy(device, given[name], argument.dtype, name)
+            launcher(kernel, **given)
+            device.synchronize()
+            for value in given.values():
+                if isinstance(value, GpuBuffer):
+                    value.to_numpy()
+                    value.free()
+    sys.stdout.write(f"launched {len(small_cases())} kernels\n")
+
+
+if __name__ == "__main__":
+    main()
