@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ptxgen.memory import GlobalArray
-from ptxgen.types import F16, U8, U16, U32
+from ptxgen.types import F16, F32, U8, U16, U32
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
@@ -15,11 +15,19 @@ if TYPE_CHECKING:
 # lop3's table of (a & b) | c.
 _AND_OR = 0xEA
 
+BIAS = 2.0**23
+"""Its lowest mantissa bit is 1, so BIAS + byte is the bits of BIAS with the byte in them."""
+
+_ABOVE = 0x4B000000  # the bits of BIAS
+_UNDER = 0x7440  # prmt's selector: byte 0 of its first operand under the upper bytes of the second
+
 _WORD = {1: U8, 2: U16, 4: U32}
 
 
-def load_codes(k: KernelBuilder, codes: GlobalArray, width: int) -> Value:
-    """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest."""
+def load_codes(k: KernelBuilder, codes: GlobalArray, width: int, align: int = 4) -> Value:
+    """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest; in halves if `align` is 2."""
+    if width > align:
+        return k.prmt(k.load(codes[0], U16), k.load(codes[2], U16), 0x5410, result=U32)  # type: ignore[no-any-return]
     return k.load(codes[0], _WORD[width])
 
 
@@ -34,6 +42,40 @@ def bit_field(word: Value, position: int, length: int, size: int = 32) -> Value:
         return word >> position if position else word
     shifted = word >> position if position else word
     return shifted & ((1 << length) - 1)
+
+
+def nibble_bytes(word: Value, upper: int, width: int) -> Value:
+    """The lower (0) or upper (1) nibble of each of the `width` bytes of a u32, as bytes."""
+    if width == 1:
+        return bit_field(word, 4 * upper, 4, 8)
+    return (word >> 4 if upper else word) & 0x0F0F0F0F
+
+
+def products(k: KernelBuilder, codes: Value, width: int, scale: Value) -> list[Value]:
+    """code * scale as f32, rounded once, for each of the `width` bytes of a u32. For several the scale must be finite, and a
+    zero is +0 whatever its sign."""
+    if width == 1:
+        return [k.f32(codes) * scale]
+    return scaled(k, biased(k, codes, width), scale)
+
+
+def centred(k: KernelBuilder, codes: Value, width: int, centre: int) -> list[Value]:
+    """code - centre as f32, for each of the `width` bytes of a u32."""
+    if width == 1:
+        return [k.f32(codes) - float(centre)]
+    return [number - (BIAS + centre) for number in biased(k, codes, width)]
+
+
+def biased(k: KernelBuilder, word: Value, count: int, first: int = 0) -> list[Value]:
+    """BIAS + byte as f32, for `count` bytes of a u32 from number `first` on: one instruction each, where cutting a byte out and
+    converting it takes three. Subtracting BIAS, and at most 2^23 more, is exact."""
+    return [k.bits(k.prmt(word, _ABOVE, _UNDER + first + i, result=U32), F32) for i in range(count)]
+
+
+def scaled(k: KernelBuilder, numbers: Sequence[Value], scale: Value) -> list[Value]:
+    """(number - BIAS) * scale, rounded once, for a finite scale; zeros are +0."""
+    bias = scale * -BIAS  # exact: a power of two
+    return [k.fma(number, scale, bias) for number in numbers]
 
 
 def move_bit(word: Value, source: int, target: int) -> Value:

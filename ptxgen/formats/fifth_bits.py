@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, merge, move_bit
+from ptxgen.formats.codes import merge, move_bit, nibble_bytes
 from ptxgen.formats.packed import nibbles
 from ptxgen.memory import Index
 from ptxgen.value import Value
@@ -23,24 +23,28 @@ def halves_by_column(low: Value, high: Value, column: Index) -> tuple[Value, Val
     return (low << 4) >> column, (high << 4) >> column
 
 
-def five_bit_codes(
-    k: KernelBuilder, nibbles: Value, fifth: tuple[Value, Value], width: int
-) -> list[tuple[int, Value]]:  # fmt: skip
-    """(offset, code) of the values of `width` columns; `fifth` comes from halves_by_column."""
+def five_bit_codes(k: KernelBuilder, nibbles: Value, fifth: tuple[Value, Value], width: int) -> list[Value]:
+    """The codes of the values 0-15 and of 16-31 in `width` columns, each as the bytes of a u32; `fifth` comes from
+    halves_by_column."""
     codes = []
-    for i in range(width):
-        for t in range(2):
-            bits = fifth[t] >> i if i else fifth[t]
-            codes.append((16 * t + i, merge(k, bits, 1 << 4, bit_field(nibbles, 8 * i + 4 * t, 4, 8 * width))))
+    for t in range(2):
+        lower = nibble_bytes(nibbles, t, width)
+        if width == 1:
+            codes.append(merge(k, fifth[t], 1 << 4, lower))
+        else:
+            codes.append(lower | spread_bits(fifth[t] >> 4))
     return codes
+
+
+def spread_bits(bits: Value) -> Value:
+    """Bits 0 to 3 of a u32, moved to bit 4 of each byte."""
+    # Shifted copies by 4, 11, 18 and 25 do not overlap there.
+    return ((bits & 0xF) * _SPREAD) & _FIFTH
 
 
 def packed_codes(k: KernelBuilder, words: Sequence[Value], fifth: Value) -> list[Value]:
     """The 32 codes of a block, four in a u32, from the four words of nibbles and the word of fifth bits."""
     codes = []
     for i, word in enumerate(nibbles(words)):
-        four = move_bit(fifth, 4 * i, 0) & 0xF
-        # Bits 0 to 3 spread to bit 4 of each byte: shifted copies by 4, 11, 18 and 25 do not overlap there.
-        spread = (four * _SPREAD) & _FIFTH
-        codes.append(word | spread)
+        codes.append(word | spread_bits(move_bit(fifth, 4 * i, 0)))
     return codes

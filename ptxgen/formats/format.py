@@ -89,8 +89,8 @@ class Format(ABC):
     columns: ClassVar[int]
     depth: ClassVar[int]
     widths: ClassVar[tuple[int, ...]]
-    """How many columns a reader may take at once: those whose codes are aligned to so many bytes in every block. Where a block
-    is one value, so many blocks, whose address must be aligned to their size."""
+    """How many columns a reader may take at once. Where a block is one value: so many blocks, whose address must be aligned to
+    their size."""
     scales: ClassVar[tuple[ScaleField, ...]] = ()
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""
@@ -100,7 +100,8 @@ class Format(ABC):
     @abstractmethod
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
-        `column + width - 1` to the very f32 values of gguf-py's dequantize."""
+        `column + width - 1` to the very f32 values of gguf-py's dequantize; with a width over 1, scales must be finite, and a
+        zero may be +0 where gguf-py has -0."""
 
     def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
         """Write the loads of the fragment at the place's column of this group, and nothing else, so that a strategy can put

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, load_scale
+from ptxgen.formats.codes import centred, load_codes, load_scale, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half, nibbles
 from ptxgen.memory import Index
@@ -26,7 +26,7 @@ class Q40(Format):
     block_bytes = 18
     columns = 16
     depth = 2
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(0, 0.22, signed=True),)
     packed_width = 16
     minimum = LargestMinimum(0, 8)
@@ -35,11 +35,11 @@ class Q40(Format):
         d = load_scale(k, place.block, 0)
 
         def decode(group: Index) -> list[Weight]:
-            word = load_codes(k, place.at(2, group, 16), width)
+            word = load_codes(k, place.at(2, group, 16), width, align=2)
             return [
-                Weight(16 * t + i, (k.f32(bit_field(word, 8 * i + 4 * t, 4, 8 * width)) - 8.0) * d)
-                for i in range(width)
+                Weight(16 * t + i, number * d)
                 for t in range(2)
+                for i, number in enumerate(centred(k, nibble_bytes(word, t, width), width, 8))
             ]
 
         return decode

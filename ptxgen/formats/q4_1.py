@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, load_two_scales, split_scales
+from ptxgen.formats.codes import load_codes, load_two_scales, nibble_bytes, products, split_scales
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, nibbles
 from ptxgen.memory import Index
@@ -38,9 +38,9 @@ class Q41(Format):
         def decode(group: Index) -> list[Weight]:
             word = load_codes(k, place.at(4, group, 16), width)
             return [
-                Weight(16 * t + i, k.f32(bit_field(word, 8 * i + 4 * t, 4, 8 * width)) * d + m)
-                for i in range(width)
+                Weight(16 * t + i, product + m)
                 for t in range(2)
+                for i, product in enumerate(products(k, nibble_bytes(word, t, width), width, d))
             ]
 
         return decode

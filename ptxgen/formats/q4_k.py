@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes
+from ptxgen.formats.codes import load_codes, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.k_scales import KScales, pair_of_group
 from ptxgen.formats.packed import Run, high_nibbles, low_nibbles, stream
@@ -40,9 +40,9 @@ class Q4K(Format):
         def decode(group: Index) -> list[Weight]:
             word = load_codes(k, place.at(16, group, 32), width)
             return [
-                Weight(32 * t + i, k.f32(bit_field(word, 8 * i + 4 * t, 4, 8 * width)) * scale - minimum)
-                for t, (scale, minimum) in enumerate(scales.of(group))
-                for i in range(width)
+                Weight(32 * t + i, product - minimum)
+                for t, (scale, minimum) in enumerate(scales.of(group) if width == 1 else scales.finite(group))
+                for i, product in enumerate(products(k, nibble_bytes(word, t, width), width, scale))
             ]
 
         return decode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import load_codes, load_scale
+from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
@@ -29,7 +29,7 @@ class Q50(Format):
     block_bytes = 22
     columns = 16
     depth = 2
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(0, 0.108, signed=True),)
     packed_width = 16
     minimum = LargestMinimum(0, 16)
@@ -39,8 +39,12 @@ class Q50(Format):
         fifth = halves_by_column(k.load(place.block[2], U16), k.load(place.block[4], U16), place.column)
 
         def decode(group: Index) -> list[Weight]:
-            codes = five_bit_codes(k, load_codes(k, place.at(6, group, 16), width), fifth, width)
-            return [Weight(offset, (k.f32(code) - 16.0) * d) for offset, code in codes]
+            codes = five_bit_codes(k, load_codes(k, place.at(6, group, 16), width, align=2), fifth, width)
+            return [
+                Weight(16 * t + i, number * d)
+                for t, word in enumerate(codes)
+                for i, number in enumerate(centred(k, word, width, 16))
+            ]
 
         return decode
 

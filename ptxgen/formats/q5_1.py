@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import load_codes, load_two_scales, split_scales
+from ptxgen.formats.codes import load_codes, load_two_scales, products, split_scales
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run
@@ -40,7 +40,11 @@ class Q51(Format):
 
         def decode(group: Index) -> list[Weight]:
             codes = five_bit_codes(k, load_codes(k, place.at(8, group, 16), width), fifth, width)
-            return [Weight(offset, k.f32(code) * d + m) for offset, code in codes]
+            return [
+                Weight(16 * t + i, product + m)
+                for t, word in enumerate(codes)
+                for i, product in enumerate(products(k, word, width, d))
+            ]
 
         return decode
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
+from ptxgen.formats.codes import load_codes, merge, move_bit, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.k_scales import KScales, pair_of_group
 from ptxgen.formats.packed import NIBBLES, Run, stream
@@ -45,11 +45,10 @@ class Q5K(Format):
             nibbles = load_codes(k, place.at(48, group, 32), width)
             mine, first = (fifth, 2 * group) if isinstance(group, int) else (fifth >> (group * 2), 0)
             weights = []
-            for t, (scale, minimum) in enumerate(scales.of(group)):
-                for i in range(width):
-                    nibble = bit_field(nibbles, 8 * i + 4 * t, 4, 8 * width)
-                    code = k.f32(merge(k, move_bit(mine, 8 * i + first + t, 4), 1 << 4, nibble))
-                    weights.append(Weight(32 * t + i, code * scale - minimum))
+            for t, (scale, minimum) in enumerate(scales.of(group) if width == 1 else scales.finite(group)):
+                lower = nibble_bytes(nibbles, t, width)
+                codes = merge(k, move_bit(mine, first + t, 4), _FIFTH if width > 1 else 1 << 4, lower)
+                weights += [Weight(32 * t + i, one - minimum) for i, one in enumerate(products(k, codes, width, scale))]
             return weights
 
         return decode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, load_scale, merge, move_bit
+from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bit, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import NIBBLES, Run, low_half
 from ptxgen.memory import Index
@@ -36,7 +36,7 @@ class Q6K(Format):
     groups = 2
     columns = 32
     depth = 4
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.00073, signed=True),)
     packed_width = 4
 
@@ -46,16 +46,15 @@ class Q6K(Format):
         scales = place.block.at(_SCALES).at(place.column // 16)
 
         def decode(group: Index) -> list[Weight]:
-            nibbles = [load_codes(k, place.at(_NIBBLES + 32 * part, group, 64), width) for part in range(2)]
-            pairs = load_codes(k, place.at(_PAIRS, group, 32), width)
+            nibbles = [load_codes(k, place.at(_NIBBLES + 32 * part, group, 64), width, align=2) for part in range(2)]
+            pairs = load_codes(k, place.at(_PAIRS, group, 32), width, align=2)
             mine = scales.at(group * 8)
             weights = []
             for t in range(4):
                 scale = k.f32(k.load(mine.at(2 * t)[0], S8)) * d
-                for i in range(width):
-                    nibble = bit_field(nibbles[t % 2], 8 * i + t // 2 * 4, 4, 8 * width)
-                    code = merge(k, move_bit(pairs, 8 * i + 2 * t, 4), 3 << 4, nibble)
-                    weights.append(Weight(32 * t + i, (k.f32(code) - 32.0) * scale))
+                lower = nibble_bytes(nibbles[t % 2], t // 2, width)
+                codes = merge(k, move_bit(pairs, 2 * t, 4), _TOP_PAIRS if width > 1 else 3 << 4, lower)
+                weights += [Weight(32 * t + i, number * scale) for i, number in enumerate(centred(k, codes, width, 32))]
             return weights
 
         return decode

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import load_codes, load_scale
+from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
-from ptxgen.types import S8, S32, U16
+from ptxgen.types import S8, U16
 from ptxgen.value import Value
 
 if TYPE_CHECKING:
     from ptxgen.builder import KernelBuilder
+
+_SIGNS = 0x80808080
 
 
 @known
@@ -27,7 +29,7 @@ class Q80(Format):
     block_bytes = 34
     columns = 32
     depth = 1
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(0, 0.0135, signed=True),)
     packed_width = 16
 
@@ -38,8 +40,8 @@ class Q80(Format):
             codes = place.at(2, group, 32)
             if width == 1:
                 return [Weight(0, k.f32(k.load(codes[0], S8)) * d)]
-            word = k.bits(load_codes(k, codes, width), S32)
-            return [Weight(i, k.f32((word << (24 - 8 * i)) >> 24) * d) for i in range(width)]
+            word = load_codes(k, codes, width, align=2) ^ _SIGNS
+            return [Weight(i, number * d) for i, number in enumerate(centred(k, word, width, 128))]
 
         return decode
 

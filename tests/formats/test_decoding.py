@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.walk import advance
 from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
+from ptxgen.module import emit
 from ptxgen.types import F32, U8
 from tests.kernels.running import emulate, inputs
 
@@ -114,3 +116,10 @@ def test_wider_readers_give_the_bits_of_gguf(kernel: WideDecode) -> None:
     results, findings = emulate(kernel, arguments)
     assert not findings, "\n".join(map(str, findings))
     assert_same_bits(results["y"], kernel.reference(**arguments)["y"])
+
+
+@pytest.mark.parametrize("kernel", list(WideDecode.cases()), ids=str)
+def test_readers_never_ask_for_more_alignment_than_blocks_have(kernel: WideDecode) -> None:
+    loads = re.findall(r"ld\.global\.(?:v(\d)\.)?[a-z](\d+) ", emit(kernel).text)
+    assert loads
+    assert max(int(count or 1) * int(bits) // 8 for count, bits in loads) <= kernel.format.align

@@ -27,17 +27,6 @@ def test_groups_columns_and_depth_make_a_block(format: Format) -> None:
 
 
 @every_format
-def test_readers_never_ask_for_more_alignment_than_blocks_have(format: Format) -> None:
-    assert format.block_bytes % format.align == 0
-    for width in format.widths:
-        if width > format.columns:
-            continue  # whole blocks side by side: their address is the strategy's business
-        text = emit(WideDecode(format, width)).text
-        sizes = re.findall(r"ld\.global\.(?:nc\.)?(?:v(\d)\.)?[a-z]+(\d+) ", text)
-        assert max(int(count or 1) * int(bits) // 8 for count, bits in sizes) <= format.align
-
-
-@every_format
 def test_random_blocks_have_finite_weights_of_the_usual_spread(format: Format) -> None:
     k = 2048
     raw = format.random_blocks(np.random.default_rng(0), 40, k)

@@ -21,6 +21,7 @@ class BatchedGemv(WidestTeamGemv):
     num_warps on row i of x. Beyond 8 rows weights are read again for every 8."""
 
     m: int = field(kw_only=True)
+    resident_threads: int = field(default=256, kw_only=True)  # the sums of 8 rows take many registers
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,5 +39,5 @@ class BatchedGemv(WidestTeamGemv):
     def cases(cls, **fixed: Any) -> Iterator[BatchedGemv]:
         format = find(fixed["format"])
         yield cls(m=4, k=2048, n=5, **fixed)
-        yield cls(m=1, k=3 * format.block, n=3, num_warps=1, rows_per_block=1, **fixed)
+        yield cls(m=1, k=3 * format.block, n=3, num_warps=1, rows_per_block=1, resident_threads=1, **fixed)
         yield cls(m=11, k=1536 if format.block == 256 else 576, n=3, num_warps=5, rows_per_block=2, **fixed)

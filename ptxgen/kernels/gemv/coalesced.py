@@ -27,6 +27,8 @@ WORDS = 4
 TOGETHER = WARP // WORDS
 """Headers that a warp loads at once."""
 
+RESIDENT = 6
+
 
 @register_variants("format", {"coalesced_q4k_gemv": find("Q4_K")})
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class CoalescedGemv(WarpRowGemv):
     @property
     def name(self) -> str:
         return f"coalesced_{self.format.id}_gemv"
+
+    @property
+    def resident(self) -> int:
+        return RESIDENT
 
     @property
     def dot(self) -> Dot:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxgen.cooperation import WARP
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants
@@ -15,19 +16,26 @@ from ptxgen.kernels.shape import require
 
 @dataclass(frozen=True)
 class WidestTeamGemv(TeamGemv):
-    """A team of num_warps warps over rows_per_block rows at a time, with the widest loads that every row's address allows."""
+    """A team of num_warps warps over rows_per_block rows at a time, with the widest loads that every row's address allows. A
+    multiprocessor's registers hold resident_threads threads."""
 
     num_warps: int = field(default=4, kw_only=True)
     rows_per_block: int = field(default=2, kw_only=True)
+    resident_threads: int = field(default=640, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "num_warps", high=16)
         require(self, "rows_per_block", high=4)
+        require(self, "resident_threads", high=1024)
 
     @property
     def team(self) -> int:
         return self.num_warps
+
+    @property
+    def resident(self) -> int:
+        return max(1, self.resident_threads // (self.num_warps * WARP))
 
     @property
     def rows(self) -> int:
@@ -55,7 +63,7 @@ class MwvGemv(WidestTeamGemv):
     def cases(cls, **fixed: Any) -> Iterator[MwvGemv]:
         format = find(fixed["format"])
         yield cls(k=4096, n=5, **fixed)
-        yield cls(k=3 * format.block, n=3, num_warps=1, rows_per_block=1, **fixed)
+        yield cls(k=3 * format.block, n=3, num_warps=1, rows_per_block=1, resident_threads=1, **fixed)
         yield cls(k=1536 if format.block == 256 else 576, n=7, num_warps=7, rows_per_block=3, **fixed)
         if format.block == 1:
             yield cls(k=1, n=2, **fixed)

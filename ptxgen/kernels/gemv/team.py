@@ -47,6 +47,11 @@ class TeamGemv(GemvType):
         """Byte columns that a lane takes at once."""
 
     @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor's registers must hold: the assembler would hoist loads until they hold fewer."""
+        return 1
+
+    @property
     def vectors(self) -> int:
         """Rows of activations of a block."""
         return min(self.batch[0], MOST_VECTORS) if self.batch else 1
@@ -61,7 +66,8 @@ class TeamGemv(GemvType):
 
     def launch(self) -> Launch:
         blocks = -(-self.n // self.rows)
-        return Launch(grid=(blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks, block=self.team * WARP)
+        grid = (blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks
+        return Launch(grid=grid, block=self.team * WARP, resident=self.resident)
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         """The weights, with the kind of load that the strategy reads them by."""

@@ -31,6 +31,11 @@ class WarpRowGemv(GemvType):
         return ROWS
 
     @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor's registers must hold: the assembler would hoist loads until they hold fewer."""
+        return 1
+
+    @property
     @abstractmethod
     def dot(self) -> Dot:
         """How a lane goes along its row."""
@@ -40,7 +45,7 @@ class WarpRowGemv(GemvType):
         return self.dot.chain
 
     def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP)
+        return Launch(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.block_rows + k.warp
