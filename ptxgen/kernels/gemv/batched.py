@@ -41,3 +41,5 @@ class BatchedGemv(WidestTeamGemv):
         yield cls(m=4, k=2048, n=5, **fixed)
         yield cls(m=1, k=3 * format.block, n=3, num_warps=1, rows_per_block=1, resident_threads=1, **fixed)
         yield cls(m=11, k=1536 if format.block == 256 else 576, n=3, num_warps=5, rows_per_block=2, **fixed)
+        if format.block == 1:
+            yield cls(m=3, k=98, n=3, **fixed)  # rows of activations on 8-byte boundaries
