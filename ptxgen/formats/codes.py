@@ -23,12 +23,17 @@ _UNDER = 0x7440  # prmt's selector: byte 0 of its first operand under the upper 
 
 _WORD = {1: U8, 2: U16, 4: U32}
 
+# prmt's selector of the lower half of so many bytes from either operand; the upper bytes of two are zeros.
+_JOINED = {2: 0x3340, 4: 0x5410}
+
 
 def load_codes(k: KernelBuilder, codes: GlobalArray, width: int, align: int = 4) -> Value:
-    """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest; in halves if `align` is 2."""
-    if width > align:
-        return k.prmt(k.load(codes[0], U16), k.load(codes[2], U16), 0x5410, result=U32)  # type: ignore[no-any-return]
-    return k.load(codes[0], _WORD[width])
+    """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest; in halves or bytes where they are aligned
+    to 2 or 1 (`align`)."""
+    if width <= align:
+        return k.load(codes[0], _WORD[width])
+    low, high = (load_codes(k, codes.at(offset), width // 2, align) for offset in (0, width // 2))
+    return k.prmt(low, high, _JOINED[width], result=U32)  # type: ignore[no-any-return]
 
 
 def load_words(k: KernelBuilder, codes: GlobalArray, count: int) -> Sequence[Value]:
@@ -49,6 +54,13 @@ def nibble_bytes(word: Value, upper: int, width: int) -> Value:
     if width == 1:
         return bit_field(word, 4 * upper, 4, 8)
     return (word >> 4 if upper else word) & 0x0F0F0F0F
+
+
+def pair_bytes(word: Value, number: int, width: int) -> Value:
+    """Bit pair `number`, counted from the lowest, of each of the `width` bytes of a u32, as bytes."""
+    if width == 1:
+        return bit_field(word, 2 * number, 2, 8)
+    return (word >> 2 * number if number else word) & 0x03030303
 
 
 def products(k: KernelBuilder, codes: Value, width: int, scale: Value) -> list[Value]:

@@ -27,7 +27,7 @@ class Iq4Nl(Format):
     block_bytes = 18
     columns = 16
     depth = 2
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(0, 0.0143, signed=True),)
     packed_width = 16
 
@@ -35,7 +35,7 @@ class Iq4Nl(Format):
         d = load_scale(k, place.block, 0)
 
         def decode(group: Index) -> list[Weight]:
-            levels = IQ4.decode(k, load_codes(k, place.at(2, group, 16), width), width)
+            levels = IQ4.decode(k, load_codes(k, place.at(2, group, 16), width, align=2), width)
             return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
 
         return decode

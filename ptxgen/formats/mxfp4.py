@@ -37,14 +37,14 @@ class Mxfp4(Format):
     block_bytes = 17
     columns = 16
     depth = 2
-    widths = (1,)
+    widths = (1, 2, 4)
     packed_width = 16
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = _power_of_two(k, k.load(place.block[0]))
 
         def decode(group: Index) -> list[Weight]:
-            levels = LEVELS.decode(k, load_codes(k, place.at(1, group, 16), width), width)
+            levels = LEVELS.decode(k, load_codes(k, place.at(1, group, 16), width, align=1), width)
             return [Weight(16 * t + i, levels[i][t] * d) for i in range(width) for t in range(2)]
 
         return decode

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, split_scales
+from ptxgen.formats.codes import bit_field, load_codes, pair_bytes, products, split_scales
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run
 from ptxgen.memory import Index
@@ -50,9 +50,8 @@ class Q2K(Format):
             for t in range(4):
                 pair = k.load(mine[2 * t])
                 scale, minimum = k.f32(bit_field(pair, 0, 4, 8)) * d, k.f32(bit_field(pair, 4, 4, 8)) * dmin
-                for i in range(width):
-                    code = k.f32(bit_field(word, 8 * i + 2 * t, 2, 8 * width))
-                    weights.append(Weight(32 * t + i, code * scale - minimum))
+                codes = products(k, pair_bytes(word, t, width), width, scale)
+                weights += [Weight(32 * t + i, code - minimum) for i, code in enumerate(codes)]
             return weights
 
         return decode

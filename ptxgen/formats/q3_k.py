@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.formats.codes import bit_field, load_codes, load_scale, merge, move_bit
+from ptxgen.formats.codes import bit_field, centred, load_codes, load_scale, merge, move_bit, pair_bytes
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.memory import Index
@@ -24,6 +24,10 @@ _THIRD, _PAIRS, _SCALES, _D = 0, 32, 96, 108  # byte offsets in the block
 _ONES = 0x01010101
 
 
+# Where the third bits of four codes belong.
+_THIRDS = 0x04040404
+
+
 @known
 class Q3K(Format):
     """Bit pairs as in Q2_K; bit s of byte j of the third bits belongs to value j of the 32 values from 32 s on."""
@@ -36,7 +40,7 @@ class Q3K(Format):
     groups = 2
     columns = 32
     depth = 4
-    widths = (1, 2)
+    widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.022, signed=True),)
     packed_width = 16
 
@@ -46,14 +50,14 @@ class Q3K(Format):
         mine = place.block.at(_SCALES).at(place.column // 16)
         low = [k.load(mine[2 * t]) for t in range(4)]
         top = [k.load(mine[8 + 2 * t]) for t in range(2)]
-        third = load_codes(k, place.at(_THIRD, 0, 0), width)
+        third = load_codes(k, place.at(_THIRD, 0, 0), width, align=2)
 
         def of_group(word: Value, group: Index) -> tuple[Value, int]:
             """A word with four bits a group, and where this group's stand in it."""
             return (word, 4 * group) if isinstance(group, int) else (word >> (group * 4), 0)
 
         def decode(group: Index) -> list[Weight]:
-            pairs = load_codes(k, place.at(_PAIRS, group, 32), width)
+            pairs = load_codes(k, place.at(_PAIRS, group, 32), width, align=2)
             thirds, first_third = of_group(third, group)
             weights = []
             for t in range(4):
@@ -61,10 +65,9 @@ class Q3K(Format):
                 tops, first_top = of_group(top[t % 2], group)
                 six_bits = merge(k, move_bit(tops, first_top + t // 2 * 2, 4), 3 << 4, bit_field(nibbles, first, 4))
                 scale = (k.f32(six_bits) - 32.0) * d
-                for i in range(width):
-                    pair = bit_field(pairs, 8 * i + 2 * t, 2, 8 * width)
-                    code = merge(k, move_bit(thirds, 8 * i + first_third + t, 2), 1 << 2, pair)
-                    weights.append(Weight(32 * t + i, (k.f32(code) - 4.0) * scale))
+                pair = pair_bytes(pairs, t, width)
+                codes = merge(k, move_bit(thirds, first_third + t, 2), _THIRDS if width > 1 else 1 << 2, pair)
+                weights += [Weight(32 * t + i, number * scale) for i, number in enumerate(centred(k, codes, width, 4))]
             return weights
 
         return decode
