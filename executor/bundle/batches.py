@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, Final
 
 from executor.buffers import GpuBuffer
@@ -13,7 +13,7 @@ from executor.model.token_launches import Call
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.kernel_type import Array, KernelType
-from ptxgen.kernels.registry import entries
+from ptxgen.kernels.registry import entries, find
 
 PREFIX: Final = "batched_"
 BIAS: Final = "batched_bias_broadcast_add"
@@ -67,6 +67,8 @@ def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
 
 
 def _candidates(kernel: KernelType, m: int) -> Iterator[KernelType]:
+    # What the single kernel leaves at its default is the batched kernel's own default: it may need more registers.
+    defaults = find(kernel.name).parameters
     shape: dict[str, Any] = kernel.parameters()
     names = [PREFIX + kernel.name, PREFIX + kernel.name.removesuffix("_indirect")]
     if kernel.name == "residual_add":
@@ -76,7 +78,9 @@ def _candidates(kernel: KernelType, m: int) -> Iterator[KernelType]:
     for name in dict.fromkeys(names):
         entry = entries().get(name)
         if entry is not None:
-            yield entry.make(m=m, **{field: value for field, value in shape.items() if field in entry.parameters})
+            known = entry.parameters
+            given = {field: value for field, value in shape.items() if field in known}
+            yield entry.make(m=m, **{f: v for f, v in given.items() if v != defaults[f] or known[f] is MISSING})
 
 
 def _buffers(call: Call, names: Iterable[str]) -> Iterator[GpuBuffer]:

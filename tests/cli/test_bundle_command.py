@@ -53,7 +53,7 @@ def test_a_kernel_that_the_bundle_lacks_is_named(model: Path, folder: Path, tmp_
     [
         (("--batch", "4,x"), "--batch '4,x' is not numbers of sequences"),
         (("--batch", "0"), "--batch '0' is not numbers of sequences"),
-        (("--batch", "1,4096"), "4096"),
+        (("--batch", "1,100000"), "100000"),
         (("--target", "sm_70"), "unknown target 'sm_70'"),
         (("--context", "65"), "context must be 1 to 64"),
     ],
