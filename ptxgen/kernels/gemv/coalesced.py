@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.cooperation import WARP
 from ptxgen.formats import find
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 WORDS = 4
 """u32 of a header: the two f16, and the three with scales and minima."""
 
-TOGETHER = 4
-"""Headers that a warp loads at once: more would fit its lanes, but not the registers of the loads beside them."""
+TOGETHER = WARP // WORDS
+"""Headers that a warp loads at once."""
 
 RESIDENT = 6
 
@@ -64,7 +65,7 @@ class _ShuffledHeaders(LaneDot[Part]):
     def readers(self, row: GlobalArray, steps: int) -> Iterator[Reader]:
         k, walk = self.k, self.dot.walk
         # The lanes that are left over load the last header again, so that the load needs no branch.
-        block = k.min(k.lane // WORDS, steps - 1)
+        block = k.lane // WORDS if steps == TOGETHER else k.min(k.lane // WORDS, steps - 1)
         word = k.load(advance(advance(row, block, walk.bytes), k.lane % WORDS, U32.bytes)[0], U32)
         column = advance(row, self.lane.column, 1)
         for step in range(steps):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 4
 """Byte columns of a load."""
 
-RESIDENT = 5
+RESIDENT = 6
 
 
 @register_variants("format", {"vectorized_q4k_gemv": find("Q4_K")})
