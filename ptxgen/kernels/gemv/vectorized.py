@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 WIDTH = 4
 """Byte columns of a load."""
 
-RESIDENT = 6
-
 
 @register_variants("format", {"vectorized_q4k_gemv": find("Q4_K")})
 @dataclass(frozen=True)
@@ -33,10 +31,6 @@ class VectorizedGemv(WarpRowGemv):
     @property
     def name(self) -> str:
         return f"vectorized_{self.format.id}_gemv"
-
-    @property
-    def resident(self) -> int:
-        return RESIDENT
 
     @property
     def dot(self) -> Dot:
