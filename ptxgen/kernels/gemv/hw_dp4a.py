@@ -119,7 +119,7 @@ class HwDp4aGemv(IntegerGemvType):
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:
-        return {"num_warps": 2, "rows_per_warp": 1, "ahead": 3}
+        return {"num_warps": 2, "rows_per_warp": 1, "ahead": 3, "resident_threads": 256}
 
 
 @register_variants("format", {f"batched_hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
