@@ -37,7 +37,9 @@ class HwDp4aGemv(IntegerGemvType):
     """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1) or q16_quantize (digits=2) writes them. A warp takes rows_per_warp rows, which share every read of the
+    (digits=1) or q16_quantize (digits=2) writes them. A half-warp takes four super-blocks of Q4_K side by side, a lane the 64
+    weights of a chunk: so each pair of 6-bit scales is unpacked once, where a half-warp for one super-block would unpack it
+    in four lanes. A warp takes rows_per_warp rows, which share every read of the
     activations; a block num_warps warps, which share their staging. The loads of the first `ahead` steps of weights are issued
     before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
     launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
