@@ -21,7 +21,8 @@ LOGITS_TOKENS: Final = (*PROMPT_IDS, *EXACT_IDS, *range(1000, 49000, 960), 17)
 
 @cache
 def smollm2_path() -> Path:
-    """The file named by PTXGEN_TEST_SMOLLM2, or the demo's, fetched into the user's cache; skips the test without either, but on CI fails."""
+    """The file named by PTXGEN_TEST_SMOLLM2, or the demo's, fetched into the user's cache. Without either the test is skipped,
+    on CI it fails."""
     named = os.environ.get("PTXGEN_TEST_SMOLLM2")
     if named:
         return Path(named)
