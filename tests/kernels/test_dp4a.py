@@ -120,7 +120,7 @@ def test_registers_are_bounded_so_that_enough_threads_are_resident(warps: int, t
 def test_the_fast_path_loads_weights_16_bytes_at_a_time_before_it_touches_activations() -> None:
     lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=16, rows_per_warp=2)).text.splitlines()
     weights = [i for i, line in enumerate(lines) if "ld.global.nc" in line]
-    assert all("L1::no_allocate.v4.u32" in lines[i] for i in weights)
+    assert all("L2::128B.v4.u32" in lines[i] for i in weights)
     assert len(weights) == 2 * 2 * 3  # rows, steps, loads a fragment
     assert max(weights) < min(i for i, line in enumerate(lines) if "ld.global.v4" in line or "bar.sync" in line)
 
