@@ -28,6 +28,27 @@ class DeviceError(PtxGenError):
     """A device that is not there, or that refused what was asked of it."""
 
 
+class DeviceFailed(DeviceError):
+    """A device that a fault has broken: it refuses everything but `free` and `close`. `cause` tells of the first fault."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        self.cause = cause
+        super().__init__(message)
+
+
+class OutOfMemory(DeviceError):
+    """Memory that a device does not have. Bytes: `wanted` in one piece, `free` when it was asked for."""
+
+    def __init__(self, message: str, wanted: int, free: int) -> None:
+        self.wanted = wanted
+        self.free = free
+        super().__init__(message)
+
+
+class SharingError(PtxGenError, BufferError):
+    """Memory that cannot be shared with another library in the way it asks for. (DLPack wants a BufferError here.)"""
+
+
 class LaunchError(PtxGenError):
     """A launch whose arguments do not fit the kernel's signature; nothing was launched."""
 

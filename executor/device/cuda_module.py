@@ -1,0 +1,86 @@
+"""Kernels as the CUDA driver loads them: from machine code, or from text that it compiles itself. Belongs to cuda.py."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+from executor.device.cuda_context import driver_words
+from executor.device.protocol import LoadedKernel
+from executor.errors import DeviceError
+
+JIT_LOG_BYTES = 16384
+
+_log = logging.getLogger(__name__)
+
+
+class CudaModules:
+    """The modules of one device. `cuda` is cuda.bindings.driver; `check` takes a driver's answer and what was being done, and
+    gives the values or raises. The device's context must be the current one."""
+
+    def __init__(self, cuda: Any, check: Callable[[tuple[Any, ...], str], Any], name: str) -> None:
+        self._cuda = cuda
+        self._check = check
+        self._name = name
+        self._modules: list[Any] = []
+
+    def load(self, text: str, entry: str, image: bytes | None) -> LoadedKernel:
+        """An entry of `image`, machine code, or of `text`. Raises DeviceError if the driver refuses it; nothing stays loaded
+        then."""
+        if image is None:
+            module = self._compiled(text, entry)
+        else:
+            module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry} on {self._name}")
+        self._modules.append(module)
+        try:
+            return self._kernel(module, entry)
+        except BaseException:
+            self.forget(module)
+            self._cuda.cuModuleUnload(module)
+            raise
+
+    def unload(self, module: Any) -> None:
+        self.forget(module)
+        self._check(self._cuda.cuModuleUnload(module), f"unloading a kernel on {self._name}")
+
+    def forget(self, module: Any) -> None:
+        """Count a module as gone: a fault takes it with its context."""
+        self._modules.remove(module)
+
+    def close(self) -> list[tuple[Any, ...]]:
+        """Unload all; returns the driver's answers."""
+        answers = [self._cuda.cuModuleUnload(module) for module in self._modules]
+        self._modules.clear()
+        return answers
+
+    def _kernel(self, module: Any, entry: str) -> LoadedKernel:
+        function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry} on {self._name}")
+        attributes = self._cuda.CUfunction_attribute
+
+        def figure(attribute: Any) -> int:
+            answer = self._cuda.cuFuncGetAttribute(attribute, function)
+            return int(self._check(answer, f"reading the figures of {entry} on {self._name}"))
+
+        return LoadedKernel(
+            entry=entry,
+            handle=function,
+            module=module,
+            shared_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
+            local_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
+            registers=figure(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS),
+        )
+
+    def _compiled(self, text: str, entry: str) -> Any:
+        cuda = self._cuda
+        log = bytearray(JIT_LOG_BYTES)
+        options = [cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        status, module = cuda.cuModuleLoadDataEx(text.encode() + b"\0", 2, options, [log, len(log)])
+        if status:
+            words = log.split(b"\0", 1)[0].decode(errors="replace").strip()
+            found = re.search(r"line (\d+)", words)
+            line = f"\n  {text.splitlines()[int(found[1]) - 1].strip()}" if found and int(found[1]) <= text.count("\n") else ""
+            raise DeviceError(f"{self._name}: the driver cannot compile {entry}: {driver_words(cuda, status)}\n  {words}{line}")
+        _log.info("%s: %s compiled by the driver", self._name, entry)
+        return module
