@@ -44,11 +44,17 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     def shuffle_xor(self, value: Value, mask: int) -> Value:
         """The value of lane `lane ^ mask`; all 32 lanes must take part."""
-        return self.op("shfl", value, mask, WARP - 1, _everyone(value), mode="bfly", result=value.type)
+        return self._shuffled(value, mask, "bfly")
 
     def shuffle(self, value: Value, lane: Value | int) -> Value:
         """The value of lane `lane`; all 32 lanes must take part."""
-        return self.op("shfl", value, lane, WARP - 1, _everyone(value), mode="idx", result=value.type)
+        return self._shuffled(value, lane, "idx")
+
+    def _shuffled(self, value: Value, source: Value | int, mode: str) -> Value:
+        if value.type.bits == 64:  # a shuffle moves 32 bits
+            halves = self.write("mov", [value], result=U32)
+            return self.op("mov", tuple(self._shuffled(half, source, mode) for half in halves), result=value.type)
+        return self.op("shfl", value, source, WARP - 1, _everyone(value), mode=mode, result=value.type)
 
     def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP) -> Value:
         """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
