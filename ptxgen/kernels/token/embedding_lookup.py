@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.walk import Walk, advance
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
-from ptxgen.kernels.registry import register
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
+from ptxgen.kernels.position import position_argument, position_value
+from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.types import F32, U8, U32
+from ptxgen.types import F32, U8
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,19 +25,25 @@ if TYPE_CHECKING:
 WARPS = 4
 
 
-@register
+@register_variants("indirect", {"embedding_lookup": False, "embedding_lookup_indirect": True})
 @dataclass(frozen=True)
 class EmbeddingLookup(KernelType):
     """Row `token` of a quantised table as f32.
 
-    y: f32[k]; table: u8[rows, row_bytes]; token: u32 below `rows`. The very values of gguf-py's dequantize."""
+    y: f32[k]; table: u8[rows, row_bytes]; token: u32 scalar below `rows`, or with `indirect` a buffer u32[1] that holds it; a
+    token of `rows` or more there (argmax of logits with a NaN gives 0xFFFFFFFF) fills y with NaN. The very values of gguf-py's
+    dequantize."""
 
     format: Format
     rows: int
     k: int
+    indirect: bool = field(default=False, metadata=HIDDEN)
 
-    name = "embedding_lookup"
     family = "token"
+
+    @property
+    def name(self) -> str:
+        return f"embedding_lookup{'_indirect' if self.indirect else ''}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", find(self.format))
@@ -51,7 +58,7 @@ class EmbeddingLookup(KernelType):
         return {
             "y": write(F32, self.k),
             "table": read(U8, self.rows, self.format.row_bytes(self.k)),
-            "token": Scalar(U32, low=0, high=self.rows - 1),
+            "token": position_argument(self.indirect, 0, self.rows - 1),
         }
 
     def launch(self) -> Launch:
@@ -63,14 +70,21 @@ class EmbeddingLookup(KernelType):
         lane = walk.lane(k)
         step = k.ctaid.x * WARPS + k.warp
         with k.when(step * walk.blocks + lane.block < self.k // self.format.block):
-            row = k.arg.table.at(k.arg.token, 0)
+            table, token = k.arg.table, position_value(k, "token", self.indirect)
+            known = token < self.rows if self.indirect else None
+            row = table.at(token if known is None else k.select(known, token, 0), 0)
             block = lane.in_row(advance(row, step, walk.bytes))
             y = lane.in_vector(advance(k.arg.y, step, walk.values))
             for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
-                k.store(y[offset], weight)
+                k.store(y[offset], weight if known is None else k.select(known, weight, float("nan")))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
-        return {"y": self.format.dequantize(arguments["table"][arguments["token"]])}
+        import numpy as np
+
+        token = int(np.asarray(arguments["token"]).reshape(()))
+        if token >= self.rows:
+            return {"y": np.full(self.k, np.nan, np.float32)}
+        return {"y": self.format.dequantize(arguments["table"][token])}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, float]:
         """None: decoding rounds as gguf-py does."""
@@ -79,10 +93,12 @@ class EmbeddingLookup(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         import numpy as np
 
+        table = self.format.random_blocks(rng, self.rows, self.k)
+        token = np.uint32(rng.integers(self.rows))
         return {
             "y": np.full(self.k, np.nan, np.float32),
-            "table": self.format.random_blocks(rng, self.rows, self.k),
-            "token": np.uint32(rng.integers(self.rows)),
+            "table": table,
+            "token": np.full(1, token) if self.indirect else token,
         }
 
     def work(self) -> Work:
@@ -92,7 +108,9 @@ class EmbeddingLookup(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
         for format in FORMATS.values():
-            yield cls(format=format, rows=5, k=3 * format.block)
+            yield cls(**fixed, format=format, rows=5, k=3 * format.block)
+            if fixed.get("indirect"):
+                continue  # decodes by the same lines
             if 576 % format.block == 0:
-                yield cls(format=format, rows=3, k=576)
-            yield cls(format=format, rows=2, k=3584)
+                yield cls(**fixed, format=format, rows=3, k=576)
+            yield cls(**fixed, format=format, rows=2, k=3584)
