@@ -138,3 +138,14 @@ def test_scatter_past_the_cache_writes_nothing(position: int) -> None:
     arguments = kernel.inputs(np.random.default_rng(1)) | {"position": np.array([position], np.uint32)}
     results = run(kernel, arguments)
     assert all(np.array_equal(results[name], arguments[name]) for name in ("k_cache", "v_cache"))
+
+
+def test_the_work_of_a_shorter_sequence_is_that_of_a_shorter_cache() -> None:
+    assert attention(max_len=100).work(7) == attention(max_len=7).work()
+    assert attention(max_len=100).work() == attention(max_len=100).work(100)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 101])
+def test_the_work_of_an_impossible_length_is_refused(length: int) -> None:
+    with pytest.raises(ArgumentError, match="incremental_attention: length must be from 1 to max_len"):
+        attention(max_len=100).work(length)

@@ -16,6 +16,7 @@ from ptxgen.kernels.attention.attention_type import AttentionType
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention, MultiWarpAttention
 from ptxgen.kernels.attention.split_attention import SplitAttention
 from ptxgen.kernels.attention.split_attention_reduce import SplitAttentionReduce
+from ptxgen.kernels.kernel_type import Work
 from ptxgen.module import emit
 from tests.kernels.checking import run
 from tests.kernels.running import assert_matches_reference
@@ -130,3 +131,17 @@ def test_an_impossible_chunk_is_refused_by_name(chunk: int) -> None:
 def test_an_impossible_number_of_warps_is_refused_by_name(warps: int) -> None:
     with pytest.raises(ArgumentError, match="multi_warp_attention: num_warps must be one of"):
         MultiWarpAttention(indirect=False, **SHAPE, max_len=100, num_warps=warps)
+
+
+@pytest.mark.parametrize("length", [1, 32, 33])
+def test_a_chunk_without_positions_adds_two_numbers_to_the_work_of_a_shorter_cache(length: int) -> None:
+    long, short = (SplitAttention(indirect=True, **SHAPE, max_len=max_len, chunk=32) for max_len in (100, length))
+    numbers = 2 * long.heads * (long.chunks - short.chunks)  # a peak and a total
+    assert long.work(length) == Work(short.work().flops, short.work().bytes + 4 * numbers)
+    first, second = (SplitAttentionReduce(heads=2, head_dim=32, max_len=max_len, chunk=32) for max_len in (100, length))
+    assert first.work(length) == Work(second.work().flops + 2 * numbers, second.work().bytes + 4 * numbers)
+
+
+def test_the_work_of_an_impossible_length_is_refused_by_the_reduction() -> None:
+    with pytest.raises(ArgumentError, match="split_attention_reduce: length must be from 1 to max_len"):
+        SplitAttentionReduce(heads=2, head_dim=32, max_len=100).work(101)

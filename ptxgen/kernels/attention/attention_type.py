@@ -3,6 +3,7 @@ out to blocks and warps is a kernel's own business."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import WARP
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, read
+from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require
 from ptxgen.memory import GlobalArray
@@ -22,6 +23,15 @@ from ptxgen.value import Value
 
 UNIT = 2.0**-24
 LONGEST = 131072  # positions
+
+
+def positions(kernel: KernelType, max_len: int, length: int | None) -> int:
+    """The positions that a launch goes over: max_len unless told otherwise. Raises ArgumentError for a length out of range."""
+    if length is None:
+        return max_len
+    if not 1 <= length <= max_len:
+        raise ArgumentError(f"{kernel.name}: length must be from 1 to max_len ({max_len}), got {length!r}")
+    return length
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,11 @@ class AttentionType(KernelType):
             "v_cache": read(F32, self.kv_heads, self.max_len, self.head_dim),
             "length": position_argument(self.indirect, 1, self.max_len),
         }
+
+    @abstractmethod
+    def work(self, length: int | None = None) -> Work:
+        """The least work of one launch over `length` positions, max_len of them unless told otherwise. Raises ArgumentError for
+        a length that is not in 1..max_len."""
 
     def places(self, k: KernelBuilder, first: Value) -> tuple[GlobalArray, GlobalArray, GlobalArray]:
         """Where value `first` of a row of the block's head (%ctaid.x) is in q and in the first rows of K and V."""

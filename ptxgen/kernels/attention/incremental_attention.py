@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import WARP
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.attention_type import UNIT, AttentionType
+from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
 from ptxgen.kernels.registry import register_variants
@@ -83,10 +83,10 @@ class IncrementalAttention(AttentionType):
         below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
         return {"out": 1.1 * UNIT * (above + below) + 2.0**-140}
 
-    def work(self) -> Work:
-        """At full length."""
-        rows = self.max_len * self.head_dim
-        flops = self.heads * (4 * rows + 4 * self.max_len)
+    def work(self, length: int | None = None) -> Work:
+        length = positions(self, self.max_len, length)
+        rows = length * self.head_dim
+        flops = self.heads * (4 * rows + 4 * length)
         return Work(flops=flops, bytes=F32.bytes * (2 * self.kv_heads * rows + 2 * self.heads * self.head_dim))
 
     @classmethod

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import WARP
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.attention_type import UNIT, AttentionType
+from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.kernel_type import Array, Direction, KernelType, Launch, Signature, Work
 from ptxgen.kernels.registry import register_variants
@@ -132,11 +132,11 @@ class SplitAttention(AttentionType):
             bounds["sums"][:, number] = np.einsum("hl,hld->hd", counted, np.abs(values[:, at]))
         return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
 
-    def work(self) -> Work:
-        """At full length."""
-        rows = self.max_len * self.head_dim
-        written = self.heads * self.chunks * (self.head_dim + 2)
-        flops = self.heads * (4 * rows + 4 * self.max_len)
+    def work(self, length: int | None = None) -> Work:
+        length = positions(self, self.max_len, length)
+        rows = length * self.head_dim
+        written = self.heads * (len(self._slices(length)) * self.head_dim + 2 * self.chunks)
+        flops = self.heads * (4 * rows + 4 * length)
         return Work(flops=flops, bytes=F32.bytes * (2 * self.kv_heads * rows + self.heads * self.head_dim + written))
 
     @classmethod

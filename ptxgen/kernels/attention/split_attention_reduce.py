@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen import mathlib
 from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import FULL_WARP, WARP
-from ptxgen.kernels.attention.attention_type import LONGEST, UNIT
+from ptxgen.kernels.attention.attention_type import LONGEST, UNIT, positions
 from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
@@ -127,9 +127,10 @@ class SplitAttentionReduce(KernelType):
         out = np.abs(self.reference(**arguments)["out"])
         return {"out": 1.1 * UNIT * (above + below * out) + 2.0**-140}
 
-    def work(self) -> Work:
-        """At full length."""
-        values = self.heads * self.chunks * (self.head_dim + 2)
+    def work(self, length: int | None = None) -> Work:
+        """As AttentionType.work: the chunks past the length are read as far as to see that they have no positions."""
+        live = -(-positions(self, self.max_len, length) // self.chunk)
+        values = self.heads * (live * self.head_dim + 2 * self.chunks)
         return Work(flops=2 * values, bytes=F32.bytes * (values + self.heads * self.head_dim))
 
     @classmethod
