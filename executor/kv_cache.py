@@ -3,6 +3,7 @@ length."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from executor.buffers import GpuBuffer
@@ -21,7 +22,8 @@ class LayerCache:
 
 
 class KvCache:
-    """Room for `max_len` positions in `layers` layers. `length` of them are taken."""
+    """Room for `max_len` positions in `layers` layers. `length` of them are taken. `generation` rises when the memory is
+    another: what holds its addresses is valid while it stands."""
 
     def __init__(self, device: Device, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
         """Allocate; contents are undefined until written, and nothing beyond `length` may be read. Raises ArgumentError for a
@@ -30,18 +32,11 @@ class KvCache:
         for name, size in sizes.items():
             if size < 1:
                 raise ArgumentError(f"KV cache: {name} is {size}; must be at least 1")
+        self.device = device
         self.max_len = max_len
         self.length = 0
-        shape = (kv_heads, max_len, head_dim)
-        # An allocation each, so that the sanitiser sees a kernel that runs from one layer's cache into the next.
-        self.layers = tuple(
-            LayerCache(
-                GpuBuffer.empty(device, F32, shape, f"keys of layer {layer}"),
-                GpuBuffer.empty(device, F32, shape, f"values of layer {layer}"),
-                max_len,
-            )
-            for layer in range(layers)
-        )
+        self.generation = 0
+        self.layers = self._allocated(layers, (kv_heads, max_len, head_dim))
 
     @property
     def nbytes(self) -> int:
@@ -69,7 +64,50 @@ class KvCache:
         """Start a new sequence."""
         self.length = 0
 
+    def grow(self, max_len: int) -> None:
+        """Make room for `max_len` positions; what is in the cache stays. Raises ArgumentError for less room than there is, and
+        DeviceError when memory is full: then the cache is as it was."""
+        if max_len < self.max_len:
+            raise ArgumentError(f"KV cache: cannot shrink from {self.max_len} to {max_len} positions")
+        if max_len == self.max_len:
+            return
+        kv_heads, _, head_dim = self.layers[0].keys.shape
+        old, self.layers = self.layers, self._allocated(len(self.layers), (kv_heads, max_len, head_dim))
+        row = head_dim * F32.bytes
+        for before, after in zip(old, self.layers, strict=True):
+            for source, target in ((before.keys, after.keys), (before.values, after.values)):
+                for head in range(kv_heads if self.length else 0):
+                    start, end = head * self.max_len * row, head * max_len * row
+                    self.device.copy(target.pointer + end, source.pointer + start, self.length * row)
+                target.allocation.version += 1
+        self.max_len = max_len
+        self.generation += 1
+        _free(old)
+
     def free(self) -> None:
-        for layer in self.layers:
-            layer.keys.free()
-            layer.values.free()
+        """Give the memory back."""
+        _free(self.layers)
+        self.layers = ()
+        self.generation += 1
+
+    def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
+        """An allocation for each layer's keys and values, so that the sanitiser sees a kernel that runs from one into the next."""
+        made: list[LayerCache] = []
+        keys: GpuBuffer | None = None
+        try:
+            for layer in range(layers):
+                keys = GpuBuffer.empty(self.device, F32, shape, f"keys of layer {layer}")
+                made.append(LayerCache(keys, GpuBuffer.empty(self.device, F32, shape, f"values of layer {layer}"), shape[1]))
+                keys = None
+        except BaseException:
+            _free(made)
+            if keys is not None:
+                keys.free()
+            raise
+        return tuple(made)
+
+
+def _free(layers: Iterable[LayerCache]) -> None:
+    for layer in layers:
+        layer.keys.free()
+        layer.values.free()

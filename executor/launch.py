@@ -4,12 +4,12 @@ Plan, which runs again for a few microseconds. What a kernel does with its argum
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from executor.buffers import Allocation, GpuBuffer
-from executor.device.protocol import Device, Grid, LoadedKernel
+from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.errors import LaunchError
 from executor.parameters import ParameterBlock, why_not
 from ptxgen.errors import ArgumentError
@@ -28,9 +28,24 @@ class Loads(Protocol):
 
 
 @dataclass(frozen=True)
-class LaunchRecord:
-    """One launch that happened: what observers (a profiler, a graph recorder) see. Scalars hold the values of this launch."""
+class Place:
+    """Where in a model a launch belongs: `layer 3 attn_q`; `layer` is None outside the layers."""
 
+    layer: int | None = None
+    operation: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in ("" if self.layer is None else f"layer {self.layer}", self.operation) if part)
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One launch that happened: what observers (a profiler, a debugger) see. Scalars hold the values of this launch."""
+
+    place: Place
     kernel: KernelType
     loaded: LoadedKernel
     grid: Grid
@@ -58,9 +73,10 @@ class Plan:
         "_written",
         "kernel",
         "loaded",
+        "place",
     )
 
-    def __init__(self, launcher: Launcher, kernel: KernelType, arguments: dict[str, Any]) -> None:
+    def __init__(self, launcher: Launcher, kernel: KernelType, place: Place, arguments: dict[str, Any]) -> None:
         signature = kernel.signature()
         launch = kernel.launch()
         _check_geometry(kernel, launch.grid, launch.block)
@@ -74,6 +90,7 @@ class Plan:
                 raise LaunchError(f"{kernel}: argument {name} ({argument}) is {reason}")
         _check_overlap(kernel, signature, self._buffers)
         self.kernel = kernel
+        self.place = place
         self.loaded = launcher.modules.load(kernel)
         self._launcher = launcher
         self._device = launcher.device
@@ -94,11 +111,16 @@ class Plan:
             self._replace(scalars)
         if self._device.frees != self._frees:
             self._check_alive()
-        self._device.launch(self.loaded, self._grid, self._block, self._parameters)
         for allocation in self._written:
-            allocation.version += 1
+            allocation.version += 1  # before it is: an interrupt in between must not leave a change that nobody counted
+        self._device.launch(self.loaded, self._grid, self._block, self._parameters, self)
         if self._launcher.observers:
             self._report()
+
+    def __str__(self) -> str:
+        """Kernel with its shape, and the tensors it works on: `layer 0 attn_q: q4k_gemv(...) on w = blk.0... u8[...], ...`."""
+        where = f"{self.place}: " if str(self.place) else ""
+        return f"{where}{self.kernel} on {', '.join(f'{name} = {buffer}' for name, buffer in self._buffers.items())}"
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -124,10 +146,72 @@ class Plan:
             _need_life(self.kernel, name, buffer)
         self._frees = self._device.frees
 
+    @property
+    def written(self) -> tuple[Allocation, ...]:
+        """The memory that the kernel writes."""
+        return self._written
+
+    @property
+    def node(self) -> Node:
+        """The launch as a graph takes it, with the scalars of now."""
+        early = self.kernel.launch().early
+        return Node(self.loaded, self._grid, self._block, self._parameters, early)
+
+    @property
+    def record(self) -> LaunchRecord:
+        """What an observer sees of a launch with the scalars of now."""
+        return LaunchRecord(self.place, self.kernel, self.loaded, self._grid, self._block, dict(self._arguments))
+
+    def check_alive(self) -> None:
+        """LaunchError if a buffer was freed since the arguments were checked."""
+        if self._device.frees != self._frees:
+            self._check_alive()
+
     def _report(self) -> None:
-        record = LaunchRecord(self.kernel, self.loaded, self._grid, self._block, dict(self._arguments))
+        record = self.record
         for observer in self._launcher.observers:
             observer(record)
+
+
+class LaunchGraph:
+    """Plans that one call launches in their order, each after the one before has ended; made by `Launcher.graph`.
+
+    Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `records`
+    says what was captured; timed: replays record `events`."""
+
+    def __init__(self, device: Device, plans: Sequence[Plan], *, timed: bool = False) -> None:
+        self.records = tuple(plan.record for plan in plans)
+        self.device = device
+        self._plans = tuple(plans)
+        self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
+        self._frees = device.frees
+        self._handle = device.make_graph([plan.node for plan in plans], timed=timed)
+
+    def replay(self) -> None:
+        """Launch. Raises LaunchError for a buffer freed since, and launches nothing then."""
+        if self.device.frees != self._frees:
+            for plan in self._plans:
+                plan.check_alive()
+            self._frees = self.device.frees
+        for allocation in self._written:
+            allocation.version += 1
+        self.device.launch_graph(self._handle, self)
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Of a timed graph: the moments before the first launch of the last replay and after each, to be read when the work has
+        ended and before the next replay. Empty for any other."""
+        return self.device.graph_events(self._handle)
+
+    def __str__(self) -> str:
+        first, last = (f"{record.place} {record.kernel}".strip() for record in (self.records[0], self.records[-1]))
+        return f"a graph of {len(self.records)} launches, from {first} to {last}"
+
+    def close(self) -> None:
+        """Give the graph back. A second time does nothing."""
+        if self._handle is not None and not self.device.closed:
+            self.device.free_graph(self._handle)
+        self._handle = None
 
 
 class Launcher:
@@ -138,18 +222,23 @@ class Launcher:
         self.modules = modules
         self.observers: list[Observer] = []
 
-    def prepare(self, kernel: KernelType, **arguments: Any) -> Plan:
+    def prepare(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> Plan:
         """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
 
         A buffer must be of this device, alive, of exactly the signature's dtype and shape, and aligned; a scalar must fit its
         type and bounds; an `out` or `inout` must not overlap any other argument. LaunchError says kernel, argument, what was
         given and what is allowed.
         """
-        return Plan(self, kernel, arguments)
+        return Plan(self, kernel, place, arguments)
 
-    def __call__(self, kernel: KernelType, **arguments: Any) -> None:
+    def __call__(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> None:
         """Check and launch once."""
-        self.prepare(kernel, **arguments)()
+        self.prepare(kernel, place, **arguments)()
+
+    def graph(self, plans: Sequence[Plan], *, timed: bool = False) -> LaunchGraph:
+        """One launch of all these plans. Nothing is loaded or launched now: a plan's kernel is loaded already. timed: with
+        events around each, for a profiler."""
+        return LaunchGraph(self.device, plans, timed=timed)
 
 
 def _scalar_fault(argument: Scalar, value: object) -> str:
@@ -194,6 +283,8 @@ def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, d
         raise fault(f"is {value.dtype}{list(value.shape)}; must be {wanted}")
     if value.pointer == 0:
         raise fault("is a null pointer")
+    if wanted.direction != "in" and value.allocation.read_only:
+        raise fault(f"({value}) is written, but is memory of another library that is read-only")
     end = value.allocation.base + value.allocation.nbytes
     if value.pointer < value.allocation.base or value.pointer + wanted.nbytes > end:
         raise fault(f"needs {wanted.nbytes} bytes, its memory ends after {end - value.pointer}")

@@ -11,10 +11,15 @@ from pathlib import Path
 import platformdirs
 
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import FORMATS, Format
+from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.kernels.registry import find
 
 MIB = 1 << 20
 GEMV_VARIABLE = "PTXGEN_GEMV_"
+DIGITS = {"accurate": 3, "fast": 1}
+"""Int8 digits of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
+PRECISIONS = tuple(DIGITS)
 DEFAULT_CACHE_LIMIT_MB = 512
 """Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
 
@@ -46,21 +51,46 @@ def settings() -> Settings:
 
 
 @dataclass(frozen=True)
-class GpuProfile:
-    """Which kernels are used. gemv: for a weight format, by its id (`q4k`, `q8_0`, ...), the registered name of the kernel
-    that multiplies its weights by a vector; a format that is not named gets `ID_gemv`. ArgumentError for an unknown format."""
+class Choice:
+    """A kernel that multiplies weights of one format and shape by a vector, and why it was chosen."""
 
+    kernel: KernelType
+    reason: str
+
+
+@dataclass(frozen=True)
+class GpuProfile:
+    """Which kernels are used.
+
+    precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 digit). gemv: for a weight
+    format, by its id (`q4k`, `q8_0`, ...), the registered name of the kernel that multiplies its weights by a vector, whatever
+    the precision. ArgumentError for an unknown precision or format."""
+
+    precision: str = "accurate"
     gemv: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ArgumentError(f"precision is {self.precision!r}; known: {', '.join(PRECISIONS)}")
         known = [format.id for format in FORMATS.values()]
         for id in self.gemv:
             if id not in known:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(known)}")
 
-    def gemv_name(self, id: str) -> str:
-        """The kernel for the format of this id."""
-        return self.gemv.get(id, f"{id}_gemv")
+    def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
+        """The kernel for n rows of k weights. accurate: of the accurate precision, whatever the profile's is. Raises
+        ArgumentError if the profile names a kernel that is not there or has other parameters."""
+        named = self.gemv.get(format.id)
+        if named is not None and not accurate:
+            return Choice(find(named).make(k=k, n=n), f"the profile names {named} for {format.name}")
+        precision = "accurate" if accurate else self.precision
+        if not format.packed_width:
+            return Choice(
+                find(f"mwv_{format.id}_gemv").make(k=k, n=n), f"{format.name} has no integer codes, so f32 activations"
+            )
+        digits = DIGITS[precision]
+        kernel = find(f"hw_dp4a_{format.id}_gemv").make(k=k, n=n, digits=digits)
+        return Choice(kernel, f"{precision}: {digits} int8 digits of the activations")
 
     @classmethod
     def from_environment(cls) -> GpuProfile:
@@ -70,7 +100,7 @@ class GpuProfile:
             for name, value in os.environ.items()
             if name.startswith(GEMV_VARIABLE)
         }
-        return cls({id: value for id, value in named.items() if value not in ("", "0")})
+        return cls(gemv={id: value for id, value in named.items() if value not in ("", "0")})
 
 
 def _number(name: str, default: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from executor.buffers import GpuBuffer
 from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
-from executor.model.token_launches import Call
+from executor.layers.calls import Call
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.kernel_type import Array, KernelType

@@ -20,7 +20,7 @@ from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.target import Target
 
 FORMAT: Final = "ptxgen bundle"
-VERSION: Final = 1
+VERSION: Final = 2
 """Rises when a reader of older manifests would misunderstand a new one."""
 MANIFEST: Final = "manifest.json"
 

@@ -7,20 +7,25 @@ and not a second telling of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.buffers import GpuBuffer
+from executor.buffers import Allocation, GpuBuffer
 from executor.bundle.formula import Traced, formula_of, traced
 from executor.device.allocations import ALIGNMENT
 from executor.device.paper import PaperDevice
+from executor.kv_cache import KvCache
+from executor.layers.calls import Call
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.gguf_file import GgufFile, TensorInfo
-from executor.model.token_launches import TOKEN, Call, TokenLaunches
+from executor.model.token_launches import TokenLaunches, rope_cosines
+from executor.profile import GpuProfile
+from executor.weights import Weights, load_weights
+from executor.workspace import Workspace
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.target import Target
 
@@ -47,29 +52,34 @@ def describe(file: GgufFile, config: ModelConfig, context: int, target: Target) 
     """Lay the model out for one sequence of up to `context` tokens. Raises what loading it would raise."""
     config = traced(config)
     device = PaperDevice(target)
-    token = TokenLaunches.build(_TracedFile(file, config), config, device, Traced(context, "context"))
-    owners = {weight.buffer.allocation: ("tensor", name) for name, weight in token.weights.items()}
-    owners |= {buffer.allocation: ("buffer", buffer.name) for buffer in token.buffers}
+    source = _TracedFile(file, config)
+    weights = load_weights(device, source, list(expected_tensors(config)))
+    cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
+    table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
+    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, GpuProfile.from_environment())
     calls = tuple(token.calls)
+    owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
+    buffers = _used(calls, owners)
+    owners |= {buffer.allocation: ("buffer", buffer.name) for buffer in buffers}
     launches = tuple(
-        {"stage": stage, "kernel": str(call.kernel), "arguments": _arguments(call, owners)}
-        for stage, call in zip(_stages(token), calls, strict=True)
+        {"stage": str(call.place), "kernel": str(call.kernel), "arguments": _arguments(call, owners)} for call in calls
     )
     a = token.activations
     return Description(
         numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), Traced)}
         | {"context": context},
         kernels={str(call.kernel): call.kernel for call in calls},
-        tensors=_tensors(token, file, launches),
-        buffers=_buffers(token),
-        initial={b.name: device.contents[b.pointer] for b in token.buffers if b.pointer in device.contents},
+        tensors=_tensors(weights, file, launches),
+        buffers=_buffers(buffers, calls),
+        initial={b.name: device.contents[b.pointer] for b in buffers if b.pointer in device.contents},
         calls=calls,
         launches=launches,
         before=(
+            {"buffer": token.token.name, "value": "token"},
             {"buffer": a.position.name, "value": "position"},
             {"buffer": a.length.name, "value": "position + 1"},
         ),
-        results={"logits": token.logits.name, "best": token.best.name},
+        results={"logits": token.logits.name, "best": token.token.name},
     )
 
 
@@ -84,17 +94,12 @@ class _TracedFile:
         self.data = file.data
 
 
-def _stages(token: TokenLaunches) -> list[str]:
-    layers = [f"layer {i}" for i, layer in enumerate(token.layers) for _ in layer]
-    return ["embed", *layers, *("head" for _ in token.head), "argmax"]
-
-
 def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     said: dict[str, dict[str, Any]] = {}
     for name in call.kernel.signature():
         value = call.arguments[name]
         if not isinstance(value, GpuBuffer):
-            said[name] = {"input": TOKEN} if name == TOKEN else {"value": value}
+            said[name] = {"value": value}
             continue
         kind, owner = owners[value.allocation]
         offset = value.pointer - value.allocation.base
@@ -102,7 +107,17 @@ def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, d
     return said
 
 
-def _tensors(token: TokenLaunches, file: GgufFile, launches: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
+def _used(calls: Iterable[Call], weights: Container[Allocation]) -> list[GpuBuffer]:
+    """The buffers of the calls, without the weights: of each allocation the first one met."""
+    met: dict[Allocation, GpuBuffer] = {}
+    for call in calls:
+        for value in call.arguments.values():
+            if isinstance(value, GpuBuffer) and value.allocation not in weights:
+                met.setdefault(value.allocation, value)
+    return list(met.values())
+
+
+def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
     users: dict[str, list[str]] = {}
     for launch in launches:
         for argument in launch["arguments"].values():
@@ -119,21 +134,21 @@ def _tensors(token: TokenLaunches, file: GgufFile, launches: tuple[dict[str, Any
             "file_offset": file.tensors[name].offset,
             "kernels": users[name],
         }
-        for name, weight in token.weights.items()
+        for name, weight in weights.items()
         if name in users
     }
 
 
-def _buffers(token: TokenLaunches) -> dict[str, dict[str, Any]]:
+def _buffers(buffers: Iterable[GpuBuffer], calls: Iterable[Call]) -> dict[str, dict[str, Any]]:
     """A buffer that came from a host array has plain numbers; the first kernel that takes it whole says their formulae."""
     shapes: dict[GpuBuffer, tuple[int, ...]] = {}
-    for call in token.calls:
+    for call in calls:
         for name, argument in call.kernel.signature().items():
             value = call.arguments[name]
             if isinstance(argument, Array) and isinstance(value, GpuBuffer):
                 shapes.setdefault(value, argument.shape)
     said: dict[str, dict[str, Any]] = {}
-    for buffer in token.buffers:
+    for buffer in buffers:
         shape = buffer.shape
         if not any(isinstance(extent, Traced) for extent in shape):
             shape = shapes.get(buffer, shape)

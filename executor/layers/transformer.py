@@ -1,51 +1,24 @@
 """The transformer layer of the dense architectures, written once: which kernels run, in which order, on which buffers.
 
-It says nothing about how they run. `launch` is called once for each kernel; what it does with the call (run it, prepare it for
-later, record it) is the caller's business.
+It says nothing about how they run. `launch` is called once for each kernel; what it does with the call (run it, record it for a
+graph) is the caller's business.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Self
 
 from executor.buffers import GpuBuffer
+from executor.indexed import ValidatedLayerWeights
 from executor.kv_cache import LayerCache
-from executor.model.config import ModelConfig
-from executor.ops.gemv import gemv
-from executor.profile import GpuProfile
-from executor.weights import Weight
-from ptxgen.kernels.kernel_type import KernelType
+from executor.layers.calls import Launch
+from executor.layers.shape import LayerShape
+from executor.ops.ffn import FfnBuffers, swiglu_ffn
+from executor.ops.gemv import project
+from executor.workspace import Workspace
 from ptxgen.kernels.registry import find
-
-
-class Launch(Protocol):
-    """Takes a kernel and its arguments by name. `profile` says which kernels are to be used."""
-
-    @property
-    def profile(self) -> GpuProfile: ...
-
-    def __call__(self, kernel: KernelType, **arguments: Any) -> None: ...
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """The tensors of one layer. None stands for what the architecture does not have."""
-
-    attn_norm: GpuBuffer  # f32[hidden]
-    q: Weight  # [q_dim, hidden]
-    k: Weight  # [kv_dim, hidden]
-    v: Weight  # [kv_dim, hidden]
-    output: Weight  # [hidden, q_dim]
-    ffn_norm: GpuBuffer  # f32[hidden]
-    gate: Weight  # [ff, hidden]
-    up: Weight  # [ff, hidden]
-    down: Weight  # [hidden, ff]
-    q_bias: GpuBuffer | None = None  # f32[q_dim]
-    k_bias: GpuBuffer | None = None  # f32[kv_dim]
-    v_bias: GpuBuffer | None = None  # f32[kv_dim]
-    q_norm: GpuBuffer | None = None  # f32[head_dim]
-    k_norm: GpuBuffer | None = None  # f32[head_dim]
+from ptxgen.types import U32
 
 
 @dataclass(frozen=True)
@@ -59,58 +32,75 @@ class Activations:
     v: GpuBuffer  # [kv_heads, head_dim]
     attended: GpuBuffer  # [heads, head_dim]
     projected: GpuBuffer  # [hidden]: what attention or the feed-forward adds to the stream
-    gate: GpuBuffer  # [ff]
-    up: GpuBuffer  # [ff]
-    activated: GpuBuffer  # [ff]
+    ffn: FfnBuffers
     position: GpuBuffer  # where the token stands in its sequence
     length: GpuBuffer  # position + 1: how many keys it attends to
     rope_table: GpuBuffer  # [context, rope_dim / 2, 2]: cosine and sine
 
+    @classmethod
+    def of(cls, workspace: Workspace, s: LayerShape, rope_table: GpuBuffer, hidden: GpuBuffer | None = None) -> Self:
+        """In this workspace; `hidden`: a residual stream that lies elsewhere."""
+        return cls(
+            hidden=hidden or workspace.buffer("hidden", (s.hidden,)),
+            normed=workspace.buffer("normed", (s.hidden,)),
+            q=workspace.buffer("q", (s.heads, s.head_dim)),
+            k=workspace.buffer("k", (s.kv_heads, s.head_dim)),
+            v=workspace.buffer("v", (s.kv_heads, s.head_dim)),
+            attended=workspace.buffer("attended", (s.heads, s.head_dim)),
+            projected=workspace.buffer("projected", (s.hidden,)),
+            ffn=FfnBuffers.of(workspace, s.ff),
+            position=workspace.buffer("position", (1,), U32),
+            length=workspace.buffer("length", (1,), U32),
+            rope_table=rope_table,
+        )
 
-def transformer_layer(launch: Launch, c: ModelConfig, w: LayerWeights, cache: LayerCache, a: Activations) -> None:
+
+def transformer_layer(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
     """One token through one layer: a.hidden is updated in place, its key and value go into the cache at a.position."""
-    _attention(launch, c, w, cache, a)
-    launch(find("residual_add").make(n=c.hidden), x=a.hidden, delta=a.projected)
-    _feed_forward(launch, c, w, a)
-    launch(find("residual_add").make(n=c.hidden), x=a.hidden, delta=a.projected)
+    normalise(launch, "attn_norm", s, a, w.attn_norm)
+    _queries_keys_values(launch, s, w, a)
+    _rotate(launch, s, w, cache, a)
+    attend(launch, s, cache, a)
+    project(launch, "attn_output", w.attn_output, x=a.attended.view(0, (s.q_dim,)), y=a.projected)
+    launch("attn_residual", find("residual_add").make(n=s.hidden), x=a.hidden, delta=a.projected)
+    normalise(launch, "ffn_norm", s, a, w.ffn_norm)
+    swiglu_ffn(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed, y=a.projected)
+    launch("ffn_residual", find("residual_add").make(n=s.hidden), x=a.hidden, delta=a.projected)
 
 
-def normalise(launch: Launch, c: ModelConfig, a: Activations, gamma: GpuBuffer) -> None:
+def normalise(launch: Launch, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer) -> None:
     """a.normed becomes the RMSNorm of a.hidden, which the kernel sees as one row."""
-    row = (1, c.hidden)
-    kernel = find("rmsnorm").make(hidden=c.hidden)
-    launch(kernel, y=a.normed.view(0, row), x=a.hidden.view(0, row), gamma=gamma, eps=c.rms_eps)
+    row = (1, s.hidden)
+    kernel = find("rmsnorm").make(hidden=s.hidden)
+    launch(operation, kernel, y=a.normed.view(0, row), x=a.hidden.view(0, row), gamma=gamma, eps=s.rms_eps)
 
 
-def _attention(launch: Launch, c: ModelConfig, w: LayerWeights, cache: LayerCache, a: Activations) -> None:
-    context = cache.max_len
-    normalise(launch, c, a, w.attn_norm)
-    for weight, bias, out, heads in (
-        (w.q, w.q_bias, a.q, c.heads),
-        (w.k, w.k_bias, a.k, c.kv_heads),
-        (w.v, w.v_bias, a.v, c.kv_heads),
-    ):
-        flat = out.view(0, (heads * c.head_dim,))
-        gemv(launch, weight, x=a.normed, y=flat)
-        if bias is not None:
-            launch(find("residual_add").make(n=heads * c.head_dim), x=flat, delta=bias)
-    rope = "rope_indirect" if c.rope_style == "adjacent" else "rope_neox_indirect"
-    for norm, x, heads in ((w.q_norm, a.q, c.heads), (w.k_norm, a.k, c.kv_heads)):
-        if norm is not None:
-            launch(find("per_head_rmsnorm").make(heads=heads, head_dim=c.head_dim), x=x, gamma=norm, eps=c.rms_eps)
-        kernel = find(rope).make(heads=heads, head_dim=c.head_dim, max_len=context, rotary_dim=c.rope_dim)
-        launch(kernel, x=x, table=a.rope_table, position=a.position)
+def attend(launch: Launch, s: LayerShape, cache: LayerCache, a: Activations) -> None:
+    """a.k and a.v go into the cache at a.position; a.attended is what a.q attends to among the first a.length positions."""
     caches = {"k_cache": cache.keys, "v_cache": cache.values}
-    shape = {"kv_heads": c.kv_heads, "head_dim": c.head_dim, "max_len": context}
-    launch(find("kv_cache_scatter_indirect").make(**shape), **caches, k=a.k, v=a.v, position=a.position)
-    attention = find("incremental_attention_indirect").make(heads=c.heads, **shape)
-    launch(attention, out=a.attended, q=a.q, **caches, length=a.length)
-    gemv(launch, w.output, x=a.attended.view(0, (c.q_dim,)), y=a.projected)
+    shape = {"kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+    launch("kv_scatter", find("kv_cache_scatter_indirect").make(**shape), **caches, k=a.k, v=a.v, position=a.position)
+    attention = find("incremental_attention_indirect").make(heads=s.heads, **shape)
+    launch("attention", attention, out=a.attended, q=a.q, **caches, length=a.length)
 
 
-def _feed_forward(launch: Launch, c: ModelConfig, w: LayerWeights, a: Activations) -> None:
-    normalise(launch, c, a, w.ffn_norm)
-    gemv(launch, w.gate, x=a.normed, y=a.gate)
-    gemv(launch, w.up, x=a.normed, y=a.up)
-    launch(find("fused_swiglu").make(n=c.ff), y=a.activated, gate=a.gate, up=a.up)
-    gemv(launch, w.down, x=a.activated, y=a.projected)
+def _queries_keys_values(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    for role, projection, bias, out, heads in (
+        ("attn_q", w.attn_q, w.attn_q_bias, a.q, s.heads),
+        ("attn_k", w.attn_k, w.attn_k_bias, a.k, s.kv_heads),
+        ("attn_v", w.attn_v, w.attn_v_bias, a.v, s.kv_heads),
+    ):
+        flat = out.view(0, (heads * s.head_dim,))
+        project(launch, role, projection, x=a.normed, y=flat)
+        if bias is not None:
+            launch(f"{role}_bias", find("residual_add").make(n=heads * s.head_dim), x=flat, delta=bias)
+
+
+def _rotate(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
+    rope = "rope_indirect" if s.rope_style == "adjacent" else "rope_neox_indirect"
+    for role, norm, x, heads in (("q", w.attn_q_norm, a.q, s.heads), ("k", w.attn_k_norm, a.k, s.kv_heads)):
+        if norm is not None:
+            kernel = find("per_head_rmsnorm").make(heads=heads, head_dim=s.head_dim)
+            launch(f"attn_{role}_norm", kernel, x=x, gamma=norm, eps=s.rms_eps)
+        kernel = find(rope).make(heads=heads, head_dim=s.head_dim, max_len=cache.max_len, rotary_dim=s.rope_dim)
+        launch(f"rope_{role}", kernel, x=x, table=a.rope_table, position=a.position)

@@ -10,15 +10,14 @@ import logging
 import math
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 import numpy as np
 
 from executor.errors import ModelError
+from executor.layers.shape import LayerShape, RopeStyle
 from executor.model.gguf_file import GgmlType, GgufFile, Value
 from ptxgen.formats import FORMATS
-
-RopeStyle = Literal["adjacent", "neox"]
 
 ARCHITECTURES: Final[dict[str, RopeStyle]] = {"llama": "adjacent", "qwen2": "neox", "qwen3": "neox"}
 WEIGHT_TYPES: Final = tuple(GgmlType(weight_format.ggml_type) for weight_format in FORMATS.values())
@@ -86,6 +85,20 @@ class ModelConfig:
     def kv_dim(self) -> int:
         """Width of the keys, and of the values, of one token."""
         return self.kv_heads * self.head_dim
+
+    @property
+    def layer(self) -> LayerShape:
+        """The dimensions of every layer."""
+        return LayerShape(
+            hidden=self.hidden,
+            ff=self.ff,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            rms_eps=self.rms_eps,
+            rope_style=self.rope_style,
+            rope_dim=self.rope_dim,
+        )
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> ModelConfig:

@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.device.allocations import undone_on_error
 from executor.device.protocol import Device
-from executor.errors import ModelError
+from executor.errors import ModelError, OutOfMemory
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
 from executor.model.gguf_file import GgufFile
+from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
 from executor.model.tokenizer import Tokenizer
 from executor.modules import Modules
@@ -49,9 +51,16 @@ class Generation:
 
 
 class LanguageModel:
-    """A GGUF model on a device. Not thread-safe; one sequence at a time."""
+    """A GGUF model on a device, until it is closed. Not thread-safe; one sequence at a time.
 
-    def __init__(self, config: ModelConfig, tokenizer: Tokenizer, decoder: Decoder, modules: Modules) -> None:
+    An exception during `generate` or `logits`, Ctrl-C included, leaves a model that works: the next call starts a new sequence.
+    """
+
+    def __init__(
+        self, config: ModelConfig, tokenizer: Tokenizer, decoder: Decoder, modules: Modules, *, owns_modules: bool = False
+    ) -> None:
+        self.closed = False
+        self._owns_modules = owns_modules
         self.config = config
         self.tokenizer = tokenizer
         self.decoder = decoder
@@ -73,18 +82,49 @@ class LanguageModel:
         context: most tokens of a sequence (default: what the kernels of a bundle were written for, else the model's own limit,
         at most 4096). modules: where the kernels come from (default: written and compiled as needed). profile: which kernels
         are used (default: the environment's). Raises ModelError for a file that is not a good model, ArgumentError for a
-        context out of range or a profile that does not fit, DeviceError if the device cannot hold it, BundleError for a bundle
-        that was not written for this model and context."""
+        context out of range or a profile that does not fit, BundleError for a bundle that was not written for this model and
+        context, OutOfMemory if the device cannot hold it: it says what needs how much. If anything goes wrong, Ctrl-C included,
+        the device keeps nothing of the model."""
         file = GgufFile.open(path)
         config = ModelConfig.from_gguf(file)
         check_tensors(file, config)
         tokenizer = Tokenizer.from_gguf(file)
+        own_modules = modules is None
         modules = modules or Modules(device)
         if context is None and modules.bundle is not None:
             context = modules.bundle.context
         context = chosen_context(config, context)
-        decoder = Decoder.build(file, config, device, modules, context, progress, profile)
-        return cls(config, tokenizer, decoder, modules)
+        free = device.memory().free
+        try:
+            with undone_on_error(device):
+                decoder = Decoder.build(file, config, modules, context, progress, profile)
+        except BaseException as error:
+            if own_modules:
+                modules.close()
+            if not isinstance(error, OutOfMemory):
+                raise
+            needed = memory_needed(file, config, context, device.target, profile)
+            message = f"{path}: {device.name} has no room for the model, which needs {needed}; {free} bytes were free ({error})"
+            raise OutOfMemory(message, needed.total, free) from error
+        return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
+
+    def close(self) -> None:
+        """Give all its memory on the device back, which lives on. A second time, or after the device, does nothing. Kernels of
+        a `modules` that others gave stay loaded there."""
+        if self.closed:
+            return
+        self.closed = True
+        if self.device.closed:
+            return
+        self.decoder.free()
+        if self._owns_modules:
+            self.modules.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def device(self) -> Device:
@@ -126,7 +166,8 @@ class LanguageModel:
             self.decoder.step(token, head=False)
         token = prompt[-1]
         while True:
-            self.decoder.step(token)
+            # The likeliest token is on the device already, which need not be told.
+            self.decoder.step(None if sampler.is_greedy and made.tokens else token)
             token = self._likeliest() if sampler.is_greedy else sampler.sample(self.decoder.logits())
             now = time.perf_counter()
             if not made.tokens:
@@ -154,6 +195,8 @@ class LanguageModel:
         return token
 
     def _check_prompt(self, tokens: Sequence[int]) -> None:
+        if self.closed:
+            raise ModelError("the model is closed; load it again")
         if not tokens:
             raise ArgumentError("the prompt has no tokens; give at least one")
         if len(tokens) > self.context:

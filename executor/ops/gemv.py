@@ -1,43 +1,50 @@
-"""Matrix times vector for any weight type: which GEMV kernel a weight gets."""
+"""Matrix times vector for any weight type: which GEMV kernel a weight gets, and its launch on f32 activations or on their
+digits."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from executor.buffers import GpuBuffer
-from executor.profile import GpuProfile
+from executor.profile import Choice, GpuProfile
 from executor.weights import Weight
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.integer_type import IntegerGemvType
 from ptxgen.kernels.kernel_type import Argument, Array, KernelType
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
-    from executor.layers.transformer import Launch
+    from executor.indexed import Projection
+    from executor.layers.calls import Launch
 
 
-def gemv_kernel(weight: Weight, profile: GpuProfile) -> KernelType:
-    """The kernel that multiplies this weight by a vector: the profile's, or the basic one, which every format has. Raises
-    ArgumentError if the profile names a kernel that does not take what the basic one takes."""
-    basic = f"{weight.format.id}_gemv"
-    name = profile.gemv_name(weight.format.id)
-    kernel = find(name).make(k=weight.k, n=weight.n)
-    if name != basic:
-        _require_same(kernel, find(basic).make(k=weight.k, n=weight.n), weight)
-    return kernel
+def gemv_kernel(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Choice:
+    """The kernel that multiplies this weight by a vector, and why. `accurate`: one of the accurate precision. Raises
+    ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
+    choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)
+    _require_fit(choice.kernel, weight)
+    return choice
 
 
-def gemv(launch: Launch, weight: Weight, *, x: GpuBuffer, y: GpuBuffer) -> None:
-    """y = weight @ x; x: f32[k], y: f32[n]."""
-    launch(gemv_kernel(weight, launch.profile), y=y, w=weight.buffer, x=x)
+def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
+    """y = W x; x: f32[k], y: f32[n]. A kernel on digits shares them with all that read the same x."""
+    kernel = projection.kernel
+    if isinstance(kernel, IntegerGemvType):
+        activations = launch.digits.of(launch, operation, x, kernel.digits)
+    else:
+        activations = {"x": x}
+    launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
 
 
-def _require_same(kernel: KernelType, basic: KernelType, weight: Weight) -> None:
+def _require_fit(kernel: KernelType, weight: Weight) -> None:
     """Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format
     must say this one."""
     format = getattr(kernel, "format", weight.format)
     if format != weight.format:
         raise ArgumentError(f"{kernel} is for {format}; the profile names it for {weight.format}, the format of {weight.name}")
-    given, needed = (_facts(one) for one in (kernel, basic))
+    if isinstance(kernel, IntegerGemvType) and kernel.batch == 1:
+        return  # takes digits, which `project` makes
+    given, needed = (_facts(one) for one in (kernel, find(f"{weight.format.id}_gemv").make(k=weight.k, n=weight.n)))
     if given != needed:
         raise ArgumentError(f"{kernel} cannot multiply {weight.name}: it takes {given}, the executor gives {needed}")
 

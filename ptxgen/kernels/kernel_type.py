@@ -79,16 +79,21 @@ MAX_THREADS = 1024
 @dataclass(frozen=True)
 class Launch:
     """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
-    multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use."""
+    multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use. `early`: the kernel
+    waits for the one before it by itself (griddepcontrol), so it may start before that has ended."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     resident: int = 1
+    early: bool = False
 
-    def __init__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], resident: int = 1) -> None:
+    def __init__(
+        self, grid: int | tuple[int, ...], block: int | tuple[int, ...], resident: int = 1, early: bool = False
+    ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
         object.__setattr__(self, "resident", resident)
+        object.__setattr__(self, "early", early)
 
     @property
     def threads(self) -> int:

@@ -45,7 +45,8 @@ def test_text_generated_from_a_bundle_is_the_text_generated_without(model: Path,
 def test_a_kernel_that_the_bundle_lacks_is_named(model: Path, folder: Path, tmp_path: Path) -> None:
     other = write_model(tmp_path / "other.gguf", types=Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=128, context=64)
     said = refused("ptxrun", "generate", other, "-p", "the", "--bundle", folder, *EMULATOR)
-    assert said.startswith(f"{folder}: has no kernel f32_gemv(k=64, n=128); it has f32_gemv(k=64, n=64)")
+    assert said.startswith(f"{folder}: has no kernel mwv_f32_gemv(k=64, n=128, num_warps=4")
+    assert "; it has mwv_f32_gemv(k=64, n=64" in said
 
 
 @pytest.mark.parametrize(

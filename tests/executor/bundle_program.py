@@ -45,30 +45,30 @@ class BundleProgram:
     def step(self, *tokens: int, positions: tuple[int, ...] | None = None) -> NDArray[np.float32]:
         for write in self.manifest["before"]:
             for i, position in enumerate(positions or (self.position,) * self.m):
-                self.array(write["buffer"])[i] = eval(write["value"], {"position": position})
+                self.array(write["buffer"])[i] = eval(write["value"], {"position": position, "token": tokens[i]})
         for number, launch in enumerate(self.manifest["launches"]):
             if number in self.batched:
-                self.launch(self.batched[number], launch["arguments"], tokens[0], 0)
+                self.launch(self.batched[number], launch["arguments"], 0)
             else:
-                for i, token in enumerate(tokens):
-                    self.launch(launch["kernel"], launch["arguments"], token, i)
+                for sequence in range(self.m):
+                    self.launch(launch["kernel"], launch["arguments"], sequence)
         self.position += 1
         logits: NDArray[np.float32] = self.array(self.manifest["results"]["logits"]).copy()
         return logits.reshape(self.m, -1) if self.m > 1 else logits
 
-    def launch(self, name: str, arguments: dict[str, Any], token: int, sequence: int) -> None:
+    def launch(self, name: str, arguments: dict[str, Any], sequence: int) -> None:
         """A batched kernel takes the arguments of the single one in their order, from the first sequence on."""
         facts = self.manifest["kernels"][name]
         parameters = b""
         for parameter, argument in zip(facts["parameters"], arguments.values(), strict=True):
-            code, value = self.packed(parameter, argument, token, sequence)
+            code, value = self.packed(parameter, argument, sequence)
             size = struct.calcsize("<" + code)
             parameters = parameters.ljust(-(-len(parameters) // size) * size, b"\0") + struct.pack("<" + code, value)
         self.kernels[name].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters)
 
-    def packed(self, parameter: dict[str, Any], argument: dict[str, Any], token: int, sequence: int) -> tuple[str, Any]:
+    def packed(self, parameter: dict[str, Any], argument: dict[str, Any], sequence: int) -> tuple[str, Any]:
         if parameter["kind"] == "scalar":
-            return PACKED[parameter["dtype"]], token if argument.get("input") == "token" else argument["value"]
+            return PACKED[parameter["dtype"]], argument["value"]
         if "tensor" in argument:
             return "Q", self.tensors[argument["tensor"]].ctypes.data + argument.get("offset", 0)
         facts = self.manifest["buffers"][argument["buffer"]]

@@ -35,9 +35,9 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
         for i, launch in enumerate(manifest["launches"])
     }
     assert {single: name and name.split("(")[0] for single, name in batched.items()} == {
-        "embedding_lookup": None,
+        "embedding_lookup_indirect": None,
         "rmsnorm": "batched_rmsnorm",
-        "f32_gemv": "batched_f32_gemv",
+        "mwv_f32_gemv": "batched_f32_gemv",
         "residual_add of a tensor": "batched_bias_broadcast_add",
         "residual_add": "batched_residual_add",
         "rope_neox_indirect": "batched_rope_neox",
@@ -45,6 +45,7 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
         "incremental_attention_indirect": None,
         "fused_swiglu": "batched_fused_swiglu",
         "argmax": None,
+        "advance_position": None,
     }
     for name in set(form.values()):
         facts = manifest["kernels"][name]
@@ -56,17 +57,17 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
     assert "ff" in formulae
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+@pytest.mark.parametrize(("arch", "named"), [("llama", ""), ("qwen2", ""), ("qwen2", "mwv_q8_0_gemv")])
 def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_the_strategy_is_the_same(
-    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arch: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = {"hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 64, "layers": 1, "rope_freqs": arch == "llama"}
     path = write_model(tmp_path / "m.gguf", arch, Q.Q8_0, **shape)  # type: ignore[arg-type]  # all are ints and a bool
-    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "mwv_q8_0_gemv")
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", named)
     write_bundle(path, tmp_path / "bundle", Target(90), batches=(1, 2))
     together = BundleProgram(tmp_path / "bundle", path, m=2)
     assert {name.split("(")[0] for name in together.batched.values()} >= {
-        "batched_q8_0_gemv",
+        "batched_q8_0_gemv" if named else "batched_hw_dp4a_q8_0_gemv",
         "batched_rope" + "_neox" * (arch == "qwen2"),
     }
     got = [together.step(5, 6), together.step(7, 8), together.step(300, 9, positions=(0, 2))]  # the first one starts again
@@ -84,7 +85,7 @@ def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path)
 def test_a_matrix_without_a_batched_gemv_is_named(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name: entry for name, entry in registry.entries().items() if name != "batched_f32_gemv"}
     monkeypatch.setattr(registry, "_entries", known)
-    said = "batch of 2 is not possible: blk.0.attn_q.weight is multiplied by f32_gemv, and no kernel is called batched_f32_gemv"
+    said = "blk.0.attn_q.weight is multiplied by mwv_f32_gemv, and no kernel is called batched_mwv_f32_gemv"
     with pytest.raises(ArgumentError, match=said):
         write_bundle(model, tmp_path / "bundle", Target(90), batches=(2,))
     assert not (tmp_path / "bundle").exists()

@@ -49,8 +49,22 @@ def weight(device: EmulatedDevice, name: str, *, k: int, n: int) -> Weight:
     return Weight("blk.0.ffn_up.weight", GpuBuffer.empty(device, U8, (n, format.row_bytes(k))), format, n, k)
 
 
-def test_without_a_name_the_basic_kernel_is_used(device: EmulatedDevice) -> None:
-    assert gemv_kernel(weight(device, "Q8_0", k=64, n=3), GpuProfile()).name == "q8_0_gemv"
+@pytest.mark.parametrize(
+    ("format", "precision", "chosen"),
+    [
+        ("Q8_0", "accurate", "hw_dp4a_q8_0_gemv(k=256, n=3, digits=3"),
+        ("Q8_0", "fast", "hw_dp4a_q8_0_gemv(k=256, n=3, digits=1"),
+        ("F16", "fast", "mwv_f16_gemv(k=256, n=3"),
+    ],
+)
+def test_without_a_name_the_precision_decides(device: EmulatedDevice, format: str, precision: str, chosen: str) -> None:
+    kernel = gemv_kernel(weight(device, format, k=256, n=3), GpuProfile(precision)).kernel
+    assert str(kernel).startswith(chosen)
+
+
+def test_an_input_with_an_outlier_gets_an_accurate_kernel_whatever_the_precision(device: EmulatedDevice) -> None:
+    kernel = gemv_kernel(weight(device, "Q4_K", k=256, n=3), GpuProfile("fast"), accurate=True).kernel
+    assert str(kernel).startswith("hw_dp4a_q4k_gemv(k=256, n=3, digits=3")
 
 
 @pytest.mark.parametrize(
@@ -72,9 +86,9 @@ def test_a_kernel_that_does_not_fit_is_refused_with_the_reason(
 
 def test_a_model_runs_through_the_kernel_that_the_profile_names(device: EmulatedDevice, mine: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=8)
-    plain = LanguageModel.load(path, device)
+    plain = LanguageModel.load(path, device, profile=GpuProfile(gemv={"q8_0": "q8_0_gemv"}))
     other = LanguageModel.load(path, device, profile=GpuProfile(gemv={"q8_0": mine}))
-    names = [{plan.kernel.name for plan in model.decoder.layers} for model in (plain, other)]
+    names = [{plan.kernel.name for plan in model.decoder.prepare().whole} for model in (plain, other)]
     assert names[0] - names[1] == {"q8_0_gemv"}
     assert names[1] - names[0] == {mine}
     assert np.array_equal(plain.logits([1, 2]), other.logits([1, 2]))

@@ -1,0 +1,99 @@
+"""A chain of kernel launches as a CUDA graph. Belongs to cuda.py.
+
+The nodes are added one by one (cuGraphAddKernelNode): nothing is captured from a stream, so nothing that other threads, other
+streams or the loader do can break it, and what is not in the list is not in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from executor.device.cuda_event import CudaEvent
+from executor.device.protocol import Node
+from executor.errors import DeviceError
+
+PROGRAMMATIC_PORT = 1
+"""CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC: the edge starts where the kernel lets its dependents start."""
+
+
+class CudaGraph:
+    """The launches in their order, each after the one before; `early` ones by a programmatic edge (CUDA Programming Guide,
+    "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver.
+
+    events: none, or one more than launches: recorded before the first launch and after each, by the GPU itself. Each launch
+    then starts after the event before it, so none starts early."""
+
+    def __init__(self, cuda: Any, nodes: Sequence[Node], name: str, events: Sequence[CudaEvent] = ()) -> None:
+        self.events = events
+        self._cuda = cuda
+        self._name = name
+        self._graph = self._checked(cuda.cuGraphCreate(0), "making a graph")
+        self._instance: Any = None
+        try:
+            before: Any = self._mark(events[0], None) if events else None
+            for number, node in enumerate(nodes, 1):
+                before = self._add(node, before)
+                if events:
+                    before = self._mark(events[number], before)
+            self._instance = self._checked(cuda.cuGraphInstantiate(self._graph, 0), "instantiating a graph")
+        except BaseException:
+            self.close()
+            raise
+
+    def launch(self, stream: Any) -> None:
+        (status,) = self._cuda.cuGraphLaunch(self._instance, stream)
+        if status:
+            self._checked((status,), "launching a graph")
+
+    def nodes(self) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+        """Grid and block of each launch, read back from the driver, in the order in which they were added."""
+        cuda = self._cuda
+        _, count = self._checked(cuda.cuGraphGetNodes(self._graph, 0), "counting the nodes of a graph")
+        found, _ = self._checked(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
+        sizes = []
+        kernels = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
+        for node in found:
+            if self._checked(cuda.cuGraphNodeGetType(node), "reading the kind of a node of a graph") != kernels:
+                continue
+            p = self._checked(cuda.cuGraphKernelNodeGetParams(node), "reading a node of a graph")
+            sizes.append(((p.gridDimX, p.gridDimY, p.gridDimZ), (p.blockDimX, p.blockDimY, p.blockDimZ)))
+        return sizes
+
+    def close(self) -> None:
+        """Give back what the driver keeps. A second time does nothing."""
+        if self._instance is not None:
+            self._cuda.cuGraphExecDestroy(self._instance)
+        if self._graph is not None:
+            self._cuda.cuGraphDestroy(self._graph)
+        self._instance = self._graph = None
+
+    def _add(self, node: Node, before: Any) -> Any:
+        cuda = self._cuda
+        parameters = cuda.CUDA_KERNEL_NODE_PARAMS()
+        parameters.func = node.kernel.handle
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.grid
+        parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.block
+        parameters.sharedMemBytes = 0
+        parameters.kernelParams = node.parameters.pointers
+        early = before is not None and node.early and not self.events
+        waits = [] if before is None or early else [before]
+        doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
+        added = self._checked(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
+        if early:
+            edge = cuda.CUgraphEdgeData()
+            edge.from_port = PROGRAMMATIC_PORT
+            edge.type = cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
+            self._checked(cuda.cuGraphAddDependencies(self._graph, [before], [added], [edge], 1), doing)
+        return added
+
+    def _mark(self, event: CudaEvent, before: Any) -> Any:
+        waits = [] if before is None else [before]
+        added = self._cuda.cuGraphAddEventRecordNode(self._graph, waits, len(waits), event.handle)
+        return self._checked(added, "adding an event to a graph")
+
+    def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
+        status, *values = result
+        if status:
+            _, name = self._cuda.cuGetErrorName(status)
+            raise DeviceError(f"{doing} on {self._name}: {name.decode() if name else int(status)}")
+        return values[0] if len(values) == 1 else tuple(values)

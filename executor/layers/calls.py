@@ -1,0 +1,62 @@
+"""How a list of launches is run: at once, or collected for later. What is launched is the caller's business (the layer, an FFN)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from executor.buffers import GpuBuffer
+from executor.launch import Launcher, Place
+from executor.ops.digits import SharedDigits
+from executor.workspace import Workspace
+from ptxgen.kernels.kernel_type import Array, KernelType
+
+
+class Launch(Protocol):
+    """Takes the name of an operation (`attn_q`), a kernel and its arguments by name."""
+
+    @property
+    def digits(self) -> SharedDigits: ...
+
+    def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None: ...
+
+
+class Eager:
+    """Launches at once. `layer`: the one that is running, for messages and profiles."""
+
+    def __init__(self, launcher: Launcher, workspace: Workspace, layer: int | None = None) -> None:
+        self.digits = SharedDigits(workspace)
+        self.layer = layer
+        self._launcher = launcher
+
+    def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
+        self._launcher(kernel, Place(self.layer, operation), **arguments)
+
+
+class Call(NamedTuple):
+    """A kernel, its arguments by name, and the place in the model that it works at."""
+
+    kernel: KernelType
+    arguments: dict[str, Any]
+    place: Place
+
+
+class Recorder:
+    """Collects the calls in `made` and launches none. `layer`: the one that is being recorded."""
+
+    def __init__(self, workspace: Workspace, layer: int | None = None) -> None:
+        self.digits = SharedDigits(workspace)
+        self.layer = layer
+        self.made: list[Call] = []
+
+    def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
+        self.made.append(Call(kernel, arguments, Place(self.layer, operation)))
+        for name, argument in kernel.signature().items():
+            if isinstance(argument, Array) and argument.direction != "in":
+                # What will be written then counts as written now, so that what is derived from it is derived anew.
+                written: GpuBuffer = arguments[name]
+                written.allocation.version += 1
+
+    def take(self) -> tuple[Call, ...]:
+        """What was collected since the last time."""
+        made, self.made = tuple(self.made), []
+        return made

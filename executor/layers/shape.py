@@ -1,0 +1,33 @@
+"""The dimensions of a transformer layer. Holds no weights and runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeStyle = Literal["adjacent", "neox"]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The dimensions of a layer. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + head_dim/2) for "neox", in the
+    first rope_dim values of a head."""
+
+    hidden: int
+    ff: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rms_eps: float
+    rope_style: RopeStyle
+    rope_dim: int
+
+    @property
+    def q_dim(self) -> int:
+        """Width of the queries of one token."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        """Width of the keys, and of the values, of one token."""
+        return self.kv_heads * self.head_dim

@@ -1,0 +1,53 @@
+"""Activations as int8 digits, made once for all that read them. What the digits mean is ptxgen/kernels/quantize's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from executor.buffers import Allocation, GpuBuffer
+from ptxgen.kernels.registry import find
+
+if TYPE_CHECKING:
+    from executor.layers.calls import Launch
+    from executor.workspace import Workspace
+
+QUANTIZERS: Final = {1: "q8_quantize", 2: "q16_quantize", 3: "q24_quantize"}
+"""By the number of digits."""
+
+State = tuple[Allocation, int, int]
+"""A buffer as it was: its memory, its address, and how often that memory had been written."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    source: State
+    digits: State
+
+
+class SharedDigits:
+    """The digits of whatever was quantised last, by length and number of digits, in buffers of the workspace.
+
+    They are valid while neither the activations that they came from nor they themselves have been written since; nobody has to
+    declare them stale."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._made: dict[tuple[int, int], _Made] = {}
+
+    def of(self, launch: Launch, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
+        """The arguments `digits`, `scales` and `sums` that stand for x, f32[k]; quantised now unless that has been done.
+        `operation` is the one that wants them."""
+        k = x.shape[-1]
+        kernel = find(QUANTIZERS[count]).make(n=k)
+        buffers = self._workspace.arrays(kernel, f"{count} digits of {k}", ("digits", "scales", "sums"))
+        made = _Made(_state(x), _state(buffers["digits"]))
+        if self._made.get((k, count)) != made:
+            launch(f"{operation} input as digits", kernel, x=x.view(0, (1, k)), **buffers)
+            self._made[k, count] = _Made(_state(x), _state(buffers["digits"]))
+        return buffers
+
+
+def _state(buffer: GpuBuffer) -> State:
+    return buffer.allocation, buffer.pointer, buffer.version

@@ -1,0 +1,45 @@
+"""The feed-forward networks, each written once: which kernels run, in which order. How they run is up to `launch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from executor.buffers import GpuBuffer
+from executor.indexed import Projection
+from executor.ops.gemv import project
+from ptxgen.kernels.registry import find
+
+if TYPE_CHECKING:
+    from executor.layers.calls import Launch
+    from executor.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class FfnBuffers:
+    """What a feed-forward network computes in, f32[ff] each."""
+
+    gate: GpuBuffer
+    up: GpuBuffer
+    activated: GpuBuffer
+
+    @classmethod
+    def of(cls, workspace: Workspace, ff: int) -> Self:
+        return cls(*(workspace.buffer(name, (ff,)) for name in ("ffn gate", "ffn up", "ffn activated")))
+
+
+def swiglu_ffn(
+    launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer
+) -> None:
+    """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
+    project(launch, "ffn_gate", gate, x=x, y=b.gate)
+    project(launch, "ffn_up", up, x=x, y=b.up)
+    launch("ffn_swiglu", find("fused_swiglu").make(n=up.weight.n), y=b.activated, gate=b.gate, up=b.up)
+    project(launch, "ffn_down", down, x=b.activated, y=y)
+
+
+def gelu_ffn(launch: Launch, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:
+    """y = down(gelu(up(x))); x, y: f32[hidden]."""
+    project(launch, "ffn_up", up, x=x, y=b.up)
+    launch("ffn_gelu", find("gelu").make(n=up.weight.n), y=b.activated, x=b.up)
+    project(launch, "ffn_down", down, x=b.activated, y=y)
