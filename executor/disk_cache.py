@@ -28,7 +28,7 @@ class DiskCache:
         self.folder = folder
         self.limit_bytes = limit_bytes
         self.corrupt = 0
-        """Entries found damaged, which were removed."""
+        """Entries found damaged or of no use, which were removed."""
         self._usable = True
 
     def get(self, key: str) -> bytes | None:
@@ -65,6 +65,11 @@ class DiskCache:
             _remove(temporary)
             return
         trim(self.folder, self.limit_bytes)
+
+    def remove(self, key: str) -> None:
+        """Drop what is stored under `key`: its bytes are whole and still of no use."""
+        self.corrupt += 1
+        _remove(self._path(key))
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.bin"

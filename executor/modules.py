@@ -13,7 +13,7 @@ from pathlib import Path
 from executor.bundle.bundle import Bundle, Packed
 from executor.device.protocol import Device, LoadedKernel
 from executor.disk_cache import DiskCache, trim
-from executor.errors import BundleError
+from executor.errors import BundleError, DeviceError, DeviceFailed
 from executor.profile import settings
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.module import emit
@@ -43,7 +43,7 @@ class Counts:
 
 
 class Modules:
-    """The loaded kernels of one device.
+    """The loaded kernels of one device. They stay loaded until `close`, whoever used them: there are as many as distinct texts.
 
     cache_dir: where compiled code is kept (default: what the environment says, see executor.profile; None there or
     `limit_bytes` 0 for nowhere). The key of an entry is the text itself with the GPU and the versions of the toolchain.
@@ -81,6 +81,14 @@ class Modules:
         self._by_kernel[kernel] = loaded
         return loaded
 
+    def close(self) -> None:
+        """Unload all kernels: nothing that was prepared with them may be launched again. Kernels can be loaded afterwards."""
+        if not self.device.closed:
+            for loaded in self._by_text.values():
+                self.device.unload(loaded)
+        self._by_text.clear()
+        self._by_kernel.clear()
+
     def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None) -> None:
         """Load all of them now, so that no launch has to wait (and none loads during a graph capture)."""
         for done, kernel in enumerate(kernels, 1):
@@ -115,17 +123,32 @@ class Modules:
     def _from_text(self, packed: Packed) -> tuple[LoadedKernel, str]:
         device, disk = self.device, self.disk
         key = f"{device.build}\0{hashlib.sha256(packed.text.encode()).hexdigest()}"
-        image = disk.get(key) if disk is not None else None
-        found = image is not None
-        if image is None:
-            image = device.compile(packed.text)
-            if image is not None and disk is not None:
-                disk.put(key, image)
+        kept = self._kept(disk, key, packed) if disk is not None else None
+        if kept is not None:
+            self.counts.disk_hits += 1
+            return kept, "from disk"
+        image = device.compile(packed.text)
+        if image is not None and disk is not None:
+            disk.put(key, image)
         loaded, own = device.load(packed.text, packed.entry, image, disk.folder if disk is not None else None)
         if disk is not None and image is None and not own:
             trim(disk.folder, disk.limit_bytes)  # the device may have written there itself
-        if found or own:
+        if own:
             self.counts.disk_hits += 1
             return loaded, "from disk"
         self.counts.misses += 1
         return loaded, "compiled"
+
+    def _kept(self, disk: DiskCache, key: str, packed: Packed) -> LoadedKernel | None:
+        """The kernel from the code on disk. None if there is none, or the device refuses it: whatever put it there, it goes."""
+        image = disk.get(key)
+        if image is None:
+            return None
+        try:
+            return self.device.load(packed.text, packed.entry, image, disk.folder)[0]
+        except DeviceFailed:
+            raise
+        except DeviceError as error:
+            _log.warning("code of %s on disk is refused and will be made again: %s", packed.entry, error)
+            disk.remove(key)
+            return None

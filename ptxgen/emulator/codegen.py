@@ -18,7 +18,7 @@ from ptxgen.errors import PtxGenError
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()  # LLVM contexts are shared by all threads
-_MAGIC = b"PTXO1\n"
+_MAGIC = b"PTXO2\n"
 
 
 class Code:
@@ -132,7 +132,7 @@ def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], byte
     head, _, rest = data.removeprefix(_MAGIC).partition(b"\n")
     digest, _, rest = rest.partition(b"\n")
     try:
-        if not data.startswith(_MAGIC) or hashlib.sha256(head + rest).hexdigest().encode() != digest:
+        if not data.startswith(_MAGIC) or _digest(name, head, rest) != digest:
             raise ValueError("checksum")
         with contextlib.suppress(OSError):
             os.utime(path)  # who trims the folder removes what was used least recently
@@ -147,7 +147,7 @@ def write_cached(directory: Path | None, name: str, facts: dict[str, Any], code:
     if directory is None:
         return
     head = json.dumps(facts, sort_keys=True).encode()
-    digest = hashlib.sha256(head + code).hexdigest().encode()
+    digest = _digest(name, head, code)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=directory, suffix=".part")
@@ -161,6 +161,11 @@ def write_cached(directory: Path | None, name: str, facts: dict[str, Any], code:
             raise
     except OSError as e:
         _log.warning("cannot keep compiled code in %s: %s", directory, e)
+
+
+def _digest(name: str, head: bytes, code: bytes) -> bytes:
+    """The checksum of an entry; the name is in it, so that code under another's name is noticed."""
+    return hashlib.sha256(b"\n".join([name.encode(), head, code])).hexdigest().encode()
 
 
 RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

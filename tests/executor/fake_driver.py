@@ -10,10 +10,13 @@ from cuda.bindings import driver as real
 
 R = real.CUresult
 OK = R.CUDA_SUCCESS
+WITHOUT_CONTEXT = ("cuGetError", "cuDevice", "cuDriver", "cuInit")
+"""Starts of the names of calls that a broken context does not harm."""
 
 
 class FakeDriver:
-    """`live` counts what was made and not given back; `failing` maps a call to the status that it returns."""
+    """`live` counts what was made and not given back; `failing` maps a call to the status that it returns. `fault` breaks the
+    context, as a kernel does: from then on every call answers with its status, until the primary context is reset."""
 
     CUresult = real.CUresult
     CUdevice_attribute = real.CUdevice_attribute
@@ -31,13 +34,21 @@ class FakeDriver:
         self.modules: list[Any] = []
         self.copies: list[int] = []
         self.failing: dict[str, Any] = {}
+        self.refused: set[bytes] = set()  # images that do not load
+        self.broken: Any = None
+        self.contexts = 0  # primary contexts made so far
         self._memory: dict[int, Any] = {}
+        self._sizes: dict[int, int] = {}
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("cu") and name in object.__getattribute__(self, "failing"):
-            status = object.__getattribute__(self, "failing")[name]
-            return lambda *_: (status, None)
+        if name.startswith("cu") and not name.startswith(WITHOUT_CONTEXT):
+            status = object.__getattribute__(self, "failing").get(name) or object.__getattribute__(self, "broken")
+            if status:
+                return lambda *_: (status,) if "Launch" in name else (status, None)
         return object.__getattribute__(self, name)
+
+    def fault(self, status: Any = R.CUDA_ERROR_ILLEGAL_ADDRESS) -> None:
+        self.broken = status
 
     def cuGetErrorName(self, status: Any) -> tuple[Any, bytes]:
         return OK, R(status).name.encode()
@@ -66,8 +77,18 @@ class FakeDriver:
         return OK, 13000
 
     def cuDevicePrimaryCtxRetain(self, gpu: int) -> tuple[Any, str]:
+        self.contexts += not self.live["context"]
         self.live["context"] += 1
         return OK, f"context {gpu}"
+
+    def cuDevicePrimaryCtxReset(self, gpu: int) -> tuple[Any]:
+        """Takes everything in the context with it, but not the retains."""
+        self.broken = None
+        self._memory.clear()
+        self.free_bytes += sum(self._sizes.values())
+        self._sizes.clear()
+        self.live = Counter({"context": self.live["context"]})
+        return (OK,)
 
     def cuDevicePrimaryCtxRelease(self, gpu: int) -> tuple[Any]:
         self.live["context"] -= 1
@@ -93,9 +114,13 @@ class FakeDriver:
     def cuMemAlloc(self, nbytes: int) -> tuple[Any, int | None]:
         if nbytes > self.free_bytes:
             return R.CUDA_ERROR_OUT_OF_MEMORY, None
-        return OK, self._take("memory", nbytes)
+        pointer = self._take("memory", nbytes)
+        self._sizes[pointer] = nbytes
+        self.free_bytes -= nbytes
+        return OK, pointer
 
     def cuMemFree(self, pointer: int) -> tuple[Any]:
+        self.free_bytes += self._sizes.pop(pointer)
         return self._give_back("memory", pointer)
 
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Any, int]:
@@ -138,7 +163,9 @@ class FakeDriver:
     def cuEventElapsedTime(self, start: Any, end: Any) -> tuple[Any, float]:
         return OK, 1.5
 
-    def cuModuleLoadData(self, image: bytes) -> tuple[Any, str]:
+    def cuModuleLoadData(self, image: bytes) -> tuple[Any, str | None]:
+        if image in self.refused:
+            return R.CUDA_ERROR_INVALID_IMAGE, None
         self.live["module"] += 1
         self.modules.append(image)
         return OK, "module"
@@ -154,7 +181,7 @@ class FakeDriver:
         self.live["module"] -= 1
         return (OK,)
 
-    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, str]:
+    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, Any]:
         return OK, f"function {name.decode()}"
 
     def cuFuncGetAttribute(self, attribute: Any, function: Any) -> tuple[Any, int]:

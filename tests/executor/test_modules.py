@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from executor.device.cuda import CudaDevice
+from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
+from executor.errors import DeviceError
 from executor.modules import Modules
 from ptxgen.assemble import assemble
+from ptxgen.module import emit
 from tests.executor.fake import RememberingDevice
+from tests.executor.fake_driver import FakeDriver, R
 from tests.executor.kernels import Accumulate, Scale
 
 
@@ -140,3 +146,78 @@ def test_two_processes_may_fill_one_cache_at_once(own_cache: Path) -> None:
     modules.preload([Scale(n=n) for n in range(90, 110)])
     assert modules.counts.disk_hits == 20
     assert not list(own_cache.rglob("*.tmp"))
+
+
+def test_code_that_the_gpu_refuses_is_built_again_once_and_reported(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whole and under the right name, so no checksum sees it: what another GPU's toolchain or a broken one left there."""
+    driver = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+    with CudaDevice() as device:
+        modules = Modules(device)
+        kernel = modules.load(Scale(n=100))
+        assert modules.disk is not None
+        (path,) = own_cache.rglob("*.bin")
+        text = emit(Scale(n=100), device.target).text
+        modules.disk.put(f"{device.build}\0{hashlib.sha256(text.encode()).hexdigest()}", b"foreign")
+        assert path.read_bytes().endswith(b"foreign")
+        driver.refused.add(b"foreign")
+        again = Modules(device)
+        assert again.load(Scale(n=100)).entry == kernel.entry
+        assert (again.counts.misses, again.counts.disk_hits) == (1, 0)
+        assert driver.modules[-1] == driver.modules[0]
+        assert "code of test_scale on disk is refused and will be made again: loading test_scale" in caplog.text
+        third = Modules(device)
+        third.load(Scale(n=100))
+        assert third.counts.disk_hits == 1
+
+
+def test_code_on_disk_without_the_entry_is_built_again_and_does_not_stay_loaded(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+    with CudaDevice() as device:
+        Modules(device).load(Scale(n=100))
+        answers = iter([(R.CUDA_ERROR_NOT_FOUND, None)])
+        found = driver.cuModuleGetFunction
+        driver.cuModuleGetFunction = lambda *call: next(answers, None) or found(*call)  # type: ignore[method-assign]
+        modules = Modules(device)
+        modules.load(Scale(n=100))
+        assert modules.counts.misses == 1
+        assert driver.live["module"] == 2
+
+
+def test_code_that_is_refused_when_it_has_just_been_compiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    driver.failing["cuModuleLoadData"] = R.CUDA_ERROR_INVALID_IMAGE
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+    with CudaDevice() as device, pytest.raises(DeviceError, match="loading test_scale on cuda:0"):
+        Modules(device).load(Scale(n=100))
+
+
+def test_code_of_the_emulator_under_another_kernels_name_is_built_again(own_cache: Path) -> None:
+    with EmulatedDevice() as device:
+        modules = Modules(device)
+        modules.preload([Scale(n=100), Scale(n=101)])
+        first, second = sorted(own_cache.rglob("*.o"))
+        code = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(code)
+        again = Modules(device)
+        again.preload([Scale(n=100), Scale(n=101)])
+        assert (again.counts.misses, again.counts.disk_hits) == (2, 0)
+
+
+def test_closing_unloads_every_kernel_and_loading_works_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+    with CudaDevice() as device:
+        modules = Modules(device)
+        modules.preload([Scale(n=100), Scale(n=101), Scale(n=100)])
+        assert driver.live["module"] == 2
+        modules.close()
+        assert driver.live["module"] == 0
+        modules.load(Scale(n=100))
+        assert driver.live["module"] == 1
