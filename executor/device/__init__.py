@@ -7,7 +7,7 @@ import logging
 import re
 
 from executor.device.protocol import Device, Event, LoadedKernel, Memory
-from executor.errors import DeviceError
+from executor.errors import DeviceError, DeviceFailed
 from ptxgen.errors import ArgumentError
 
 __all__ = ["Device", "Event", "LoadedKernel", "Memory", "open_device"]
@@ -20,7 +20,8 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
     emulator.
 
     `device.reason` says why it was taken. sanitize: the emulator checks every access; "auto" then takes the emulator, and a
-    GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not.
+    GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not; DeviceFailed for a GPU that a
+    fault has broken and that is still open elsewhere in this process: "auto" then takes no other device.
     """
     found = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", spec)
     if not found:
@@ -35,6 +36,8 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
         return _chosen(_open_emulator(sanitize), "only the emulator has a sanitiser")
     try:
         return _chosen(_open_cuda(0), "the first GPU")
+    except DeviceFailed:
+        raise
     except DeviceError as error:
         return _chosen(_open_emulator(sanitize), str(error))
 

@@ -16,7 +16,9 @@ class RememberingDevice(EmulatedDevice):
         super().__init__()
         self.launches: list[tuple[str, Grid, Grid, bytes]] = []
 
-    def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
         self.launches.append((kernel.entry, grid, block, parameters.tobytes()))
 
 

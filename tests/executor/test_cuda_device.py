@@ -143,7 +143,7 @@ def test_full_memory_says_how_much_was_asked_and_is_free(driver: FakeDriver) -> 
 @pytest.mark.parametrize(
     ("call", "status", "words"),
     [
-        ("cuStreamSynchronize", R.CUDA_ERROR_ILLEGAL_ADDRESS, "must be restarted"),
+        ("cuStreamSynchronize", R.CUDA_ERROR_ILLEGAL_ADDRESS, "is lost until all who opened it have closed it"),
         ("cuMemcpyDtoHAsync", R.CUDA_ERROR_INVALID_VALUE, "downloading from cuda:0"),
     ],
 )
