@@ -54,11 +54,41 @@ class Weight:
 
 
 class Weights(Mapping[str, Weight]):
-    """Weights by tensor name. A name that is not there is a ModelError that says near names."""
+    """Weights by tensor name. A name that is not there is a ModelError that says near names. `generation` rises when a weight
+    is another than it was.
 
-    def __init__(self, weights: Mapping[str, Weight], pool: Sequence[GpuBuffer]) -> None:
-        self._weights = dict(weights)
+    A name means one tensor, whether it lies in a pool or in memory of its own, so there is no order to look them up in."""
+
+    def __init__(self, weights: Mapping[str, Weight] | None = None, pool: Sequence[GpuBuffer] = ()) -> None:
+        self.generation = 0
+        self._weights = dict(weights or {})
         self._pool = tuple(pool)
+
+    def put(self, weights: Mapping[str, Weight], memory: Sequence[GpuBuffer]) -> None:
+        """Take over weights and the memory they lie in. What had one of their names before is gone; memory in which no weight
+        lies any more is freed."""
+        replaced = [self._weights[name].buffer.allocation for name in weights if name in self._weights]
+        self._weights.update(weights)
+        self._pool += tuple(memory)
+        if not replaced:
+            return
+        self.generation += 1
+        used = {weight.buffer.allocation for weight in self._weights.values()}
+        for buffer in [buffer for buffer in self._pool if buffer.allocation in replaced and buffer.allocation not in used]:
+            buffer.free()
+        self._pool = tuple(buffer for buffer in self._pool if buffer.alive)
+
+    def take(self, other: Weights) -> None:
+        """`put` all that another has, which is empty afterwards."""
+        self.put(other._weights, other._pool)
+        other._weights, other._pool = {}, ()
+
+    def at(self, pointer: int) -> Weight | None:
+        """The weight whose memory holds this address."""
+        for weight in self._weights.values():
+            if weight.buffer.pointer <= pointer < weight.buffer.pointer + weight.nbytes:
+                return weight
+        return None
 
     def __getitem__(self, name: str) -> Weight:
         if name not in self._weights:
@@ -84,6 +114,7 @@ class Weights(Mapping[str, Weight]):
         """Give the memory of all weights back."""
         for buffer in self._pool:
             buffer.free()
+        self._pool = ()
 
 
 def load_weights(device: Device, file: TensorFile, names: Sequence[str], progress: Progress | None = None) -> Weights:

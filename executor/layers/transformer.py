@@ -14,6 +14,7 @@ from executor.indexed import ValidatedLayerWeights
 from executor.kv_cache import LayerCache
 from executor.layers.calls import Launch
 from executor.layers.shape import LayerShape
+from executor.ops.attention import attend
 from executor.ops.ffn import FfnBuffers, swiglu_ffn
 from executor.ops.gemv import project
 from executor.workspace import Workspace
@@ -60,7 +61,7 @@ def transformer_layer(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, c
     normalise(launch, "attn_norm", s, a, w.attn_norm)
     _queries_keys_values(launch, s, w, a)
     _rotate(launch, s, w, cache, a)
-    attend(launch, s, cache, a)
+    attend(launch, cache, q=a.q, k=a.k, v=a.v, out=a.attended, position=a.position, length=a.length)
     project(launch, "attn_output", w.attn_output, x=a.attended.view(0, (s.q_dim,)), y=a.projected)
     launch("attn_residual", find("residual_add").make(n=s.hidden), x=a.hidden, delta=a.projected)
     normalise(launch, "ffn_norm", s, a, w.ffn_norm)
@@ -73,15 +74,6 @@ def normalise(launch: Launch, operation: str, s: LayerShape, a: Activations, gam
     row = (1, s.hidden)
     kernel = find("rmsnorm").make(hidden=s.hidden)
     launch(operation, kernel, y=a.normed.view(0, row), x=a.hidden.view(0, row), gamma=gamma, eps=s.rms_eps)
-
-
-def attend(launch: Launch, s: LayerShape, cache: LayerCache, a: Activations) -> None:
-    """a.k and a.v go into the cache at a.position; a.attended is what a.q attends to among the first a.length positions."""
-    caches = {"k_cache": cache.keys, "v_cache": cache.values}
-    shape = {"kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
-    launch("kv_scatter", find("kv_cache_scatter_indirect").make(**shape), **caches, k=a.k, v=a.v, position=a.position)
-    attention = find("incremental_attention_indirect").make(heads=s.heads, **shape)
-    launch("attention", attention, out=a.attended, q=a.q, **caches, length=a.length)
 
 
 def _queries_keys_values(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:

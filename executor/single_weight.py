@@ -1,0 +1,62 @@
+"""One tensor of host memory as a weight on a device, in memory of its own. Whole files go through weights.py."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.buffers import GpuBuffer
+from executor.device.protocol import Device
+from executor.errors import ModelError
+from executor.weights import Weight
+from ptxgen.formats import FORMATS, of_type
+from ptxgen.formats import find as find_format
+from ptxgen.formats.format import Format
+from ptxgen.types import F32, U8
+
+_PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+"""Types that NumPy has, too: arrays of them need not come as bytes."""
+
+
+def format_of(type: str | int | Format) -> Format:
+    """A weight format by its GGML name or type id. ArgumentError says what is supported."""
+    return of_type(type) if isinstance(type, int) else find_format(type)
+
+
+def host_weight(
+    device: Device, name: str, data: bytes | bytearray | memoryview | NDArray[Any], type: str | int | Format, shape: tuple[int, ...]
+) -> Weight:
+    """Upload a tensor. data: its blocks as they lie in a GGUF file, as bytes or u8 (F32 and F16 also as numbers of that type);
+    shape: rows first, as NumPy has it, (n, k) or (k,); a vector of F32 becomes f32[k].
+
+    The type is what the caller says and is never guessed from the size. Raises ArgumentError for an unknown type, ModelError for
+    a shape that the type cannot have and for data that are not exactly the bytes of type and shape.
+    """
+    format = format_of(type)
+    if not shape or not all(isinstance(extent, int) and extent > 0 for extent in shape):
+        raise ModelError(f"tensor {name}: shape {list(shape)} must be whole numbers of at least 1")
+    n, k = prod(shape[:-1]), shape[-1]
+    if k % format.block:
+        raise ModelError(f"tensor {name}: rows of {k} values cannot be {format.name}, whose blocks have {format.block}")
+    row = format.row_bytes(k)
+    blocks = _bytes(name, data, format)
+    if blocks.size != n * row:
+        raise ModelError(
+            f"tensor {name}: {format.name} of shape {list(shape)} has {n * row} bytes ({n} rows of {row}), got {blocks.size}"
+        )
+    if format.name == "F32" and len(shape) == 1:
+        return Weight(name, GpuBuffer.from_numpy(device, blocks.view("<f4"), F32, name), format, n, k)
+    return Weight(name, GpuBuffer.from_numpy(device, blocks.reshape(n, row), U8, name), format, n, k)
+
+
+def _bytes(name: str, data: bytes | bytearray | memoryview | NDArray[Any], format: Format) -> NDArray[np.uint8]:
+    array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+    plain = _PLAIN.get(format.name)
+    if array.dtype not in (np.uint8, plain):
+        allowed = f"uint8 or {plain}" if plain is not None else "uint8"
+        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array of {allowed}, got {array.dtype}")
+    flat: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat
