@@ -1,39 +1,72 @@
 """GpuBuffer: typed, shaped memory of a device, with a version that counts writes. Weights, workspaces and caches are made of
-these."""
+these. (A buffer over memory of another library: interop.py.)"""
 
 from __future__ import annotations
 
+import weakref
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.errors import DeviceError
+from executor.device.loans import Loan
+from executor.dlpack import make_capsule
+from executor.errors import DeviceError, SharingError
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
-from ptxgen.types import BY_NAME, DType
+from ptxgen.types import BF16, BY_NAME, DType
 
 if TYPE_CHECKING:
     from executor.device.protocol import BytesCopied, Device
 
-_FROM_NUMPY = {
+FROM_NUMPY = {
     numpy_dtype(BY_NAME[name]): BY_NAME[name]
     for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64")
 }
 
 
+_known: weakref.WeakKeyDictionary[Device, weakref.WeakSet[Allocation]] = weakref.WeakKeyDictionary()
+
+
+def allocation_at(device: Device, pointer: int, nbytes: int) -> Allocation | None:
+    """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
+    for allocation in _known.get(device, ()):
+        if allocation.alive and allocation.base <= pointer and pointer + nbytes <= allocation.base + allocation.nbytes:
+            return allocation
+    return None
+
+
 class Allocation:
-    """The memory behind a buffer and its views: they share its life and its count of writes."""
+    """The memory behind a buffer and its views: they share its life and its count of writes. With a `loan` it is memory of
+    somebody else, which ends with `free` or when nobody has a buffer over it any more."""
 
-    __slots__ = ("alive", "base", "device", "nbytes", "version")
+    __slots__ = ("__weakref__", "_end_loan", "alive", "base", "device", "loan", "nbytes", "version")
 
-    def __init__(self, device: Device, base: int, nbytes: int) -> None:
+    def __init__(self, device: Device, base: int, nbytes: int, loan: Loan | None = None) -> None:
         self.device = device
         self.base = base
         self.nbytes = nbytes
         self.version = 0
         self.alive = True
+        self.loan = loan
+        _known.setdefault(device, weakref.WeakSet()).add(self)
+        if loan is not None:
+            self._end_loan = weakref.finalize(self, device.end_loan, loan)
+            self._end_loan.atexit = False
+
+    @property
+    def read_only(self) -> bool:
+        return self.loan is not None and self.loan.read_only
+
+    def free(self) -> None:
+        """Give own memory back to the device; let go of the owner of other memory."""
+        if self.loan is None:
+            self.device.free(self.base)
+        else:
+            self._end_loan()
+            self.loan = None
+        self.alive = False
 
 
 class GpuBuffer:
@@ -41,6 +74,12 @@ class GpuBuffer:
 
     `version` rises with every write: an upload, or a launch that has it as `out` or `inout`. What is derived from a buffer is
     valid while the version it was derived from stands.
+
+    PyTorch, CuPy, NumPy and others see the same memory, without a copy, through DLPack (`torch.from_dlpack(buffer)`; on the
+    emulator `np.from_dlpack(buffer)`) or, on a GPU, `__cuda_array_interface__`. bf16 is bfloat16 in DLPack and has no name in
+    the array interface; .b types and packed pairs are unsigned integers of their size. Who writes through such an array calls
+    `touch` afterwards. An array made through DLPack keeps the memory, even when the buffer is freed or the device closed; one
+    made through the array interface does not (its library keeps this object, but `free` and `close` take the memory).
     """
 
     __slots__ = ("allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
@@ -74,9 +113,9 @@ class GpuBuffer:
     @classmethod
     def from_numpy(cls, device: Device, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array; `dtype` where NumPy's type does not tell (bf16 as uint16 bits, .b types)."""
-        found = dtype or _FROM_NUMPY.get(array.dtype)
+        found = dtype or FROM_NUMPY.get(array.dtype)
         if found is None:
-            raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, _FROM_NUMPY))}")
+            raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, FROM_NUMPY))}")
         buffer = cls.empty(device, found, array.shape, name)
         buffer.upload(array)
         return buffer
@@ -100,9 +139,15 @@ class GpuBuffer:
             )
         return view
 
+    def touch(self) -> None:
+        """Say that somebody else wrote here: through an array of another library, which nothing counts. Raises the version."""
+        self._need_life()
+        self.device.note_write(self.pointer, self.nbytes)
+        self.allocation.version += 1
+
     def upload(self, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Overwrite with a host array of the same shape and type."""
-        self._need_life()
+        self._need_writable()
         wanted = numpy_dtype(self.dtype)
         if array.shape != self.shape or array.dtype != wanted:
             raise ArgumentError(
@@ -113,7 +158,7 @@ class GpuBuffer:
 
     def fill(self, byte: int = 0) -> None:
         """Set every byte."""
-        self._need_life()
+        self._need_writable()
         self.device.fill(self.pointer, self.nbytes, byte)
         self.allocation.version += 1
 
@@ -125,10 +170,62 @@ class GpuBuffer:
         return array
 
     def free(self) -> None:
-        """Give the memory back, for every view of it. A second time is a DeviceError."""
+        """Give the memory back, for every view of it; memory of another library goes back to its owner, when the work that uses
+        it has ended. While an array made through DLPack lives, the memory stays for it. A second time is a DeviceError."""
         self._need_life()
-        self.device.free(self.allocation.base)
-        self.allocation.alive = False
+        self.allocation.free()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""
+        return self.device.dlpack_device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule over this memory. On a GPU the consumer's `stream` is made to wait for what the device has started (None
+        and 1: the legacy default stream, 2: the thread's, -1: no wait). Raises SharingError (a BufferError) for a copy or
+        another device, DeviceError for a freed buffer. (https://data-apis.org/array-api/latest/API_specification,
+        `__dlpack__`)"""
+        self._need_life()
+        here = self.device.dlpack_device
+        if copy:
+            raise SharingError(f"{self} shares its memory and makes no copy; to_numpy() does")
+        if dl_device is not None and tuple(dl_device) != here:
+            raise SharingError(f"{self} is on DLPack device {here}; it cannot be shared with device {tuple(dl_device)}")
+        if stream == 0 or (stream is not None and self.device.kind != "cuda"):
+            raise SharingError(f"{self}: stream {stream} means nothing on {self.device.name}")
+        hold = self.device.hold(self.pointer)
+        if stream != -1 and self.device.kind == "cuda":
+            self.device.let_wait(1 if stream is None else stream)
+        read_only = self.allocation.read_only
+        return make_capsule(self.pointer, self.dtype, self.shape, here, hold, read_only=read_only, max_version=max_version)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). `stream` is the device's: the
+        consumer waits for it. Not there (AttributeError) on the emulator and for bf16."""
+        if self.device.kind != "cuda" or self.dtype == BF16:
+            why = f"{self.device.name} is no GPU" if self.device.kind != "cuda" else "bf16 has no name in it; DLPack has one"
+            raise AttributeError(f"{self} has no __cuda_array_interface__: {why}")
+        self._need_life()
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": numpy_dtype(self.dtype).str,
+            "data": (self.pointer, self.allocation.read_only),
+            "strides": None,
+            "stream": int(self.device.stream),
+        }
+
+    def _need_writable(self) -> None:
+        self._need_life()
+        if self.allocation.read_only:
+            raise DeviceError(f"{self} is memory of another library that must not be written (read-only)")
 
     def _need_life(self) -> None:
         if not self.alive:

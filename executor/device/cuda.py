@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
+from collections import deque
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -13,18 +14,23 @@ from typing import Any, Literal, Self
 from numpy.typing import NDArray
 
 from executor.device.allocations import Allocations
-from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, checked_bytes
+from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_words
+from executor.device.cuda_event import CudaEvent, EventPool
+from executor.device.cuda_graph import CudaGraph
+from executor.device.cuda_module import CudaModules
+from executor.device.loans import Loan
+from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.device.sharing import Sharing
 from executor.device.staging import Staging
-from executor.errors import DeviceError
+from executor.errors import DeviceError, DeviceFailed, OutOfMemory
 from executor.parameters import ParameterBlock
 from ptxgen.assemble import UnsupportedTarget, assemble, toolchain
 from ptxgen.target import FIRST_PTX, Target
 
 STAGED_FROM = 1 << 20
 """Bytes from which an upload goes through pinned memory; below, the driver's own staging is as fast."""
-JIT_LOG_BYTES = 16384
 
-_current = threading.local()  # .device: whose context is current on this thread
+_current = threading.local()  # .context: the PrimaryContext that is current on this thread
 _log = logging.getLogger(__name__)
 
 
@@ -40,17 +46,22 @@ def driver() -> Any:
     except RuntimeError as error:  # what the bindings raise when libcuda.so.1 is not found
         raise DeviceError(f"no NVIDIA driver on this machine ({error})") from error
     if status != bindings.CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"the NVIDIA driver does not start: {_words(bindings, status)}")
+        raise DeviceError(f"the NVIDIA driver does not start: {driver_words(bindings, status)}")
     return bindings
 
 
 def gpu_count() -> int:
     """How many GPUs the driver shows. Raises DeviceError without a driver."""
-    return int(_checked(driver().cuDeviceGetCount(), "counting GPUs"))
+    cuda = driver()
+    return int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
 
 
 class CudaDevice:
-    """GPU number `ordinal`. See protocol.Device."""
+    """GPU number `ordinal`. See protocol.Device.
+
+    Devices on one GPU share its context, so a fault breaks all of them: each refuses from then on with the first cause. When
+    all are closed, the GPU can be opened again in the same process (cuda_context.PrimaryContext says what CUDA allows).
+    """
 
     kind: Literal["cuda"] = "cuda"
     wants_lines = False
@@ -62,8 +73,8 @@ class CudaDevice:
         if not 0 <= ordinal < count:
             raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
         self.ordinal = ordinal
-        self._gpu = _checked(cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
-        model = _checked(cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").split(b"\0")[0].decode()
+        self._gpu = checked(cuda, cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
+        model = checked(cuda, cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").split(b"\0")[0].decode()
         self.name = f"cuda:{ordinal} ({model})"
         attributes = cuda.CUdevice_attribute
         major = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
@@ -72,18 +83,31 @@ class CudaDevice:
         self.gpu = Target(major * 10 + minor)
         """What machine code is written for; `target`, what text is emitted for, is the newest known GPU up to that."""
         self.target = _emission_target(self.name, self.gpu)
-        self.driver_version = int(_checked(cuda.cuDriverGetVersion(), "reading the driver's version"))
+        self.driver_version = int(checked(cuda, cuda.cuDriverGetVersion(), "reading the driver's version"))
         self.reason = ""
         self.frees = 0
-        self._context = _checked(cuda.cuDevicePrimaryCtxRetain(self._gpu), f"making a context on {self.name}")
+        self.waits = 0
         self._allocations = Allocations(self.name)
-        self._modules: list[Any] = []
-        self._events: list[Any] = []
+        self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
+        self._launched: deque[object] = deque(maxlen=REMEMBERED)  # since the last wait
+        self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
+        self._stream: Any = None
+        self._events = EventPool(cuda, self._checked)
+        self._sharing = Sharing(cuda, self._events, self._checked, self.name)
         self.closed = False
-        self._enter("opening")
-        flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
-        self._stream = _checked(cuda.cuStreamCreate(flags), f"making a stream on {self.name}")
+        try:
+            self._enter("opening")
+            flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
+            self._stream = self._checked(cuda.cuStreamCreate(flags), f"making a stream on {self.name}")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def failed(self) -> bool:
+        """Whether a fault has broken the device."""
+        return bool(self._context.cause)
 
     @property
     def build(self) -> str:
@@ -109,30 +133,77 @@ class CudaDevice:
 
     def memory(self) -> Memory:
         self._enter("reading memory")
-        free, total = _checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
+        free, total = self._checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
         return Memory(int(free), int(total), self._allocations.total)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         self._enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
+        self._sharing.settle(self._stream)
         status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             memory = self.memory()
             what = f"{nbytes} bytes{f' ({name})' if name else ''}"
-            raise DeviceError(f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free")
-        base = int(_checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
+            message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
+            raise OutOfMemory(message, nbytes, memory.free)
+        base = int(self._checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
         self._allocations.add(base, nbytes)
         return base
 
     def free(self, pointer: int) -> None:
-        self._enter("freeing")
+        if not self.failed:
+            self._enter("freeing")
         self._allocations.remove(pointer)
         self.frees += 1
-        _checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
+        if self.failed:
+            return  # the memory goes with the context
+        self._sharing.settle(self._stream)
+        if not self._sharing.keeps(pointer):
+            self._checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
+
+    def mark(self) -> int:
+        return self._allocations.mark()
+
+    def free_since(self, mark: int) -> None:
+        for base in self._allocations.since(mark):
+            self.free(base)
 
     def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         return None
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        return 2, self.ordinal
+
+    def lend(self, loan: Loan) -> None:
+        self._enter_anew("borrowing memory")
+        self._sharing.settle(self._stream)
+        self._sharing.check_place(loan, self.ordinal)
+        self._allocations.loans.add(loan)
+
+    def end_loan(self, loan: Loan) -> None:
+        if self._allocations.loans.remove(loan):
+            self.frees += 1
+            if not self.closed:
+                self._sharing.end(loan)
+
+    def hold(self, pointer: int) -> object:
+        self._enter("sharing memory")
+        base, owner = self._allocations.check(pointer, 1, "share")
+        return owner if isinstance(owner, Loan) else self._sharing.hold(base)
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._enter("noting a write")
+        self._allocations.check(pointer, nbytes, "note a write of")
+
+    def wait_for(self, stream: int) -> None:
+        self._enter_anew("waiting for a stream")
+        self._sharing.order(stream, self._stream)
+
+    def let_wait(self, stream: int) -> None:
+        self._enter_anew("letting a stream wait")
+        self._sharing.order(self._stream, stream)
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         self._enter("uploading")
@@ -140,11 +211,12 @@ class CudaDevice:
         self._allocations.check(pointer, nbytes, "upload")
         if nbytes >= STAGED_FROM:
             if self._staging is None:
-                self._staging = Staging(self._cuda, self._stream, self.name)
+                self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
             self._staging.upload(pointer, array, progress)
             return
         # From pageable memory the driver has taken its copy when this returns.
-        _checked(self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream), f"uploading to {self.name}")
+        copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
+        self._checked(copied, f"uploading to {self.name}")
         if progress is not None:
             progress(nbytes)
 
@@ -152,7 +224,7 @@ class CudaDevice:
         self._enter("downloading")
         nbytes = checked_bytes(array, writable=True)
         self._allocations.check(pointer, nbytes, "download")
-        _checked(
+        self._checked(
             self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream), f"downloading from {self.name}"
         )
         self.synchronize()
@@ -160,13 +232,13 @@ class CudaDevice:
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         self._enter("filling memory")
         self._allocations.check(pointer, nbytes, "fill")
-        _checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), f"filling memory of {self.name}")
+        self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), f"filling memory of {self.name}")
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
         self._enter("copying")
         self._allocations.check(source, nbytes, "copy")
         self._allocations.check(destination, nbytes, "copy to")
-        _checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), f"copying on {self.name}")
+        self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), f"copying on {self.name}")
 
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
@@ -180,50 +252,64 @@ class CudaDevice:
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
         self._enter("loading a kernel")
-        cuda = self._cuda
-        if image is None:
-            module = self._compiled_by_driver(text, entry)
-        else:
-            module = _checked(cuda.cuModuleLoadData(image), f"loading {entry} on {self.name}")
-        self._modules.append(module)
-        function = _checked(cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry} on {self.name}")
-        attributes = cuda.CUfunction_attribute
+        return self._modules.load(text, entry, image), False
 
-        def figure(attribute: Any) -> int:
-            return int(_checked(cuda.cuFuncGetAttribute(attribute, function), f"reading the figures of {entry} on {self.name}"))
+    def unload(self, kernel: LoadedKernel) -> None:
+        if self.failed:
+            self._modules.forget(kernel.module)
+            return
+        self._enter("unloading a kernel")
+        self._modules.unload(kernel.module)
 
-        kernel = LoadedKernel(
-            entry=entry,
-            handle=function,
-            shared_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
-            local_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
-            registers=figure(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS),
-        )
-        return kernel, False
-
-    def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
-        if getattr(_current, "device", None) is not self or self.closed:
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
+        if getattr(_current, "context", None) is not self._context or self.closed:
             self._enter("launching")
         (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, 0, self._stream, parameters.pointers, 0)
         if status:
-            _checked((status,), f"launching {kernel.entry} (grid {grid}, block {block}) on {self.name}")
+            self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block}) on {self.name}")
+        self._launched.append(work or kernel.entry)
 
-    def record(self) -> Any:
+    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+        self._enter("making a graph")
+        events = [self._events.take() for _ in range(len(nodes) + 1)] if timed else []
+        return CudaGraph(self._cuda, nodes, self.name, events)
+
+    def launch_graph(self, graph: Any, work: object | None = None) -> None:
+        if getattr(_current, "context", None) is not self._context or self.closed:
+            self._enter("launching a graph")
+        graph.launch(self._stream)
+        self._launched.append(work or "a graph")
+
+    def graph_events(self, graph: Any) -> Sequence[Event]:
+        return tuple(graph.events)
+
+    def free_graph(self, graph: Any) -> None:
+        if self.failed:
+            return
+        self._enter("freeing a graph")
+        graph.close()
+
+    def record(self) -> CudaEvent:
         self._enter("recording an event")
-        event = _checked(self._cuda.cuEventCreate(0), f"making an event on {self.name}")
-        self._events.append(event)
-        _checked(self._cuda.cuEventRecord(event, self._stream), f"recording an event on {self.name}")
+        event = self._events.take()
+        self._checked(self._cuda.cuEventRecord(event.handle, self._stream), f"recording an event on {self.name}")
         return event
 
     def elapsed(self, start: Any, end: Any) -> float:
         self._enter("timing")
-        _checked(self._cuda.cuEventSynchronize(end), f"waiting for {self.name}")
-        milliseconds = _checked(self._cuda.cuEventElapsedTime(start, end), f"reading a time on {self.name}")
-        return float(milliseconds) / 1e3
+        self.waits += 1
+        self._checked(self._cuda.cuEventSynchronize(end.handle), f"waiting for {self.name}")
+        timed = self._cuda.cuEventElapsedTime(start.handle, end.handle)
+        return float(self._checked(timed, f"reading a time on {self.name}")) / 1e3
 
     def synchronize(self) -> None:
         self._enter("waiting")
-        _checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
+        self.waits += 1
+        self._checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
+        self._launched.clear()
+        self._sharing.settle(self._stream)
 
     def close(self) -> None:
         if self.closed:
@@ -231,18 +317,29 @@ class CudaDevice:
         cuda = self._cuda
         self.closed = True
         self.frees += 1
-        # After a fault in a kernel every call fails; what is left goes with the process, and the fault has been reported.
-        steps = [cuda.cuCtxSetCurrent(self._context), cuda.cuStreamSynchronize(self._stream)]
+        _current.context = None
+        steps: list[tuple[Any, ...]] = []
+        if not self.failed:
+            steps += [cuda.cuCtxSetCurrent(self._handle)]
+            steps += [cuda.cuStreamSynchronize(self._stream)] if self._stream is not None else []
+        for status, *_ in steps:
+            if status:  # the last chance to hear of a fault
+                self._context.failure(status, f"closing {self.name}", self._launched, self.name)
+        self._launched.clear()
         if self._staging is not None:
             steps += self._staging.close()
-        steps += [cuda.cuMemFree(base) for base in self._allocations.bases()]
-        steps += [cuda.cuEventDestroy(event) for event in self._events]
-        steps += [cuda.cuModuleUnload(module) for module in self._modules]
-        steps += [cuda.cuStreamDestroy(self._stream), cuda.cuDevicePrimaryCtxRelease(self._gpu)]
-        _current.device = None
+        if not self.failed:  # else nothing can be given back but the context, and all goes with it
+            held = self._sharing.held()
+            steps += [cuda.cuMemFree(base) for base in self._allocations.bases() if base not in held]
+            steps += self._sharing.close()
+            steps += self._events.close()
+            steps += self._modules.close()
+            steps += [cuda.cuStreamDestroy(self._stream)] if self._stream is not None else []
+        failed = self.failed
+        steps += self._context.leave(self)
         for status, *_ in steps:
-            if status != cuda.CUresult.CUDA_SUCCESS:
-                _log.warning("closing %s: %s", self.name, _words(cuda, status))
+            if status and not failed:
+                _log.warning("closing %s: %s", self.name, driver_words(cuda, status))
                 break
 
     def __enter__(self) -> Self:
@@ -255,53 +352,28 @@ class CudaDevice:
         """Make this device's context the current one of the thread."""
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
-        if getattr(_current, "device", None) is not self:
-            _checked(self._cuda.cuCtxSetCurrent(self._context), f"entering the context of {self.name}")
-            _current.device = self
+        if cause := self._context.cause:
+            raise DeviceFailed(f"{self.name} has failed and refuses {doing}; it failed with: {cause}", cause)
+        if getattr(_current, "context", None) is not self._context:
+            self._checked(self._cuda.cuCtxSetCurrent(self._handle), f"entering the context of {self.name}")
+            _current.context = self._context
+
+    def _enter_anew(self, doing: str) -> None:
+        """`_enter`, where a library that was called since may have made its own context the thread's current one."""
+        _current.context = None
+        self._enter(doing)
+
+    def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
+        """The values of a driver call. Raises DeviceError with the driver's words and what was being done; DeviceFailed from a
+        fault on."""
+        status, *values = result
+        if status:
+            raise self._context.failure(status, doing, self._launched, self.name)
+        return values[0] if len(values) == 1 else tuple(values)
 
     def _attribute(self, attribute: Any) -> int:
-        return int(
-            _checked(self._cuda.cuDeviceGetAttribute(attribute, self._gpu), f"reading the attributes of GPU {self.ordinal}")
-        )
-
-    def _compiled_by_driver(self, text: str, entry: str) -> Any:
-        cuda = self._cuda
-        log = bytearray(JIT_LOG_BYTES)
-        options = [cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
-        status, module = cuda.cuModuleLoadDataEx(text.encode() + b"\0", 2, options, [log, len(log)])
-        if status != cuda.CUresult.CUDA_SUCCESS:
-            words = log.split(b"\0", 1)[0].decode(errors="replace").strip()
-            found = re.search(r"line (\d+)", words)
-            line = f"\n  {text.splitlines()[int(found[1]) - 1].strip()}" if found and int(found[1]) <= text.count("\n") else ""
-            raise DeviceError(f"{self.name}: the driver cannot compile {entry}: {_words(cuda, status)}\n  {words}{line}")
-        _log.info("%s: %s compiled by the driver", self.name, entry)
-        return module
-
-
-def _checked(result: tuple[Any, ...], doing: str) -> Any:
-    """The values of a driver call. Raises DeviceError with the driver's words and what was being done."""
-    status, *values = result
-    if status:
-        raise DeviceError(f"{doing}: {_words(driver(), status)}")
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def _words(cuda: Any, status: Any) -> str:
-    _, name = cuda.cuGetErrorName(status)
-    _, text = cuda.cuGetErrorString(status)
-    words = f"{name.decode() if name else int(status)}: {text.decode() if text else 'unknown error'}"
-    fatal = (
-        "ILLEGAL_ADDRESS",
-        "ILLEGAL_INSTRUCTION",
-        "MISALIGNED_ADDRESS",
-        "LAUNCH_FAILED",
-        "LAUNCH_TIMEOUT",
-        "ASSERT",
-        "INVALID_PC",
-    )
-    if any(word in words for word in fatal):
-        words += " (a kernel before this call faulted; the GPU is lost to this process, which must be restarted)"
-    return words
+        answer = self._cuda.cuDeviceGetAttribute(attribute, self._gpu)
+        return int(checked(self._cuda, answer, f"reading the attributes of GPU {self.ordinal}"))
 
 
 def _gpus(count: int) -> str:

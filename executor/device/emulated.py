@@ -7,6 +7,8 @@ import ctypes
 import os
 import platform
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT, Allocations
-from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, checked_bytes
-from executor.errors import DeviceError, SanitizerError
+from executor.device.loans import Loan
+from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.errors import DeviceError, OutOfMemory, SanitizerError
 from executor.parameters import ParameterBlock
 from executor.profile import settings
 from ptxgen.emulator import MemoryMap, compile_module
@@ -37,6 +40,7 @@ class EmulatedDevice:
 
     kind: Literal["emulator"] = "emulator"
     stream = None
+    dlpack_device = (1, 0)
 
     def __init__(
         self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None
@@ -49,6 +53,7 @@ class EmulatedDevice:
         self.wants_lines = sanitize
         self.reason = ""
         self.frees = 0
+        self.waits = 0
         self.closed = False
         self._allocations = Allocations(self.name)
         self._map = MemoryMap() if sanitize else None
@@ -81,7 +86,10 @@ class EmulatedDevice:
         try:
             block = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:
-            raise DeviceError(f"{self.name}: no room for {nbytes} bytes") from error
+            memory = self.memory()
+            what = f"{nbytes} bytes{f' ({name})' if name else ''}"
+            message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
+            raise OutOfMemory(message, nbytes, memory.free) from error
         base = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
         self._allocations.add(base, nbytes, block)
         if self._map is not None:
@@ -95,6 +103,13 @@ class EmulatedDevice:
         if self._map is not None:
             self._map.remove(pointer)
 
+    def mark(self) -> int:
+        return self._allocations.mark()
+
+    def free_since(self, mark: int) -> None:
+        for base in self._allocations.since(mark):
+            self.free(base)
+
     def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         self._enter("adopting an array")
         nbytes = checked_bytes(array)
@@ -105,6 +120,31 @@ class EmulatedDevice:
         if self._map is not None:
             self._map.add(base, nbytes, name or UNNAMED, read_only=not array.flags.writeable)
         return base
+
+    def lend(self, loan: Loan) -> None:
+        self._enter("borrowing memory")
+        if self._allocations.owns(loan.pointer, loan.nbytes):  # it was given to somebody and comes back
+            self.note_write(loan.pointer, loan.nbytes)
+        self._allocations.loans.add(loan)
+
+    def end_loan(self, loan: Loan) -> None:
+        if self._allocations.loans.remove(loan):
+            self.frees += 1
+
+    def hold(self, pointer: int) -> object:
+        self._enter("sharing memory")
+        return self._allocations.check(pointer, 1, "share")[1]
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._enter("noting a write")
+        base, _ = self._allocations.check(pointer, nbytes, "note a write of")
+        self._mark_written(base, pointer, nbytes)
+
+    def wait_for(self, stream: int) -> None:
+        self._enter("waiting for a stream")  # a launch returns when it has ended
+
+    def let_wait(self, stream: int) -> None:
+        self._enter("letting a stream wait")
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         self._enter("uploading")
@@ -118,6 +158,7 @@ class EmulatedDevice:
         self._enter("downloading")
         nbytes = checked_bytes(array, writable=True)
         self._allocations.check(pointer, nbytes, "download")
+        self.waits += 1
         ctypes.memmove(array.ctypes.data, pointer, nbytes)
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
@@ -141,12 +182,36 @@ class EmulatedDevice:
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
         return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
 
-    def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
+    def unload(self, kernel: LoadedKernel) -> None:
+        self._enter("unloading a kernel")  # its code goes when nobody holds it any more
+
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
         if self.closed:
             self._enter("launching")
-        findings = kernel.handle.launch(
-            grid, block, parameters.tobytes(), memory=self._map, workers=self.workers, seed=self.seed
-        )
+        self._run(kernel, grid, block, parameters.tobytes())
+
+    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+        self._enter("making a graph")
+        return _Graph([(node.kernel, node.grid, node.block, node.parameters.tobytes()) for node in nodes], timed)
+
+    def launch_graph(self, graph: Any, work: object | None = None) -> None:
+        self._enter("launching a graph")
+        graph.moments = [time.perf_counter()]
+        for launch in graph.launches:
+            self._run(*launch)
+            graph.moments.append(time.perf_counter())
+
+    def graph_events(self, graph: Any) -> Sequence[float]:
+        return tuple(graph.moments) if graph.timed else ()
+
+    def free_graph(self, graph: Any) -> None:
+        self._enter("freeing a graph")
+
+    def _run(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: bytes) -> None:
+        memory = self._known_memory()
+        findings = kernel.handle.launch(grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed)
         if findings:
             raise SanitizerError(kernel.entry, findings)
 
@@ -159,6 +224,7 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         self._enter("waiting")
+        self.waits += 1
 
     def close(self) -> None:
         if self.closed:
@@ -181,12 +247,37 @@ class EmulatedDevice:
     def _writable(self, pointer: int, nbytes: int, doing: str) -> None:
         """Check the range before it is written, and note that it holds something from now on."""
         base, owner = self._allocations.check(pointer, nbytes, doing)
-        if not owner.flags.writeable:
+        if owner.read_only if isinstance(owner, Loan) else not owner.flags.writeable:
             raise DeviceError(
                 f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is a read-only array of the host"
             )
-        if self._map is not None:
+        self._mark_written(base, pointer, nbytes)
+
+    def _mark_written(self, base: int, pointer: int, nbytes: int) -> None:
+        if self._map is not None and base in self._map.allocations:
             self._map.mark_written(base, pointer - base, nbytes)
+
+    def _known_memory(self) -> MemoryMap | None:
+        """What a kernel may touch: all that the sanitiser knows and what is lent at the moment."""
+        loans = list(self._allocations.loans)
+        if self._map is None or not loans:
+            return self._map
+        known = MemoryMap(dict(self._map.allocations))
+        for loan in sorted(loans, key=lambda loan: loan.nbytes):  # of those that start together the longest stays
+            if not self._allocations.owns(loan.pointer, loan.nbytes):
+                # Memory that is writable through one of several loans is writable: the checks see addresses, not buffers.
+                read_only = all(other.read_only for other in loans if other.meets(loan))
+                known.add(loan.pointer, loan.nbytes, loan.name or UNNAMED, read_only=read_only)
+        return known
+
+
+@dataclass
+class _Graph:
+    """moments: before the first of the launches and after each, when they last ran."""
+
+    launches: Sequence[tuple[LoadedKernel, Grid, Grid, bytes]]
+    timed: bool
+    moments: list[float] = field(default_factory=list)
 
 
 def _cpu() -> str:

@@ -3,6 +3,7 @@ runs nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT
-from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, checked_bytes
+from executor.device.loans import Loan
+from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, checked_bytes
 from executor.errors import DeviceError
 from executor.parameters import ParameterBlock
 from ptxgen.target import Target
@@ -22,6 +24,7 @@ class PaperDevice:
 
     kind: Literal["cuda", "emulator"] = "emulator"
     stream = None
+    dlpack_device = (1, 0)
     wants_lines = False
     build = "paper"
 
@@ -30,6 +33,7 @@ class PaperDevice:
         self.name = f"paper ({target})"
         self.reason = ""
         self.frees = 0
+        self.waits = 0
         self.closed = False
         self.contents: dict[int, NDArray[Any]] = {}
         self._next = ALIGNMENT
@@ -48,8 +52,32 @@ class PaperDevice:
     def free(self, pointer: int) -> None:
         self.frees += 1
 
+    def mark(self) -> int:
+        return self._next
+
+    def free_since(self, mark: int) -> None:
+        self.frees += 1
+
     def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         return self.alloc(checked_bytes(array), name)
+
+    def lend(self, loan: Loan) -> None:
+        self._refuse("uses no memory of others")
+
+    def end_loan(self, loan: Loan) -> None:
+        return
+
+    def hold(self, pointer: int) -> object:
+        self._refuse("has no memory to share")
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._refuse("has no memory that others could write")
+
+    def wait_for(self, stream: int) -> None:
+        return
+
+    def let_wait(self, stream: int) -> None:
+        return
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         self.contents[pointer] = array.copy()
@@ -73,8 +101,25 @@ class PaperDevice:
     ) -> tuple[LoadedKernel, bool]:
         return LoadedKernel(entry, None), False
 
-    def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
+    def unload(self, kernel: LoadedKernel) -> None:
+        return
+
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
         self._refuse(f"cannot launch {kernel.entry}")
+
+    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+        self._refuse("cannot run a graph")
+
+    def launch_graph(self, graph: Any, work: object | None = None) -> None:
+        self._refuse("cannot run a graph")
+
+    def graph_events(self, graph: Any) -> Sequence[Event]:
+        self._refuse("has no time")
+
+    def free_graph(self, graph: Any) -> None:
+        self._refuse("cannot run a graph")
 
     def record(self) -> Event:
         self._refuse("has no time")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.device.loans import Loan
 from executor.parameters import ParameterBlock
 from ptxgen.target import Target
 
@@ -20,13 +21,26 @@ BytesCopied = Callable[[int], None]
 
 @dataclass(frozen=True)
 class LoadedKernel:
-    """An entry that a device can launch. `handle` is the device's own; sizes in bytes; registers are 0 where there are none."""
+    """An entry that a device can launch. `handle`, `module`: the device's own. Sizes in bytes; registers are 0 where there
+    are none."""
 
     entry: str
     handle: Any
     shared_bytes: int = 0
     local_bytes: int = 0
     registers: int = 0
+    module: Any = None
+
+
+class Node(NamedTuple):
+    """One launch of a graph. The parameters are copied when the graph is made. `early`: the kernel may start before the one
+    before it has ended, because it waits for it by itself."""
+
+    kernel: LoadedKernel
+    grid: Grid
+    block: Grid
+    parameters: ParameterBlock
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,8 @@ class Device(Protocol):
     """One GPU or the emulator. All work goes to one stream in order; copies to the host wait for it.
 
     Pointers are plain integers. Every method but `close` raises DeviceError on a closed device, and for a pointer that this
-    device did not give out or has taken back.
+    device did not give out or has taken back. After a fault in a kernel of a GPU, every method but those that give something
+    back raises DeviceFailed, which tells of the first cause.
     """
 
     name: str
@@ -58,6 +73,8 @@ class Device(Protocol):
     """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
     frees: int
     """Counts `free` and `close`: while it stands still, every pointer seen alive is alive."""
+    waits: int
+    """Counts how often the host has waited for the device."""
     closed: bool
 
     @property
@@ -83,9 +100,41 @@ class Device(Protocol):
     def free(self, pointer: int) -> None:
         """Give back what `alloc` or `adopt` gave. A second time is a DeviceError."""
 
+    def mark(self) -> int:
+        """A moment in the order of allocations, for `free_since`."""
+
+    def free_since(self, mark: int) -> None:
+        """Free all that was allocated or adopted since that moment and is still there (see allocations.undone_on_error)."""
+
     def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
         """A pointer to the array's own memory where the device can read it (the emulator), else None. The array is kept alive
         until `free`; a read-only array must not be written by a kernel."""
+
+    @property
+    def dlpack_device(self) -> tuple[int, int]:
+        """Where the device's memory is, as `__dlpack_device__` says it: (1, 0) is the host, (2, N) is cuda:N."""
+
+    def lend(self, loan: Loan) -> None:
+        """Let copies and kernels use memory of somebody else until `end_loan`. Raises DeviceError for memory that is not where
+        this device's is."""
+
+    def end_loan(self, loan: Loan) -> None:
+        """Use the memory no more; its owner is let go when the work that may use it has ended. May be called on any thread,
+        also for a loan that has ended and after `close`."""
+
+    def hold(self, pointer: int) -> object:
+        """An object that keeps the memory around the pointer from going while it lives, whether it is freed or the device
+        closed."""
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        """Somebody else wrote these bytes, so that they hold something from now on."""
+
+    def wait_for(self, stream: int) -> None:
+        """What the device starts from now on waits for all that was started on another stream of the process. The host does not
+        wait. Handles are those of the driver: 0 and 1 the legacy default stream, 2 the thread's."""
+
+    def let_wait(self, stream: int) -> None:
+        """What is started on that stream from now on waits for all that the device has started."""
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Copy a C-contiguous array to the device; the array may be changed when this returns."""
@@ -105,10 +154,29 @@ class Device(Protocol):
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
         """The kernel `entry` of a PTX text, and whether its code came from `cache_dir`. `image` is what `compile` gave for the
-        text."""
+        text. Raises DeviceError for code that the device refuses; nothing stays loaded then."""
 
-    def launch(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock) -> None:
-        """Start a kernel. Only executor/launch.py calls this: nothing is checked here."""
+    def unload(self, kernel: LoadedKernel) -> None:
+        """Give back what `load` gave, once. It must not be launched again."""
+
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
+        """Start a kernel. Only executor/launch.py calls this: nothing is checked here. str(work) says for errors which kernel
+        works on which tensors."""
+
+    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+        """A handle of all these launches, in order. timed: with events around each launch, none of which starts early then.
+        Only executor/launch.py calls this and the next three."""
+
+    def launch_graph(self, graph: Any, work: object | None = None) -> None:
+        """Start all launches of a graph; `work` as in `launch`."""
+
+    def graph_events(self, graph: Any) -> Sequence[Event]:
+        """Of a timed graph: the moments before its first launch and after each, as `launch_graph` last met them. Good until
+        the next time; wait for the work before reading them."""
+
+    def free_graph(self, graph: Any) -> None: ...
 
     def record(self) -> Event:
         """Mark this moment of the stream."""
