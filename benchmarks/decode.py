@@ -1,7 +1,8 @@
-"""Times decoding: tokens per second of a model, one sequence, greedy, each token waited for as a user would.
+"""Times decoding: tokens per second of a model, one sequence, greedy, each token waited for as a user would; and what the host
+does for a token.
 
 python -m benchmarks.decode --model SmolLM2.gguf --device cuda:0 -n 128 -o benchmarks/results/smollm2.json
-python -m benchmarks.decode --synthetic llama-3.2-1b --device cuda:0 -n 128 -o benchmarks/results/llama-3.2-1b.json
+python -m benchmarks.decode --synthetic llama-3.2-1b --precision fast --device cuda:0 -o benchmarks/results/llama-3.2-1b.json
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -20,6 +22,7 @@ from benchmarks.models import MODELS, write_q4_k_m
 from executor.device import open_device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
+from executor.profile import PRECISIONS, GpuProfile
 
 PROMPT = [1, 2, 3, 4]
 
@@ -27,13 +30,23 @@ PROMPT = [1, 2, 3, 4]
 @click.command()
 @click.option("--model", type=click.Path(path_type=Path), help="A GGUF file.")
 @click.option("--synthetic", type=click.Choice(sorted(MODELS)), help="A model with random weights instead.")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="Of the activations (default: the environment's).")
+@click.option("--eager", is_flag=True, help="Launch by launch, not as a graph.")
 @click.option("--device", default="auto")
 @click.option("-n", "tokens", default=128, help="Tokens of a run.")
 @click.option("--runs", default=5, help="Runs after one that warms up.")
 @click.option("--commit", help="What was timed; found from git if there is one.")
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True)
 def main(
-    model: Path | None, synthetic: str | None, device: str, tokens: int, runs: int, commit: str | None, output: Path
+    model: Path | None,
+    synthetic: str | None,
+    precision: str | None,
+    eager: bool,
+    device: str,
+    tokens: int,
+    runs: int,
+    commit: str | None,
+    output: Path,
 ) -> None:
     """Time greedy decoding and write the result as JSON."""
     if (model is None) == (synthetic is None):
@@ -44,8 +57,13 @@ def main(
             write_q4_k_m(synthetic, model)
         assert model is not None
         start = time.perf_counter()
-        loaded = LanguageModel.load(model, opened)
+        profile = GpuProfile.from_environment()
+        if precision is not None:
+            profile = replace(profile, precision=precision)
+        loaded = LanguageModel.load(model, opened, profile=profile)
         load_seconds = time.perf_counter() - start
+        if eager:
+            loaded.decoder.launcher.observers.append(lambda record: None)
         sampler = Sampler(temperature=0.0)
         results = [loaded.generate(PROMPT, max_tokens=tokens, sampler=sampler) for _ in range(runs + 1)][1:]
         speeds = [result.tokens_per_second for result in results]
@@ -53,6 +71,11 @@ def main(
             "what": "greedy decode, one sequence",
             "model": synthetic or model.name,
             "synthetic_weights": synthetic is not None,
+            "precision": profile.precision,
+            "way": "eager" if eager else "graph",
+            "launches_per_token": len(loaded.decoder.prepare().whole),
+            "inputs_with_outliers": len(loaded.decoder.flagged),
+            "host": host_work(loaded, tokens),
             "prompt_tokens": len(PROMPT),
             "tokens": tokens,
             "tokens_per_second": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds), "runs": runs},
@@ -65,6 +88,28 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(record, indent=1) + "\n")
     click.echo(f"{record['model']}: {statistics.median(speeds):.1f} tok/s ({min(speeds):.1f} to {max(speeds):.1f})")
+
+
+def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
+    """What the host does for a token: microseconds to start a step and to fetch its token when the device has finished (medians),
+    how often it waits and allocates."""
+    decoder, device = model.decoder, model.decoder.device
+    decoder.reset()
+    decoder.step(PROMPT[0])
+    decoder.argmax()
+    start, fetch = [], []
+    marks, waits = device.mark(), device.waits
+    for _ in range(tokens):
+        before = time.perf_counter()
+        decoder.step()
+        start.append(time.perf_counter() - before)
+        decoder.argmax()
+    counts = {"allocations": (device.mark() - marks) / tokens, "waits": (device.waits - waits) / tokens}
+    for _ in range(tokens):
+        before = time.perf_counter()
+        decoder.argmax()
+        fetch.append(time.perf_counter() - before)
+    return {"start_us": statistics.median(start) * 1e6, "fetch_us": statistics.median(fetch) * 1e6, **counts}
 
 
 def git_commit() -> str:

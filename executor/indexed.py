@@ -26,6 +26,9 @@ INPUTS = {
 }
 """What multiplies a vector, and the operation that makes this vector."""
 
+OUTPUTS = {"attn_norm": "y", "attention": "out", "ffn_norm": "y", "ffn_swiglu": "y", "output_norm": "y"}
+"""These operations, and which argument of their kernel is the vector."""
+
 Site = tuple[int | None, str]
 """A layer (None outside the layers) and an operation."""
 

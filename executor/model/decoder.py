@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
-from executor.indexed import Site
+from executor.indexed import OUTPUTS, Site
 from executor.kv_cache import KvCache
 from executor.launch import Launcher, LaunchGraph, Plan
 from executor.layers.calls import Call
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.modules import Modules
+from executor.outliers import OutlierWatch
 from executor.profile import GpuProfile
+from executor.profiler import TileProfiler
 from executor.weights import TensorFile, Weights, load_weights
 from executor.workspace import Workspace
 
@@ -37,8 +38,8 @@ class Step:
 class Decoder:
     """One sequence on one device: `step` runs a token, `logits` and `argmax` read what came out.
 
-    Steps are replayed as one graph each; while the launcher has observers (a profiler, the debug mode) they are launched one by
-    one, with the same bits. What a graph was captured from may change: the profile, the weights, the flagged inputs, the room
+    Steps are replayed as one graph each; while the launcher has observers (the debug mode) they are launched one by one, with
+    the same bits. What a graph was captured from may change: the profile, the weights, the flagged inputs, the room
     for keys and values, the workspace. The next step then prepares and captures anew by itself.
     """
 
@@ -56,16 +57,21 @@ class Decoder:
         self.weights = weights
         self.cache = cache
         self.profile = profile
-        self.flagged: Collection[Site] = ()
+        self.calibration: Sequence[int] = ()
+        """Tokens that are run to find outliers, where the profile's precision is `fast`."""
+        self.flagged: frozenset[Site] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
+        self._searched: int | None = None  # the generation of the weights that `flagged` was found with
         self.modules = modules
         self.launcher = Launcher(self.device, modules)
+        self.profiler: TileProfiler | None = None
+        """Times every launch of the steps; the graphs then have events between their kernels, and the bits that they have."""
         self.workspace = Workspace(self.device)
         self.captures = 0
         """How many graphs were captured."""
         self._file = file
         self._table: GpuBuffer | None = None
-        self._graphs: dict[bool, LaunchGraph] = {}
+        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
         self._step: Step | None = None
         self._stamp: object = None
         self._told: int | None = None  # the position that the device holds
@@ -79,24 +85,18 @@ class Decoder:
         context: int,
         progress: Progress | None,
         profile: GpuProfile | None = None,
+        calibration: Sequence[int] = (),
     ) -> Decoder:
         """Upload the weights, allocate the buffers, load every kernel and check every launch once; without a `profile` the
-        environment's counts. What was taken is given back if that fails."""
+        environment's counts. What was taken stays taken if that fails: the caller knows what to give back."""
         report = progress or (lambda stage, done, total: None)
         device = modules.device
-        taken: list[Any] = []
-        try:
-            names = list(expected_tensors(config))
-            taken.append(weights := load_weights(device, file, names, lambda done, total: report("weights", done, total)))
-            taken.append(cache := KvCache(device, config.layers, config.kv_heads, config.head_dim, context))
-            decoder = cls(file, config, weights, cache, modules, profile or GpuProfile.from_environment())
-            taken.append(decoder.workspace)
-            decoder.prepare(lambda done, total: report("kernels", done, total))
-        except BaseException:
-            if not device.closed:
-                for one in reversed(taken):
-                    one.free()
-            raise
+        names = list(expected_tensors(config))
+        weights = load_weights(device, file, names, lambda done, total: report("weights", done, total))
+        cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
+        decoder = cls(file, config, weights, cache, modules, profile or GpuProfile.from_environment())
+        decoder.calibration = calibration
+        decoder.prepare(lambda done, total: report("kernels", done, total))
         return decoder
 
     @property
@@ -118,6 +118,7 @@ class Decoder:
         if self._step is not None and self._stamp == self._now():
             return self._step
         self._drop()
+        self._find_outliers()
         launches = self._launches()
         self.modules.preload(list(dict.fromkeys(call.kernel for call in launches.calls)), progress)
         plan = self._plan
@@ -144,16 +145,20 @@ class Decoder:
             for plan in step.whole if head else step.prompt:
                 plan()
         else:
-            self.graph(head=head).replay()
+            graph = self.graph(head=head)
+            graph.replay()
+            if self.profiler is not None:
+                self.profiler.add(graph, length=position + 1)
         self._told = position + 1
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
         step = self.prepare()
-        if head not in self._graphs:
-            self._graphs[head] = self.launcher.graph(step.whole if head else step.prompt)
+        timed = self.profiler is not None
+        if (head, timed) not in self._graphs:
+            self._graphs[head, timed] = self.launcher.graph(step.whole if head else step.prompt, timed=timed)
             self.captures += 1
-        return self._graphs[head]
+        return self._graphs[head, timed]
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
@@ -175,7 +180,34 @@ class Decoder:
 
     def _now(self) -> object:
         """What the launches depend on: equal while they need not be made anew."""
-        return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, frozenset(self.flagged)
+        return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
+
+    def _find_outliers(self) -> None:
+        """Unless it has been done for these weights: run the calibration's tokens on accurate kernels and see which operations
+        give an outlier. The answer depends on the model alone, not on what it was asked before. Starts a new sequence."""
+        if self.profile.precision != "fast" or self._searched == self.weights.generation:
+            return
+        self._searched, self.flagged = self.weights.generation, frozenset()
+        layers = [operation for operation in OUTPUTS if operation != "output_norm"]
+        sites: list[Site] = [(layer, operation) for layer in range(self.config.layers) for operation in layers]
+        watch = OutlierWatch(self.launcher, [*sites, (None, "output_norm")], OUTPUTS)
+        profile, self.profile = self.profile, replace(self.profile, precision="accurate")
+        self.launcher.observers.append(watch)
+        try:
+            self.reset()
+            for token in self.calibration[: self.context]:
+                self.step(token)
+            self.flagged = watch.flagged()
+        except BaseException:
+            self._searched = None
+            raise
+        finally:
+            self.launcher.observers.remove(watch)
+            self.profile = profile
+            self._drop()
+            self.reset()
+            if not self.device.closed:
+                watch.free()
 
     def _launches(self) -> TokenLaunches:
         return TokenLaunches.build(

@@ -28,6 +28,9 @@ from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache nobody wants to pay for unasked
 
+CALIBRATION_TOKENS = 7
+"""Spread over the vocabulary."""
+
 Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
 
@@ -90,14 +93,14 @@ class LanguageModel:
         check_tensors(file, config)
         tokenizer = Tokenizer.from_gguf(file)
         own_modules = modules is None
-        modules = modules or Modules(device)
+        modules = Modules(device) if modules is None else modules
         if context is None and modules.bundle is not None:
             context = modules.bundle.context
         context = chosen_context(config, context)
         free = device.memory().free
         try:
             with undone_on_error(device):
-                decoder = Decoder.build(file, config, modules, context, progress, profile)
+                decoder = Decoder.build(file, config, modules, context, progress, profile, calibration_tokens(tokenizer))
         except BaseException as error:
             if own_modules:
                 modules.close()
@@ -204,6 +207,14 @@ class LanguageModel:
         for token in tokens:
             if not 0 <= token < self.config.vocab:
                 raise ArgumentError(f"token id {token} is out of range; the vocabulary has ids 0 to {self.config.vocab - 1}")
+
+
+def calibration_tokens(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that a model is looked at with for massive activations: what a sequence starts with, where they are largest,
+    and some from all over the vocabulary."""
+    size = tokenizer.vocab_size
+    spread = [size * (2 * i + 1) // (2 * CALIBRATION_TOKENS) for i in range(CALIBRATION_TOKENS)]
+    return ([] if tokenizer.bos_id is None else [tokenizer.bos_id]) + spread
 
 
 def chosen_context(config: ModelConfig, asked: int | None) -> int:
