@@ -91,8 +91,8 @@ def main(
 
 
 def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
-    """What the host does for a token: microseconds to start a step and to fetch its token when the device has finished (medians),
-    how often it waits and allocates."""
+    """What the host does for a token: microseconds to start a step and to fetch its token when the device has finished
+    (medians), how often it waits and allocates."""
     decoder, device = model.decoder, model.decoder.device
     decoder.reset()
     decoder.step(PROMPT[0])

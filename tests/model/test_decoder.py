@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,7 @@ def test_a_greedy_step_allocates_nothing_and_waits_once(model: LanguageModel, de
     model.generate([1, 2, 3], max_tokens=4, sampler=Sampler())
     marks: list[tuple[int, int]] = []
     model.generate([1, 2, 3], max_tokens=12, sampler=Sampler(), on_token=lambda _: marks.append((device.mark(), device.waits)))
-    assert [after[0] - before[0] for before, after in zip(marks, marks[1:], strict=False)] == [0] * 11
-    assert [after[1] - before[1] for before, after in zip(marks, marks[1:], strict=False)] == [1] * 11
+    assert [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)] == [(0, 1)] * 11
 
 
 def test_nothing_is_loaded_when_a_graph_is_captured(model: LanguageModel) -> None:
@@ -130,9 +130,10 @@ def test_a_graph_is_captured_anew_by_itself(change: Callable[[Decoder], None], p
 
 
 def test_a_grown_cache_holds_longer_sequences(model: LanguageModel) -> None:
+    for token in range(POSITIONS):
+        model.decoder.step(token)
     with pytest.raises(ArgumentError, match="context is full: 64 of 64"):
-        for token in range(POSITIONS + 1):
-            model.decoder.step(token)
+        model.decoder.step(POSITIONS)
     model.decoder.cache.grow(POSITIONS + 1)
     model.decoder.step(POSITIONS)
     grown = model.decoder.logits()
