@@ -45,7 +45,7 @@ CHECKED_ROWS = 256
 @click.option("--names", default=None, help="Kernels, by commas; default: every one for Q4_K and Q6_K but batched ones.")
 @click.option("--shapes", default=SHAPES, help="KxN, by commas.")
 @click.option("--set", "settings", multiple=True, help="name=value[,value...] of a parameter, for kernels that have it.")
-@click.option("--digits", default=None, help="1, 2 or 1,2: as --set digits=...")
+@click.option("--digits", default=None, help="1, 2 or 3, or some by commas: as --set digits=...")
 @click.option("--runs", default=15, help="Replays of a chain.")
 @click.option("--device", "ordinal", default=0, help="Number of the GPU.")
 @click.option("--commit", help="What was timed; found from git if there is one.")

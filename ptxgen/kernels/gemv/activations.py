@@ -39,11 +39,18 @@ class Activations(ABC):
     def negative_sum(self, offset: int) -> Value:
         """-(scale * sum) of the block that holds value `offset`."""
 
-    def dot(self, words: Sequence[Value] | int, signed: bool, offset: int, count: int) -> Value:
-        """s32: the exact sum of codes times activations' integers. It cannot overflow: with two digits at most
-        32 * 255 * 32639."""
+    def dot(self, words: Sequence[Value] | int, signed: bool, offset: int, count: int) -> list[Value]:
+        """s32: the exact sum of codes times activations' integers. With three digits two sums, because one would take 36 bits:
+        that of the upper two digits, which counts 256-fold, and that of the third. None can overflow: two digits come to
+        32 * 255 * 32639 at most."""
         sums = [self._dot_digit(words, signed, digit, offset, count) for digit in range(self.count)]
-        return sums[0] if len(sums) == 1 else self.k.mad(sums[0], 256, sums[1])
+        return sums if len(sums) == 1 else [self.k.mad(sums[0], 256, sums[1]), *sums[2:]]
+
+    def number(self, sums: Sequence[Value]) -> Value:
+        """f32: what `dot` gave, rounded once; with three digits twice, first the upper two's sum where it has over 24 bits.
+        The third's is under 2^20, so it is exact."""
+        upper, *third = (self.k.f32(sum) for sum in sums)
+        return self.k.fma(upper, 256.0, third[0]) if third else upper
 
     def _dot_digit(self, words: Sequence[Value] | int, signed: bool, digit: int, offset: int, count: int) -> Value:
         k = self.k
@@ -56,12 +63,12 @@ class Activations(ABC):
         return total
 
     def add(self, runs: Sequence[Run], total: Value) -> Value:
-        """total plus the products of a fragment, run after run: fma(scale * x's scale, integer sum), then the minimum."""
+        """total plus the products of a fragment, run after run: fma(scale * x's scale, sum of integers), then the minimum."""
         k = self.k
         for run in runs:
             count = len(run.words)
-            integer = self.dot(run.words, run.signed, run.offset, count)
-            total = k.fma(run.scale * self.scale(run.offset), k.f32(integer), total)
+            sums = self.dot(run.words, run.signed, run.offset, count)
+            total = k.fma(run.scale * self.scale(run.offset), self.number(sums), total)
             if run.minimum is not None:
                 total = k.fma(run.minimum, self._run_sum(run.offset, count), total)
         return total
@@ -70,7 +77,7 @@ class Activations(ABC):
         """-(scale * sum) of a run's activations: the block's, or that of the part of it that the run has."""
         if 4 * count == BLOCK:
             return self.negative_sum(offset)
-        return -(self.scale(offset) * self.k.f32(self.dot(ONES, False, offset, count)))
+        return -(self.scale(offset) * self.number(self.dot(ONES, False, offset, count)))
 
 
 class Remembered(Activations):

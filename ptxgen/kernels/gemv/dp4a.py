@@ -88,7 +88,7 @@ class Dp4aGemv(_Direct):
     """y = W x on quantised activations, one warp a row.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1) or q16_quantize (digits=2) writes them."""
+    (digits=1), q16_quantize (2) or q24_quantize (3) writes them."""
 
     @property
     def name(self) -> str:
@@ -115,7 +115,7 @@ class MwvDp4aGemv(_Direct):
     """y = W x on quantised activations, num_warps warps a row, one row a block.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1) or q16_quantize (digits=2) writes them."""
+    (digits=1), q16_quantize (2) or q24_quantize (3) writes them."""
 
     num_warps: int = field(default=4, kw_only=True)
 

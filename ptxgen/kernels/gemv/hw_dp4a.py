@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
 from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
-from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
-from ptxgen.kernels.gemv.staging import Layout, Stage, stretches
+from ptxgen.kernels.gemv.integer_type import PACKED, SAMPLED_WITH_THREE, IntegerGemvType
+from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once, stretches
 from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
@@ -37,10 +37,10 @@ class HwDp4aGemv(IntegerGemvType):
     """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1) or q16_quantize (digits=2) writes them. A half-warp takes four super-blocks of Q4_K side by side, a lane the 64
-    weights of a chunk: so each pair of 6-bit scales is unpacked once, where a half-warp for one super-block would unpack it
-    in four lanes. A warp takes rows_per_warp rows, which share every read of the
-    activations; a block num_warps warps, which share their staging. The loads of the first `ahead` steps of weights are issued
+    (digits=1), q16_quantize (2) or q24_quantize (3) writes them. A half-warp takes four super-blocks of Q4_K side by side, a
+    lane the 64 weights of a chunk: so each pair of 6-bit scales is unpacked once, where a half-warp for one super-block would
+    unpack it in four lanes. A warp takes rows_per_warp rows, which share every read of the activations; a block num_warps
+    warps, which share their staging. The loads of the first `ahead` steps of weights are issued
     before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
     launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
 
@@ -78,24 +78,29 @@ class HwDp4aGemv(IntegerGemvType):
 
     def launch(self) -> Launch:
         threads = self.num_warps * WARP
-        return Launch(grid=-(-self.n // self.block_rows), block=threads, resident=max(1, self.resident_threads // threads))
+        resident = max(1, self.resident_threads // threads)
+        return Launch(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
-        parts = stretches(self.format, self.k, self.batch, self.digits)
+        together = rows_at_once(self.format, self.k, self.batch, self.digits)
+        turns = [range(row, min(row + together, self.batch)) for row in range(0, self.batch, together)]
+        parts = stretches(self.format, self.k, together, self.digits)
         step_values = self.fragments.values
-        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), self.batch, self.digits)
+        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), together, self.digits)
         warp = _Warp(self, k, layout)
         for first, steps in parts:
             stretch = _Stretch(warp, first, steps)
             stretch.load_ahead()
-            if first:
-                k.barrier()  # the lanes may still be reading the last stretch
-            elif self.pdl:
-                k.griddepcontrol(action="wait")
-            warp.stage.fill(first * step_values, min(self.k - first * step_values, steps * step_values))
-            if not first and self.pdl:
-                k.griddepcontrol(action="launch_dependents")
-            stretch.add()
+            for rows in turns:
+                fresh = not first and rows is turns[0]
+                if not fresh:
+                    k.barrier()  # the lanes may still be reading what was staged last
+                elif self.pdl:
+                    k.griddepcontrol(action="wait")
+                warp.stage.fill(rows, first * step_values, min(self.k - first * step_values, steps * step_values))
+                if fresh and self.pdl:
+                    k.griddepcontrol(action="launch_dependents")
+                stretch.add(rows)
         self._store(k, warp)
 
     def _store(self, k: KernelBuilder, warp: _Warp) -> None:
@@ -162,6 +167,9 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
         yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(m=8, k=4096, n=2, **fixed)  # more than fits shared memory at once
+            yield cls(m=8, k=2304, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns
+        elif fixed["format"].name in SAMPLED_WITH_THREE:
+            yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)
 
 
 class _Warp:
@@ -184,48 +192,50 @@ class _Warp:
 
 
 class _Stretch:
-    """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`."""
+    """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`. Rows of
+    activations that do not fit there together take turns with the weights that were loaded ahead."""
 
     def __init__(self, warp: _Warp, first: int, steps: int) -> None:
         self.warp = warp
         self.first = first
         self.steps = steps
         self.whole = steps - (warp.fragments.rest > 0 and first + steps == warp.fragments.steps)
-        self.pending: list[Raw] = []
+        self.ahead: list[Raw] = []
 
     def load_ahead(self) -> None:
         """Write the loads of the first steps."""
-        self.pending = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
+        self.ahead = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
 
-    def add(self) -> None:
-        """Add all steps to the sums. Every load is written `ahead` steps before its use."""
+    def add(self, rows: range) -> None:
+        """Add all steps to the sums of these rows of activations, which are staged. Every load is written `ahead` steps before
+        its use."""
         ahead = self.warp.kernel.ahead
-        done = self._loop(ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else 0
+        done, pending = self._loop(rows, ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else (0, list(self.ahead))
         for step in range(done, self.steps):
             if step + ahead < self.steps:
-                self.pending.append(self._load(step + ahead))
-            raw = self.pending.pop(0)
+                pending.append(self._load(step + ahead))
+            raw = pending.pop(0)
             if step < self.whole:
-                self._add_step(raw, step)
+                self._add_step(raw, rows, step)
             else:
                 with self.warp.k.when(self.warp.lane.takes_rest):
-                    self._add_step(raw, step)
+                    self._add_step(raw, rows, step)
 
-    def _loop(self, ahead: int) -> int:
-        """As many whole steps as loads that are `ahead` of them stay among the whole steps; returns how many."""
+    def _loop(self, rows: range, ahead: int) -> tuple[int, list[Raw]]:
+        """As many whole steps as loads that are `ahead` of them stay among the whole steps; returns how many, and the loads of
+        the steps that follow."""
         k, warp = self.warp.k, self.warp
         looped = (self.whole - ahead) // ahead * ahead
-        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.pending]
+        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.ahead]
         for i in k.strided(0, looped, step=ahead):
             cursors = [cursor.moved(i) for cursor in warp.cursors]
             for a in range(ahead):
                 coming = [warp.lane.load(k, cursor.moved(self.first + a + ahead)) for cursor in cursors]
-                self._add_step(variables[a], i, a)
+                self._add_step(variables[a], rows, i, a)
                 for old, new in zip(variables[a], coming, strict=True):
                     for variable, value in zip(old, new, strict=True):
                         k.assign(variable, value)
-        self.pending = variables
-        return looped
+        return looped, variables
 
     def _load(self, step: int) -> Raw:
         warp = self.warp
@@ -235,12 +245,12 @@ class _Stretch:
             cursors = [warp.lane.start_of_rest(warp.k, row) for row in warp.rows]
         return [warp.lane.load(warp.k, cursor) for cursor in cursors]
 
-    def _add_step(self, raw: Raw, step: Value | int, more: int = 0) -> None:
-        """Unpack each row once, and add its products with every row of activations."""
+    def _add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
+        """Unpack each row of weights once, and add its products with every one of these rows of activations."""
         warp = self.warp
         runs = [warp.lane.unpack(warp.k, one) for one in raw]
-        for number in range(warp.kernel.batch):
-            activations = warp.stage.read(number, step, more)
+        for place, number in enumerate(rows):
+            activations = warp.stage.read(place, step, more)
             for row, totals in zip(runs, warp.totals, strict=True):
                 warp.k.assign(totals[number], activations.add(row, totals[number]))
 

@@ -28,6 +28,15 @@ PACKED: dict[str, Format] = {format.id: format for format in FORMATS.values() if
 # Roundings beside the additions: the reference's weight (3), scale, product of scales, integer to f32.
 PRODUCT_ROUNDINGS = 6
 
+# More of them with three digits. The sum of a run's products is 256 h + c with |c| < 2^20. If |h| < 2^24, then h is exact in
+# f32, and as before only the sum is rounded. Else h is rounded, too, which is off by 256 |h| u <= |256 h + c| u (1 + 2^-11).
+# The sum of a block's integers has up to 28 bits and is rounded once more; with fewer digits it is exact.
+THIRD_DIGIT_ROUNDINGS = 2
+
+# Formats whose sample shapes have three digits, too: with minima for whole blocks of activations (Q4_K) and for parts (Q4_1),
+# and without (Q6_K, whose scales are finer than a block, and Q8_0, whose codes have all 8 bits).
+SAMPLED_WITH_THREE = ("Q4_K", "Q4_1", "Q6_K", "Q8_0")
+
 # Rows of the matrix that `accuracy` measures on.
 MEASURED_ROWS = 64
 
@@ -36,7 +45,7 @@ MEASURED_ROWS = 64
 class IntegerGemvType(KernelType):
     """y = W x on quantised activations (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
     digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
-    `digits=1`, q16_quantize for 2."""
+    `digits=1`, q16_quantize for 2, q24_quantize for 3."""
 
     format: Format = field(metadata=HIDDEN)
     k: int
@@ -51,7 +60,7 @@ class IntegerGemvType(KernelType):
             raise ArgumentError(f"{self.format} has no packed 8-bit codes; formats that have: {', '.join(PACKED)}")
         require(self, "k", multiple=max(self.format.block, fixed_point.BLOCK))
         require(self, "n")
-        require(self, "digits", high=2)
+        require(self, "digits", high=max(fixed_point.LARGEST))
 
     @property
     @abstractmethod
@@ -84,7 +93,7 @@ class IntegerGemvType(KernelType):
         Algorithms, 3.1)."""
         import numpy as np
 
-        roundings = self.chain + PRODUCT_ROUNDINGS
+        roundings = self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0)
         gamma = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
         sizes = np.abs(self.format.dequantize(arguments["w"])).astype("f8") + 2 * self.format.largest_minima(arguments["w"])
         bound = gamma * (np.abs(self._activations(arguments)) @ sizes.T) + np.finfo(np.float32).tiny
@@ -131,10 +140,13 @@ class IntegerGemvType(KernelType):
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
-        size = max(find(fixed["format"]).block, fixed_point.BLOCK)
+        format = find(fixed["format"])
+        size = max(format.block, fixed_point.BLOCK)
         yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
         yield cls(k=11 * size, n=9, digits=1, **cls._narrow(), **fixed)
         yield cls(k=18944, n=1, **cls._narrow(), **fixed)  # Qwen2.5 7B: a partial step after a loop
+        if format.name in SAMPLED_WITH_THREE:
+            yield cls(k=19 * size, n=7, digits=3, **cls._narrow(), **fixed)
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def padding(format: Format) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where `values` activations of `rows` rows stand in shared memory: bytes. The digits of a row, padded, then those of the
-    next; scales as f32, each with its negative sum behind it where the format has minima."""
+    """Where `values` activations of `rows` rows stand in shared memory: bytes. Each digit of a row, padded, the highest first,
+    then those of the next row; scales as f32, each with its negative sum behind it where the format has minima."""
 
     format: Format
     values: int
@@ -83,8 +83,16 @@ class Layout:
         return self.rows * (self.digits * self.digit_bytes + self.row_scale_bytes)
 
 
+def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
+    """How many of `rows` rows to stage together: all, unless not even one step of them fits shared memory (8 rows of three
+    digits); else those of the fewest turns in which it does."""
+    step = min(k, Fragments(format, k).values)
+    shares = (-(-rows // turns) for turns in range(1, rows + 1))
+    return next(share for share in shares if Layout(format, step, share, digits).bytes <= MOST_SHARED)
+
+
 def stretches(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
-    """(first step, steps) of each stretch of a row whose activations fit shared memory at once."""
+    """(first step, steps) of each stretch of `rows` rows whose activations fit shared memory at once."""
     fragments = Fragments(format, k)
     if Layout(format, k, rows, digits).bytes <= MOST_SHARED:
         return [(0, fragments.steps)]
@@ -107,21 +115,21 @@ class Stage:
         self._lane_digits = k.symbol_address(self._digits) + padded
         self._lane_scales = k.symbol_address(self._scales) + first // BLOCK * layout.scale_bytes
 
-    def fill(self, first: int, count: int) -> None:
-        """Copy the activations `first` to `first + count - 1` of every row, by all threads of the block, and wait for each
+    def fill(self, rows: range, first: int, count: int) -> None:
+        """Copy the activations `first` to `first + count - 1` of these rows, by all threads of the block, and wait for each
         other. Loads are written before stores, for several pieces at a time."""
         k, layout = self.k, self.layout
         moves: list[Move] = []
-        for row in range(layout.rows):
+        for place, row in enumerate(rows):
             for digit in range(layout.digits):
                 source = k.arg.digits.at(row, digit, first)
-                target = (row * layout.digits + digit) * layout.digit_bytes
+                target = (place * layout.digits + digit) * layout.digit_bytes
                 moves += [
                     DigitMove(self, source, target, start, count // PIECE) for start in range(0, count // PIECE, k.threads)
                 ]
             scales, sums = k.arg.scales.at(row, first // BLOCK), k.arg.sums.at(row, first // BLOCK)
             moves += [
-                ScaleMove(self, scales, sums, row * layout.row_scale_bytes, start, count // BLOCK)
+                ScaleMove(self, scales, sums, place * layout.row_scale_bytes, start, count // BLOCK)
                 for start in range(0, count // BLOCK, k.threads)
             ]
         for start in range(0, len(moves), LOADS_AHEAD):
@@ -132,9 +140,10 @@ class Stage:
                 move.store()
         k.barrier()
 
-    def read(self, row: int, step: Index, more: int = 0) -> StagedActivations:
-        """What the lane's fragment meets in step `step + more` of the stretch that is staged, in a row."""
-        return StagedActivations(self, row, step, more)
+    def read(self, place: int, step: Index, more: int = 0) -> StagedActivations:
+        """What the lane's fragment meets in step `step + more` of the stretch that is staged, in the row at this place among
+        the staged ones."""
+        return StagedActivations(self, place, step, more)
 
 
 class Move:
@@ -212,7 +221,7 @@ class ScaleMove(Move):
 class StagedActivations(Remembered):
     """Activations in shared memory."""
 
-    def __init__(self, stage: Stage, row: int, step: Index, more: int) -> None:
+    def __init__(self, stage: Stage, place: int, step: Index, more: int) -> None:
         layout = stage.layout
         super().__init__(stage.k, layout.digits)
         self._layout = layout
@@ -220,8 +229,8 @@ class StagedActivations(Remembered):
         digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes
         self._digits, self._digit_offset = self._moved(stage._lane_digits, step, digits)
         self._scales, self._scale_offset = self._moved(stage._lane_scales, step, scales)
-        self._digit_offset += row * layout.digits * layout.digit_bytes + more * digits
-        self._scale_offset += row * layout.row_scale_bytes + more * scales
+        self._digit_offset += place * layout.digits * layout.digit_bytes + more * digits
+        self._scale_offset += place * layout.row_scale_bytes + more * scales
 
     def _moved(self, place: Value, step: Index, stride: int) -> tuple[Value, int]:
         if isinstance(step, int):

@@ -1,4 +1,5 @@
-"""`q8_quantize` and `q16_quantize`: f32 activations to int8 digits. What the digits mean is said in fixed_point.py."""
+"""`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits. What the digits mean is said in
+fixed_point.py."""
 
 from __future__ import annotations
 
@@ -26,15 +27,16 @@ LANE_VALUES = 4
 LANES = BLOCK // LANE_VALUES
 
 
-@register_variants("count", {"q8_quantize": 1, "q16_quantize": 2})
+@register_variants("count", {"q8_quantize": 1, "q16_quantize": 2, "q24_quantize": 3})
 @dataclass(frozen=True)
 class Quantize(KernelType):
     """Activations as int8 digits with a scale and an exact sum for every 32.
 
-    x: f32[rows, n] -> digits: s8[rows, count, n], high digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
-    sums of the blocks' integers. q8: x ~ scale * digit, digit in -127..127. q16: x ~ scale * (256 * high + low), fixed point
-    of 16 bits, in -32639..32639. Each array is contiguous and 16-byte aligned; n is a multiple of 32. A sum is at most
-    32 * 32639, so it overflows for no input. For zeros, infinities and NaN see fixed_point.quantize."""
+    x: f32[rows, n] -> digits: s8[rows, count, n], highest digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
+    sums of the blocks' integers. q8: x ~ scale * a, a in -127..127. q16: x ~ scale * (256 a + b), fixed point of 16 bits, in
+    -32639..32639. q24: x ~ scale * (65536 a + 256 b + c), fixed point of 24 bits, in -8355711..8355711. Each array is
+    contiguous and 16-byte aligned; n is a multiple of 32. A sum is at most 32 * 8355711, so it overflows for no input. For
+    zeros, infinities, NaN and how far x is from what stands for it see fixed_point.quantize."""
 
     count: int = field(metadata=HIDDEN)
     n: int
@@ -47,7 +49,7 @@ class Quantize(KernelType):
         return f"q{8 * self.count}_quantize"
 
     def __post_init__(self) -> None:
-        require(self, "count", high=2)
+        require(self, "count", high=max(LARGEST))
         require(self, "n", multiple=BLOCK)
         require(self, "rows", high=MOST_ROWS)
 
@@ -85,10 +87,13 @@ class Quantize(KernelType):
         return clamped
 
     def _digits(self, integers: list[Value]) -> list[list[Value]]:
-        if self.count == 1:
-            return [integers]
-        high = [(integer + 128) >> 8 for integer in integers]
-        return [high, [integer - (top << 8) for integer, top in zip(integers, high, strict=True)]]
+        """The digits of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
+        rest, digits = integers, []
+        for _ in range(self.count - 1):
+            above = [(integer + 128) >> 8 for integer in rest]
+            digits.append([integer - (top << 8) for integer, top in zip(rest, above, strict=True)])
+            rest = above
+        return [rest, *reversed(digits)]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return quantize(arguments["x"], self.count)._asdict()
