@@ -1,61 +1,34 @@
-"""Settings from the environment: the only module that reads environment variables. A value of 0 switches the thing off. And the
-profile: which kernel is used for what."""
+"""The profile: which kernel is used for what, and why. What the user says comes first, then what was measured
+(executor/tuning), then what every device uses."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Self
 
-import platformdirs
-
+from executor.device.protocol import Device
+from executor.environment import PRECISIONS as PRECISIONS
+from executor.environment import parse_variant
+from executor.environment import settings as settings
+from executor.gpu import Gpu
+from executor.tuning.store import tables_for
+from executor.tuning.strategies import Strategy, bit_free, default_strategy, require_precision
+from executor.tuning.table import Entry, Table
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
-MIB = 1 << 20
-GEMV_VARIABLE = "PTXGEN_GEMV_"
-DIGITS = {"accurate": 3, "fast": 1}
-"""Int8 digits of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
-PRECISIONS = tuple(DIGITS)
-DEFAULT_CACHE_LIMIT_MB = 512
-"""Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """cache_dir: where compiled kernels are kept, None for nowhere; workers: threads of the emulator."""
-
-    cache_dir: Path | None
-    cache_limit_bytes: int
-    emulator_workers: int
-
-
-def settings() -> Settings:
-    """What the environment says now.
-
-    PTXGEN_CACHE_DIR: a folder (default: the user's cache folder); 0 keeps nothing on disk.
-    PTXGEN_CACHE_LIMIT_MB: size at which the oldest entries go, in MiB; 0 keeps nothing on disk.
-    PTXGEN_EMULATOR_WORKERS: threads (default: the CPUs of this process); 0 runs without a thread pool.
-    Raises ArgumentError for a value that is not a number.
-    """
-    limit = _number("PTXGEN_CACHE_LIMIT_MB", DEFAULT_CACHE_LIMIT_MB) * MIB
-    folder = os.environ.get("PTXGEN_CACHE_DIR", "") or platformdirs.user_cache_dir("ptxgen", appauthor=False)
-    return Settings(
-        cache_dir=None if folder == "0" or limit == 0 else Path(folder).expanduser(),
-        cache_limit_bytes=limit,
-        emulator_workers=max(1, _number("PTXGEN_EMULATOR_WORKERS", len(os.sched_getaffinity(0)))),
-    )
-
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel that multiplies weights of one format and shape by a vector, and why it was chosen."""
+    """A kernel that multiplies weights of one format and shape by a vector, and why it was chosen. entry: what was measured of
+    it for this very shape, if anything was."""
 
     kernel: KernelType
     reason: str
+    entry: Entry | None = None
 
 
 @dataclass(frozen=True)
@@ -63,50 +36,68 @@ class GpuProfile:
     """Which kernels are used.
 
     precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 digit). gemv: for a weight
-    format, by its id (`q4k`, `q8_0`, ...), the registered name of the kernel that multiplies its weights by a vector, whatever
-    the precision. ArgumentError for an unknown precision or format."""
+    format, by its id (`q4k`, `q8_0`, ...), the kernel that multiplies its weights by a vector, whatever the precision: `NAME`
+    or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. ArgumentError for an unknown
+    precision or format."""
 
-    precision: str = "accurate"
-    gemv: Mapping[str, str] = field(default_factory=dict)
+    precision: str = PRECISIONS[0]
+    gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
+    tables: tuple[Table, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ArgumentError(f"precision is {self.precision!r}; known: {', '.join(PRECISIONS)}")
+        require_precision(self.precision)
         known = [format.id for format in FORMATS.values()]
-        for id in self.gemv:
+        for id, named in self.gemv.items():
             if id not in known:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(known)}")
+            parse_variant(named)
+
+    @classmethod
+    def for_device(cls, device: Device) -> Self:
+        """What the environment says, and what was measured on this device's GPU."""
+        said = settings()
+        return replace(cls.from_environment(), tables=tables_for(Gpu.of(device), said))
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
+        said = settings()
+        return cls(said.precision or PRECISIONS[0], said.gemv)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
         """The kernel for n rows of k weights. accurate: of the accurate precision, whatever the profile's is. Raises
         ArgumentError if the profile names a kernel that is not there or has other parameters."""
         named = self.gemv.get(format.id)
         if named is not None and not accurate:
-            return Choice(find(named).make(k=k, n=n), f"the profile names {named} for {format.name}")
-        precision = "accurate" if accurate else self.precision
-        if not format.packed_width:
-            return Choice(
-                find(f"mwv_{format.id}_gemv").make(k=k, n=n), f"{format.name} has no integer codes, so f32 activations"
-            )
-        digits = DIGITS[precision]
-        kernel = find(f"hw_dp4a_{format.id}_gemv").make(k=k, n=n, digits=digits)
-        return Choice(kernel, f"{precision}: {digits} int8 digits of the activations")
+            name, parameters = parse_variant(named)
+            return Choice(find(name).make(k=k, n=n, **parameters), f"the profile names {named} for {format.name}")
+        precision = PRECISIONS[0] if accurate else self.precision
+        return self._fastest(precision, format, k, n) or self._usual(precision, format, k, n)
 
-    @classmethod
-    def from_environment(cls) -> GpuProfile:
-        """PTXGEN_GEMV_Q4K=NAME and the like, one for each format; 0 or nothing is the kernel that is used anyway."""
-        named = {
-            name.removeprefix(GEMV_VARIABLE).lower(): value.strip()
-            for name, value in os.environ.items()
-            if name.startswith(GEMV_VARIABLE)
-        }
-        return cls(gemv={id: value for id, value in named.items() if value not in ("", "0")})
+    def _fastest(self, precision: str, format: Format, k: int, n: int) -> Choice | None:
+        """The winner of a measurement of the user's, who may have it on other bits."""
+        for table in self.tables:
+            if not table.shipped and (entry := table.fastest(precision, format, k, n)) is not None:
+                return Choice(entry.make(n), f"{precision}: the fastest of those measured on {table.gpu.name}", entry)
+        return None
+
+    def _usual(self, precision: str, format: Format, k: int, n: int) -> Choice:
+        """What every device uses, with the parameters measured to be fast for the nearest shape."""
+        strategy = default_strategy(format, precision)
+        near = [
+            (entry.distance(k, n), at, entry)
+            for at, table in enumerate(self.tables)
+            if (entry := table.nearest(precision, format, strategy, k, n))
+        ]
+        if not near:
+            return Choice(strategy.make(k, n), strategy.reason)
+        distance, at, entry = min(near, key=lambda one: one[:2])
+        return _adapted(strategy, entry, self.tables[at], k, n, exact=distance == 0.0)
 
 
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    if not text:
-        return default
-    if not text.isascii() or not text.isdigit():
-        raise ArgumentError(f"environment variable {name} is {text!r}; it must be a whole number, 0 for off")
-    return int(text)
+def _adapted(strategy: Strategy, entry: Entry, table: Table, k: int, n: int, *, exact: bool) -> Choice:
+    free = {name: value for name, value in entry.parameters.items() if name in bit_free(strategy.kernel)}
+    shape = "" if exact else f" for {entry.k} x {'any' if entry.n is None else entry.n}, the nearest shape"
+    note = f" ({entry.note})" if entry.note else ""
+    reason = f"{strategy.reason}; parameters measured on {table.gpu.name}{shape}{note}"
+    return Choice(strategy.make(k, n, **free), reason, entry if exact else None)

@@ -75,11 +75,14 @@ class CudaDevice:
         self.ordinal = ordinal
         self._gpu = checked(cuda, cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
         model = checked(cuda, cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").split(b"\0")[0].decode()
+        self.product = model
+        """The maker's name of the GPU: tuning tables go by it."""
         self.name = f"cuda:{ordinal} ({model})"
         attributes = cuda.CUdevice_attribute
         major = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         minor = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         self.multiprocessors = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.clock_mhz = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_CLOCK_RATE) // 1000  # the highest
         self.gpu = Target(major * 10 + minor)
         """What machine code is written for; `target`, what text is emitted for, is the newest known GPU up to that."""
         self.target = _emission_target(self.name, self.gpu)
@@ -121,10 +124,12 @@ class CudaDevice:
         memory = self.memory()
         return {
             "name": self.name,
+            "product": self.product,
             "kind": self.kind,
             "gpu": str(self.gpu),
             "target": str(self.target),
             "multiprocessors": self.multiprocessors,
+            "clock_mhz": self.clock_mhz,
             "memory_bytes": memory.total,
             "cuda_driver": f"{self.driver_version // 1000}.{self.driver_version % 1000 // 10}",
             "assembler": toolchain(),

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.environment import settings
 from executor.errors import DeviceError, OutOfMemory, SanitizerError
 from executor.parameters import ParameterBlock
-from executor.profile import settings
 from ptxgen.emulator import MemoryMap, compile_module
 from ptxgen.target import Target
 
@@ -34,8 +34,8 @@ class EmulatedDevice:
     """PTX on the CPU. See protocol.Device.
 
     target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
-    sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: see executor.profile).
-    seed: shuffles the order in which warps run.
+    sanitize: check every access; findings of a launch raise SanitizerError. workers: threads (default: the
+    environment's). seed: shuffles the order in which warps run.
     """
 
     kind: Literal["emulator"] = "emulator"

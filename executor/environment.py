@@ -1,0 +1,235 @@
+"""The environment variables that count: one table, from which reading them, their errors, the help of `ptxrun` and the README's
+list derive. Nothing else in the package reads the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import platformdirs
+
+from ptxgen.errors import ArgumentError
+
+PREFIX: Final = "PTXGEN_"
+FOR_TESTS: Final = "PTXGEN_TEST_"
+"""Variables of this repository's tests, which mean nothing here."""
+FORMAT: Final = "<FORMAT>"
+PRECISIONS: Final = ("accurate", "fast")
+MIB: Final = 1 << 20
+CACHE_LIMIT_MB: Final = 512
+"""Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Variable(Generic[T]):
+    """One variable, or one for each weight format where the name holds <FORMAT>.
+
+    Not set or empty means `unset()`; 0 and false, in any case, mean `off`; `parse` makes a value of any other text, and raises
+    ValueError for one that is not allowed. `allowed` and `default` are words for people."""
+
+    name: str
+    does: str
+    allowed: str
+    default: str
+    unset: Callable[[], T]
+    off: T
+    parse: Callable[[str], T]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that it stands for."""
+        return tuple(self.name.replace(FORMAT, id.upper()) for id in _format_ids()) if FORMAT in self.name else (self.name,)
+
+    def read(self, name: str = "") -> T:
+        """What the environment says now. ArgumentError, with variable, value and what is allowed, if it says nonsense."""
+        name = name or self.name
+        text = os.environ.get(name, "").strip()
+        if not text:
+            return self.unset()
+        if is_off(text):
+            return self.off
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            why = f" ({error})" if isinstance(error, ArgumentError) else ""
+            raise ArgumentError(f"environment variable {name} is {text!r}; allowed: {self.allowed}{why}") from None
+
+
+def is_off(text: str) -> bool:
+    return text.lower() in ("0", "false")
+
+
+def is_on(text: str) -> bool:
+    return text.lower() in ("1", "true")
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    if not is_on(text):
+        raise ValueError
+    return True
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise ValueError
+    return text
+
+
+def _variant(text: str) -> str:
+    parse_variant(text)
+    return text
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def parse_variant(text: str) -> tuple[str, dict[str, int | bool]]:
+    """Name and parameters of `NAME` or `NAME:parameter=value,...`. ArgumentError if a value is no number, true or false."""
+    name, colon, rest = text.partition(":")
+    parameters: dict[str, int | bool] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = (word.strip() for word in part.partition("="))
+        truth = {"true": True, "false": False}.get(value.lower())
+        if not (key.isidentifier() and equals) or (truth is None and not (value.isascii() and value.isdigit())):
+            raise ArgumentError(f"{part!r} is not parameter=value with a whole number, true or false")
+        parameters[key] = int(value) if truth is None else truth
+    return name.strip(), parameters
+
+
+CACHE_DIR: Final = Variable[Path | None](
+    "PTXGEN_CACHE_DIR",
+    "where compiled kernels, tuning tables and fetched models are kept",
+    "a folder; 0 keeps nothing",
+    "the user's cache folder",
+    lambda: Path(platformdirs.user_cache_dir("ptxgen", appauthor=False)),
+    None,
+    _folder,
+)
+CACHE_LIMIT: Final = Variable[int](
+    "PTXGEN_CACHE_LIMIT_MB",
+    "size at which the compiled kernels used least recently go",
+    "a whole number of MiB; 0 keeps no kernels",
+    str(CACHE_LIMIT_MB),
+    lambda: CACHE_LIMIT_MB,
+    0,
+    _number,
+)
+WORKERS: Final = Variable[int](
+    "PTXGEN_EMULATOR_WORKERS",
+    "threads of the emulator",
+    "a whole number; 0 runs without a thread pool",
+    "the CPUs of the process",
+    lambda: len(os.sched_getaffinity(0)),
+    1,
+    _number,
+)
+PRECISION: Final = Variable[str | None](
+    "PTXGEN_PRECISION",
+    "how activations are rounded where no option says it",
+    f"{' or '.join(PRECISIONS)}; 0 for the default",
+    PRECISIONS[0],
+    lambda: None,
+    None,
+    _precision,
+)
+GEMV: Final = Variable[str | None](
+    f"PTXGEN_GEMV_{FORMAT}",
+    "the kernel that multiplies weights of a format (Q4K, Q8_0, ...) by a vector",
+    "NAME or NAME:parameter=value,...; 0 for the kernel that is used anyway",
+    "chosen by the profile",
+    lambda: None,
+    None,
+    _variant,
+)
+TUNING: Final = Variable[Path | bool](
+    "PTXGEN_TUNING",
+    "where `ptxrun tune` keeps what it measures, and what is used of it",
+    "a file; 1 for the default; 0 uses no table, not even the shipped ones",
+    "a file for each GPU in the cache folder",
+    lambda: True,
+    False,
+    lambda text: is_on(text) or _folder(text),
+)
+DEBUG: Final = Variable[bool](
+    "GPU_DEBUG",
+    "checks what each kernel writes for NaN and infinity, and names the first",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
+VARIABLES: Final[tuple[Variable[Any], ...]] = (CACHE_DIR, CACHE_LIMIT, WORKERS, PRECISION, GEMV, TUNING, DEBUG)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment says.
+
+    cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
+    threads; precision: None where nothing is said; gemv: kernels by format id; tuning: a table's file, True for the default,
+    False for none; debug: look for NaN and infinity."""
+
+    cache_dir: Path | None
+    cache_limit_bytes: int
+    emulator_workers: int
+    precision: str | None
+    gemv: Mapping[str, str]
+    tuning: Path | bool
+    debug: bool
+
+
+def settings() -> Settings:
+    """What the environment says now. ArgumentError for a value that is not allowed, and for a name that looks like ours and is
+    not."""
+    _check_names()
+    gemv = {id: GEMV.read(name) for id, name in zip(_format_ids(), GEMV.names, strict=True)}
+    return Settings(
+        cache_dir=CACHE_DIR.read(),
+        cache_limit_bytes=CACHE_LIMIT.read() * MIB,
+        emulator_workers=max(1, WORKERS.read()),
+        precision=PRECISION.read(),
+        gemv={id: named for id, named in gemv.items() if named is not None},
+        tuning=TUNING.read(),
+        debug=DEBUG.read(),
+    )
+
+
+def _check_names() -> None:
+    known = [name for variable in VARIABLES for name in variable.names]
+    for name in os.environ:
+        if name.startswith(PREFIX) and not name.startswith(FOR_TESTS) and name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+            hint = f"near: {', '.join(near)}" if near else f"known: {', '.join(variable.name for variable in VARIABLES)}"
+            raise ArgumentError(f"there is no environment variable {name}; {hint}")
+
+
+def _format_ids() -> list[str]:
+    from ptxgen.formats import FORMATS  # late, so that the commands start quickly
+
+    return [format.id for format in FORMATS.values()]
+
+
+def help_text() -> str:
+    """The variables as click prints them under a command's options."""
+    lines = [f"  {v.name}\n      {v.does}\n      {v.allowed} (default: {v.default})" for v in VARIABLES]
+    return "\b\nEnvironment variables; 0 or false switch a thing off:\n" + "\n".join(lines)
+
+
+def markdown() -> str:
+    """The variables as a table for the README."""
+    rows = ["| variable | what it does | allowed | default |", "|---|---|---|---|"]
+    return "\n".join([*rows, *(f"| `{v.name}` | {v.does} | {v.allowed} | {v.default} |" for v in VARIABLES)])
