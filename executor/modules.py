@@ -81,6 +81,11 @@ class Modules:
         self._by_kernel[kernel] = loaded
         return loaded
 
+    @property
+    def loaded(self) -> int:
+        """How many texts are loaded."""
+        return len(self._by_text)
+
     def close(self) -> None:
         """Unload all kernels: nothing that was prepared with them may be launched again. Kernels can be loaded afterwards."""
         if not self.device.closed:
