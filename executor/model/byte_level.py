@@ -69,7 +69,8 @@ class ByteLevelEncoder:
         self.split = SPLITS[name]
         self.default_add_bos = self.split.add_bos
         self._vocabulary = vocabulary
-        self._ids = {text: index for index, text in reversed(list(enumerate(vocabulary.tokens)))}
+        # The first of equal texts counts.
+        self._ids = dict(zip(reversed(vocabulary.tokens), range(len(vocabulary.tokens) - 1, -1, -1), strict=True))
         characters = byte_characters()
         self._bytes = {character: byte for byte, character in enumerate(characters)}
         self._absent = frozenset(byte for byte, character in enumerate(characters) if character not in self._ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NoReturn
+from typing import Final, NoReturn, cast
 
 import numpy as np
 
@@ -114,9 +114,9 @@ class VocabularyKeys:
         value = self.metadata.get(KEY + key, [])
         if isinstance(value, np.ndarray) and value.size == 0:
             return []
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not set(map(type, value)) <= {str}:
             self.fail(key, "must be an array of strings")
-        return [item for item in value if isinstance(item, str)]
+        return cast("list[str]", value)
 
     def numbers(self, key: str, size: int) -> list[float]:
         """An array of `size` numbers; empty if the key is missing."""
