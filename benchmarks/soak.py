@@ -1,0 +1,99 @@
+"""Decodes for long and loads often, and says whether memory grew: of the host (resident bytes) and of the device (bytes that the
+driver has given out).
+
+python -m benchmarks.soak --model SmolLM2.gguf --device cuda:0 --tokens 10000 --cycles 200 -o benchmarks/results/soak.json
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from benchmarks.decode import git_commit
+from executor.device import open_device
+from executor.device.protocol import Device
+from executor.model.generation import LanguageModel
+from executor.model.sampling import Sampler
+from executor.modules import Modules
+
+WARM_UPS = 3  # cycles, and generations: pools fill, modules are loaded
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), required=True, help="A GGUF file.")
+@click.option("--device", default="auto")
+@click.option("--tokens", default=10_000)
+@click.option("--cycles", default=200, help="Times that the model is loaded and given back.")
+@click.option("--commit", help="What ran; found from git if there is one.")
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True)
+def main(model: Path, device: str, tokens: int, cycles: int, commit: str | None, output: Path) -> None:
+    """Decode and load, and write the growth of memory as JSON."""
+    with open_device(device) as opened:
+        modules = Modules(opened)
+        record = {
+            "what": "growth of memory",
+            "model": model.name,
+            "decoding": _decoding(model, opened, modules, tokens),
+            "loading": _loading(model, opened, modules, cycles),
+            "machine": opened.describe(),
+            "commit": commit or git_commit(),
+            "command": " ".join(["python -m benchmarks.soak", *sys.argv[1:]]),
+        }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(record, indent=1) + "\n")
+    click.echo(json.dumps({"decoding": record["decoding"], "loading": record["loading"]}))
+
+
+def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict[str, float]:
+    with LanguageModel.load(path, device, modules=modules, context=1024) as model:
+
+        def generate() -> int:
+            return len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler()).tokens)
+
+        for _ in range(WARM_UPS):
+            generate()
+        before, start, made = _memory(device), time.perf_counter(), 0
+        while made < tokens:
+            made += generate()
+        return {"tokens": made, "seconds": time.perf_counter() - start} | _growth(before, _memory(device))
+
+
+def _loading(path: Path, device: Device, modules: Modules, cycles: int) -> dict[str, float]:
+    def cycle() -> None:
+        with LanguageModel.load(path, device, modules=modules, context=256) as model:
+            model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler())
+
+    for _ in range(WARM_UPS):
+        cycle()
+    before, start = _memory(device), time.perf_counter()
+    for _ in range(cycles):
+        cycle()
+    return {"cycles": cycles, "seconds": time.perf_counter() - start} | _growth(before, _memory(device))
+
+
+def _memory(device: Device) -> tuple[int, int]:
+    """Bytes of the host and of the device that are in use."""
+    gc.collect()
+    device.synchronize()
+    memory = device.memory()
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, memory.total - memory.free
+
+
+def _growth(before: tuple[int, int], after: tuple[int, int]) -> dict[str, float]:
+    return {
+        "host_bytes_before": before[0],
+        "host_growth_bytes": after[0] - before[0],
+        "device_bytes_before": before[1],
+        "device_growth_bytes": after[1] - before[1],
+    }
+
+
+if __name__ == "__main__":
+    main()
