@@ -16,7 +16,7 @@ from executor.device.protocol import Device
 from executor.dlpack import CPU, CUDA, VERSION, Described, device_words, read_capsule
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
-from ptxgen.types import DType
+from ptxgen.types import BF16, DType
 
 LEGACY_STREAM = 1
 """How the array interface and DLPack number the legacy default stream. (0 would be either of two, and is not allowed there.)"""
@@ -129,7 +129,7 @@ def _through_array_interface(device: Device, obj: Any, name: str) -> Described:
 
 def _dtype(found: Described, wanted: DType | None, words: str) -> DType:
     if found.dtype is None:
-        known = ", ".join(map(str, FROM_NUMPY.values()))
+        known = ", ".join(map(str, [*FROM_NUMPY.values(), BF16]))
         raise ArgumentError(f"{words} holds {found.type_name}, which no PTX type is; use one of {known}")
     if wanted is not None and numpy_dtype(wanted) != numpy_dtype(found.dtype):
         raise ArgumentError(

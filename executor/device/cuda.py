@@ -314,7 +314,7 @@ class CudaDevice:
         self.waits += 1
         self._checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
         self._launched.clear()
-        self._sharing.settle(self._stream)
+        self._sharing.settle_idle()
 
     def close(self) -> None:
         if self.closed:

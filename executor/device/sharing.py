@@ -87,10 +87,7 @@ class Sharing:
 
     def settle(self, stream: Any) -> None:
         """Let go of what ended before and is not used any more. Costs nothing where nothing is shared."""
-        self._count()
-        for base in [base for base in self._freed if not self._holds[base]]:
-            self._freed.remove(base)
-            self._check(self._cuda.cuMemFree(base), f"freeing memory on {self._name}")
+        self._free_what_nobody_holds()
         ended = [self._ended.popleft() for _ in range(len(self._ended))]
         if ended:
             event = self._events.take()
@@ -103,6 +100,12 @@ class Sharing:
             self._check((status,), f"asking how far {self._name} is")
             self._in_use.popleft()
 
+    def settle_idle(self) -> None:
+        """Let go of all that ended before, after all work."""
+        self._free_what_nobody_holds()
+        self._ended.clear()
+        self._in_use.clear()
+
     def close(self) -> list[tuple[Any, ...]]:
         """Let go of all loans, after all work, and free what is held no more; returns the driver's answers. What is held
         still is left to the process: somebody may read it."""
@@ -114,6 +117,12 @@ class Sharing:
         self._ended.clear()
         self._in_use.clear()
         return answers
+
+    def _free_what_nobody_holds(self) -> None:
+        self._count()
+        for base in [base for base in self._freed if not self._holds[base]]:
+            self._freed.remove(base)
+            self._check(self._cuda.cuMemFree(base), f"freeing memory on {self._name}")
 
     def _count(self) -> None:
         while self._left:
