@@ -1,4 +1,4 @@
-"""Decodes for long and loads often, and says whether memory grew: of the host (resident bytes) and of the device (bytes that the
+"""Decodes for long and loads often, and says whether memory grew: of the host (resident bytes) and of the device (what the
 driver has given out).
 
 python -m benchmarks.soak --model SmolLM2.gguf --device cuda:0 --tokens 10000 --cycles 200 -o benchmarks/results/soak.json
