@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.vocabulary import add_vocabulary
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 
@@ -41,9 +42,10 @@ MODELS = {
 }
 
 
-def write_q4_k_m(name: str, path: Path, seed: int = 1) -> None:
+def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:
     """Write the model `name` with llama.cpp's Q4_K_M mix: attn_v and ffn_down are Q6_K in half of the layers, so is the output
-    head (or the embedding table that stands for it); norms are F32; all other matrices Q4_K."""
+    head (or the embedding table that stands for it); norms are F32; all other matrices Q4_K. vocabulary: with a byte-level
+    BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing."""
     if name not in MODELS:
         raise ArgumentError(f"no synthetic model is called {name!r}; known: {', '.join(MODELS)}")
     s = MODELS[name]
@@ -62,7 +64,10 @@ def write_q4_k_m(name: str, path: Path, seed: int = 1) -> None:
     writer.add_rope_freq_base(s.rope_base)
     writer.add_layer_norm_rms_eps(s.eps)
     writer.add_vocab_size(s.vocab)
-    writer.add_tokenizer_model("none")
+    if vocabulary:
+        add_vocabulary(writer, s.vocab)
+    else:
+        writer.add_tokenizer_model("none")
     for tensor, shape, type in _tensors(s):
         if type == F32:
             writer.add_tensor(tensor, _vector(tensor, shape[0], s, rng))
