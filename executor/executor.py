@@ -1,45 +1,55 @@
-"""The front of the package: a device and the kernels loaded on it, for as long as models run there. What a model does is
-executor/model's business."""
+"""CudaExecutor, the front of the package: transformer layers, attention, whole models and their times by the names people
+know, on top of the methods of executor/front. Nothing is computed here: layers are layers/, models model/."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
-from executor.bundle.bundle import Bundle
-from executor.device import open_device
-from executor.modules import Modules
-from executor.profile import GpuProfile
+from numpy.typing import ArrayLike
+
+from executor.buffers import GpuBuffer
+from executor.errors import LaunchError
+from executor.front.matrices import Matrices
+from executor.indexed import Site, ValidatedLayerWeights, layer_weights
+from executor.launch import LaunchGraph
+from executor.layers.sequence import LayerSequence
+from executor.layers.shape import LayerShape, RopeStyle
+from executor.layers.transformer import Activations, transformer_layer
+from executor.ops.attention import attend
+from executor.ops.operands import vector
+from executor.ops.outlier_verdicts import OutlierVerdicts
+from executor.profiler import TileProfiler
+from executor.tile_summary import tile_table
+from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from executor.kv_cache import KvCache
     from executor.model.generation import LanguageModel, Progress
 
 
-class CudaExecutor:
-    """One device with its loaded kernels, which all models on it share. Close it, or use it in a `with`.
+class CudaExecutor(Matrices):
+    """One device with its loaded kernels and weights, which all that runs on it shares. Close it, or use it in a `with`. Not
+    thread-safe: a thread has an executor of its own.
 
     device: as in `open_device`: "auto", "cuda", "cuda:N" or "emulator". bundle: a folder that `ptxgen bundle` wrote; every
-    kernel then comes from there and none is written. sanitize: check every access (emulator only).
-    profile: which kernels are used (default: the environment's). Raises DeviceError if the
-    device is not there, BundleError for a folder that is no bundle or was written for another GPU.
+    kernel then comes from there and none is written. sanitize: check every access (emulator only). profile: which kernels are
+    used (default: what the environment says and was measured on this GPU); it may be set anew at any time. Raises DeviceError
+    if the device is not there, BundleError for a folder that is no bundle or was written for another GPU.
+
+    `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
+    (executor/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and `fused_ffn_swiglu_host` take
+    arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights` or an indexed layer holds.
+    Results on the device are not waited for, and who gets a new buffer frees it. Wrong sizes, types, names and pointers are
+    errors before anything is launched.
     """
 
-    def __init__(
-        self,
-        device: str = "auto",
-        *,
-        bundle: str | Path | None = None,
-        sanitize: bool = False,
-        profile: GpuProfile | None = None,
-    ) -> None:
-        self.profile = profile or GpuProfile.from_environment()
-        opened = None if bundle is None else Bundle.open(bundle)
-        self.device = open_device(device, sanitize=sanitize)
-        try:
-            self.modules = Modules(self.device, bundle=opened)
-        except BaseException:
-            self.device.close()
-            raise
+    _sequence: LayerSequence | None = None
+    _profiler: TileProfiler | None = None
+    _verdicts: OutlierVerdicts | None = None
 
     def load_model(self, path: str | Path, *, context: int | None = None, progress: Progress | None = None) -> LanguageModel:
         """A GGUF model, ready to decode; see LanguageModel.load."""
@@ -49,12 +59,241 @@ class CudaExecutor:
             path, self.device, context=context, progress=progress, modules=self.modules, profile=self.profile
         )
 
-    def close(self) -> None:
-        """Free all that is on the device, models included. A second time does nothing."""
-        self.device.close()
+    def init_kv_cache(
+        self,
+        layers: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        max_len: int,
+        *,
+        rope_base: float = 10000.0,
+        rope_style: RopeStyle = "adjacent",
+        rope_dim: int | None = None,
+        rope_freqs: ArrayLike | None = None,
+    ) -> KvCache:
+        """What attention is like in all layers, and room for max_len positions of one sequence; what was there before goes. See
+        LayerSequence."""
+        made = LayerSequence(
+            self.device,
+            self.workspace,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            max_len,
+            rope_base=rope_base,
+            rope_style=rope_style,
+            rope_dim=rope_dim,
+            rope_freqs=rope_freqs,
+        )
+        if self._sequence is not None:
+            self._sequence.free()
+        self._sequence = made
+        return made.cache
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def sequence(self) -> LayerSequence:
+        """The sequence that layers run on: cache, lengths, `reset`, `grow`. ArgumentError before init_kv_cache."""
+        if self._sequence is None:
+            raise ArgumentError("there is no KV cache yet; init_kv_cache(layers, heads, kv_heads, head_dim, max_len) makes it")
+        return self._sequence
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def build_indexed_weights(
+        self, layers: int, hidden_dim: int, intermediate_dim: int, prefix: Callable[[int], str] = "blk.{}".format
+    ) -> tuple[ValidatedLayerWeights, ...]:
+        """The weights of layers 0 to layers - 1, found by name, checked and bound to the profile's kernels once. They have the
+        attention of init_kv_cache. Errors as executor.indexed.layer_weights."""
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, rms_eps=0.0)  # of which weights know nothing
+        flagged = self._outliers.flagged
+        return tuple(
+            layer_weights(self.weights, prefix(i), shape, self.profile, layer=i, flagged=flagged) for i in range(layers)
+        )
+
+    def transformer_layer_gpu(
+        self,
+        input: Any,
+        layer_idx: int,
+        layer_prefix: str,
+        hidden_dim: int,
+        intermediate_dim: int,
+        attn_norm_gamma: Any,
+        ffn_norm_gamma: Any,
+        epsilon: float,
+    ) -> GpuBuffer:
+        """The next token through one layer whose weights are found by name (`layer_prefix`.attn_q.weight, ...); input:
+        f32[hidden_dim] stays as it is. Returns a new buffer."""
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
+        gammas = {"attn_norm": attn_norm_gamma, "ffn_norm": ffn_norm_gamma}
+        norms = {name: vector(self.device, gamma, (hidden_dim,), f"{name}_gamma") for name, gamma in gammas.items()}
+        flagged = self._outliers.flagged
+        found = layer_weights(self.weights, layer_prefix, shape, self.profile, layer=layer_idx, flagged=flagged, norms=norms)
+        return self._layer_into_new(input, layer_idx, found, shape)
+
+    def transformer_layer_indexed(
+        self,
+        input: Any,
+        layer_idx: int,
+        layer_weights: ValidatedLayerWeights,
+        hidden_dim: int,
+        intermediate_dim: int,
+        epsilon: float,
+    ) -> GpuBuffer:
+        """As transformer_layer_gpu, with weights of build_indexed_weights."""
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
+        return self._layer_into_new(input, layer_idx, layer_weights, shape)
+
+    def transformer_layer_workspace(
+        self,
+        input: Any,
+        layer_idx: int,
+        layer_weights: ValidatedLayerWeights,
+        hidden_dim: int,
+        intermediate_dim: int,
+        epsilon: float,
+        position: int,
+    ) -> None:
+        """The token at `position` through one layer, in place: afterwards `input` is the layer's output. Nothing is allocated
+        once the workspace has its size. A position before the layer's next one makes it forget what came after."""
+        self._at_once("the position is copied to the device")
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
+        self._layer_at(position, vector(self.device, input, (hidden_dim,), "input"), layer_idx, layer_weights, shape)
+
+    def transformer_layer_workspace_for_capture(
+        self,
+        input: Any,
+        layer_idx: int,
+        layer_weights: ValidatedLayerWeights,
+        hidden_dim: int,
+        intermediate_dim: int,
+        epsilon: float,
+    ) -> None:
+        """As transformer_layer_workspace, recorded by the capture under way. The position is the device's at each replay:
+        `graph.replay(position)` sets it."""
+        if self._capture is None:
+            raise LaunchError("there is no capture under way; write `with executor.capture() as graph:` around this")
+        self.sequence.require_layer(layer_idx)
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
+        self._layer(vector(self.device, input, (hidden_dim,), "input"), layer_idx, layer_weights, shape)
+        self._capture.runs_layer(self.sequence, layer_idx)
+
+    def transformer_layer_gpu_tiled_profiled(
+        self,
+        input: Any,
+        layer_idx: int,
+        layer_prefix: str,
+        hidden_dim: int,
+        intermediate_dim: int,
+        attn_norm_gamma: Any,
+        ffn_norm_gamma: Any,
+        epsilon: float,
+    ) -> GpuBuffer:
+        """As transformer_layer_gpu, as one step of the tile profiler, which must be enabled; waits for the layer's end."""
+        profiler = self.tile_profiler
+        self.sequence.require_layer(layer_idx)
+        with profiler.step(self.sequence.lengths[layer_idx] + 1):
+            return self.transformer_layer_gpu(
+                input, layer_idx, layer_prefix, hidden_dim, intermediate_dim, attn_norm_gamma, ffn_norm_gamma, epsilon
+            )
+
+    def incremental_attention_async(self, layer: int, q: Any, k: Any, v: Any) -> tuple[GpuBuffer, int]:
+        """The next token's attention in one layer: k and v, f32[kv_heads, head_dim], join the cache; returns a new buffer
+        f32[heads, head_dim] and how many positions q attended to. q and k are rotated already."""
+        self._at_once("the position is copied to the device")
+        s = self.sequence
+        s.require_layer(layer)
+        query = vector(self.device, q, (s.heads, s.head_dim), "q")
+        key, value = (vector(self.device, x, (s.kv_heads, s.head_dim), name) for x, name in ((k, "k"), (v, "v")))
+        position = s.lengths[layer]
+        s.go_to(position, layer)
+
+        def run(out: GpuBuffer) -> None:
+            cache = s.cache.layers[layer]
+            attend(self._eager, cache, q=query, k=key, v=value, out=out, position=s.position, length=s.length)
+
+        out = self._into_new((s.heads, s.head_dim), run)
+        s.took(position, layer)
+        return out, position + 1
+
+    def detect_input_outlier(self, input: Any, site: Site | None = None) -> bool:
+        """Whether an f32 vector has a massive activation (executor.outliers), found on the device. site: a layer and the
+        operation that made the vector; its verdict is kept until a weight is replaced, and where it is true, layers by name and
+        weights indexed from now on take an accurate kernel for what reads it."""
+        launch = self._at_once("the verdict is copied to the host")
+        return self._outliers.of(launch, vector(self.device, input, None, "input"), site)
+
+    def capture_decode(self, model: LanguageModel) -> LaunchGraph:
+        """The graph of one decode step of a model on this device, which serves every position; captured unless it is there."""
+        if model.device is not self.device:
+            raise ArgumentError(f"the model is on {model.device.name}; must be on {self.device.name}")
+        return model.decoder.graph()
+
+    def replay_decode(self, model: LanguageModel, token: int | None = None) -> int:
+        """Run one token (None: the likeliest after the last) by one launch of the graph, and return the likeliest next one, for
+        which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
+        self.capture_decode(model)
+        model.decoder.step(token)
+        return model.decoder.argmax()
+
+    def enable_tile_profiling(self) -> TileProfiler:
+        """Time launches from now on, those of transformer_layer_gpu_tiled_profiled and of blocks `with
+        executor.tile_profiler.step():`."""
+        if self._profiler is None:
+            self._profiler = TileProfiler(self.device)
+            self.launcher.observers.append(self._profiler)
+        return self._profiler
+
+    def disable_tile_profiling(self) -> None:
+        """Time nothing more, and forget what was timed."""
+        if self._profiler is not None:
+            self.launcher.observers.remove(self._profiler)
+            self._profiler = None
+
+    @property
+    def tile_profiler(self) -> TileProfiler:
+        """ArgumentError before enable_tile_profiling."""
+        if self._profiler is None:
+            raise ArgumentError("tile profiling is off; enable_tile_profiling() switches it on")
+        return self._profiler
+
+    def tile_summary(self, by: str = "operation") -> Table:
+        """What was timed, as a table; see executor.tile_summary."""
+        return tile_table(self.tile_profiler, by)
+
+    @property
+    def _outliers(self) -> OutlierVerdicts:
+        if self._verdicts is None:
+            self._verdicts = OutlierVerdicts(self.weights, self.workspace)
+        return self._verdicts
+
+    def _layer(self, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
+        launch, sequence = self._launch, self.sequence
+        launch.layer = layer
+        try:
+            activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
+            transformer_layer(launch, shape, weights, sequence.cache.layers[layer], activations)
+        finally:
+            launch.layer = None
+
+    def _layer_at(
+        self, position: int, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
+    ) -> None:
+        self.sequence.go_to(position, layer)
+        self._layer(hidden, layer, weights, shape)
+        self.sequence.took(position, layer)
+
+    def _layer_into_new(self, input: Any, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> GpuBuffer:
+        """The layer at its own next position, on a copy of its input."""
+        self._at_once("the input is copied to a new buffer")
+        self.sequence.require_layer(layer)
+        source = vector(self.device, input, (shape.hidden,), "input")
+
+        def run(hidden: GpuBuffer) -> None:
+            self.device.copy(hidden.pointer, source.pointer, source.nbytes)
+            hidden.allocation.version += 1
+            self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape)
+
+        return self._into_new((shape.hidden,), run)
+
+    def _capture_state(self) -> object:
+        return super()._capture_state(), self._sequence

@@ -98,12 +98,15 @@ def layer_weights(
     *,
     layer: int | None = None,
     flagged: Collection[Site] = (),
+    norms: Mapping[str, GpuBuffer] | None = None,
 ) -> ValidatedLayerWeights:
     """The weights called `prefix`.attn_q.weight and so on.
 
-    flagged: operations whose output has an outlier; what reads it gets an accurate kernel. Raises ModelError for a weight that
-    is not there, is freed, or has another shape than the layer; ArgumentError if no kernel reads its type."""
+    norms: vectors (`attn_norm`, `ffn_norm`) to be used instead of those of that name. flagged: operations whose output has an
+    outlier; what reads it gets an accurate kernel. Raises ModelError for a weight that is not there, is freed, or has another
+    shape than the layer; ArgumentError if no kernel reads its type."""
     s = shape
+    given = norms or {}
 
     def matrix(role: str, n: int, k: int) -> Projection:
         accurate = (layer, INPUTS[role]) in flagged
@@ -116,12 +119,12 @@ def layer_weights(
         return vector(name, n) if f"{prefix}.{name}" in weights else None
 
     return ValidatedLayerWeights(
-        attn_norm=vector("attn_norm.weight", s.hidden),
+        attn_norm=given.get("attn_norm") or vector("attn_norm.weight", s.hidden),
         attn_q=matrix("attn_q", s.q_dim, s.hidden),
         attn_k=matrix("attn_k", s.kv_dim, s.hidden),
         attn_v=matrix("attn_v", s.kv_dim, s.hidden),
         attn_output=matrix("attn_output", s.hidden, s.q_dim),
-        ffn_norm=vector("ffn_norm.weight", s.hidden),
+        ffn_norm=given.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
         ffn_gate=matrix("ffn_gate", s.ff, s.hidden),
         ffn_up=matrix("ffn_up", s.ff, s.hidden),
         ffn_down=matrix("ffn_down", s.hidden, s.ff),

@@ -12,11 +12,12 @@ from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.errors import ModelError
 from executor.weights import Weight
-from ptxgen.formats import FORMATS, of_type
 from ptxgen.formats import find as find_format
+from ptxgen.formats import of_type
 from ptxgen.formats.format import Format
 from ptxgen.types import F32, U8
 
+HostData = bytes | bytearray | memoryview | NDArray[Any]
 _PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 """Types that NumPy has, too: arrays of them need not come as bytes."""
 
@@ -26,14 +27,12 @@ def format_of(type: str | int | Format) -> Format:
     return of_type(type) if isinstance(type, int) else find_format(type)
 
 
-def host_weight(
-    device: Device, name: str, data: bytes | bytearray | memoryview | NDArray[Any], type: str | int | Format, shape: tuple[int, ...]
-) -> Weight:
+def host_weight(device: Device, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
     """Upload a tensor. data: its blocks as they lie in a GGUF file, as bytes or u8 (F32 and F16 also as numbers of that type);
     shape: rows first, as NumPy has it, (n, k) or (k,); a vector of F32 becomes f32[k].
 
-    The type is what the caller says and is never guessed from the size. Raises ArgumentError for an unknown type, ModelError for
-    a shape that the type cannot have and for data that are not exactly the bytes of type and shape.
+    The type is what the caller says and is never guessed from the size. Raises ArgumentError for an unknown type, ModelError
+    for a shape that the type cannot have and for data that are not exactly the bytes of type and shape.
     """
     format = format_of(type)
     if not shape or not all(isinstance(extent, int) and extent > 0 for extent in shape):
@@ -52,7 +51,7 @@ def host_weight(
     return Weight(name, GpuBuffer.from_numpy(device, blocks.reshape(n, row), U8, name), format, n, k)
 
 
-def _bytes(name: str, data: bytes | bytearray | memoryview | NDArray[Any], format: Format) -> NDArray[np.uint8]:
+def _bytes(name: str, data: HostData, format: Format) -> NDArray[np.uint8]:
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     plain = _PLAIN.get(format.name)
     if array.dtype not in (np.uint8, plain):

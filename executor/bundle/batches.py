@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
 
 from executor.buffers import GpuBuffer
 from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
 from executor.layers.calls import Call
+from executor.ops.batched import PREFIX, batched_forms
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.kernel_type import Array, KernelType
-from ptxgen.kernels.registry import entries, find
-
-PREFIX: Final = "batched_"
-BIAS: Final = "batched_bias_broadcast_add"
-"""What residual_add becomes when it adds a tensor, which all sequences share."""
+from ptxgen.kernels.registry import entries
 
 
 @dataclass(frozen=True)
@@ -59,28 +54,11 @@ def batch(model: Description, m: int) -> Batch:
 
 
 def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
-    for kernel in _candidates(call.kernel, m):
+    for kernel in batched_forms(call.kernel, m):
         shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
         if all((buffer.dtype, buffer.shape) in shapes for buffer in _buffers(call, tensors)):
             return kernel
     return None
-
-
-def _candidates(kernel: KernelType, m: int) -> Iterator[KernelType]:
-    # What the single kernel leaves at its default is the batched kernel's own default: it may need more registers.
-    defaults = find(kernel.name).parameters
-    shape: dict[str, Any] = kernel.parameters()
-    names = [PREFIX + kernel.name, PREFIX + kernel.name.removesuffix("_indirect")]
-    if kernel.name == "residual_add":
-        names.append(BIAS)
-    if isinstance(kernel, GemvType):  # a strategy without a batched form of its own
-        names.append(f"{PREFIX}{kernel.format.id}_gemv")
-    for name in dict.fromkeys(names):
-        entry = entries().get(name)
-        if entry is not None:
-            known = entry.parameters
-            given = {field: value for field, value in shape.items() if field in known}
-            yield entry.make(m=m, **{f: v for f, v in given.items() if v != defaults[f] or known[f] is MISSING})
 
 
 def _buffers(call: Call, names: Iterable[str]) -> Iterator[GpuBuffer]:

@@ -1,5 +1,5 @@
-"""One token's attention over the cache: which kernels run, on which buffers. Where the token stands is in device buffers, so that
-the same launches serve every position."""
+"""One token's attention over the cache: which kernels run, on which buffers. Where the token stands is in device buffers, so
+that the same launches serve every position."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from executor.buffers import Allocation, GpuBuffer
@@ -27,25 +28,26 @@ class _Made:
 
 
 class SharedDigits:
-    """The digits of whatever was quantised last, by length and number of digits, in buffers of the workspace.
+    """The digits of whatever was quantised last, by rows, length and number of digits, in buffers of the workspace.
 
     They are valid while neither the activations that they came from nor they themselves have been written since; nobody has to
     declare them stale."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._made: dict[tuple[int, int], _Made] = {}
+        self._made: dict[tuple[int, int, int], _Made] = {}
 
     def of(self, launch: Launch, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
-        """The arguments `digits`, `scales` and `sums` that stand for x, f32[k]; quantised now unless that has been done.
-        `operation` is the one that wants them."""
-        k = x.shape[-1]
-        kernel = find(QUANTIZERS[count]).make(n=k)
-        buffers = self._workspace.arrays(kernel, f"{count} digits of {k}", ("digits", "scales", "sums"))
+        """The arguments `digits`, `scales` and `sums` that stand for x, f32[k] or f32[rows, k]; quantised now unless that has
+        been done. `operation` is the one that wants them."""
+        rows, k = prod(x.shape[:-1]), x.shape[-1]
+        kernel = find(QUANTIZERS[count]).make(n=k, rows=rows)
+        size = str(k) if rows == 1 else f"{rows} x {k}"
+        buffers = self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))
         made = _Made(_state(x), _state(buffers["digits"]))
-        if self._made.get((k, count)) != made:
-            launch(f"{operation} input as digits", kernel, x=x.view(0, (1, k)), **buffers)
-            self._made[k, count] = _Made(_state(x), _state(buffers["digits"]))
+        if self._made.get((rows, k, count)) != made:
+            launch(f"{operation} input as digits", kernel, x=x.view(0, (rows, k)), **buffers)
+            self._made[rows, k, count] = _Made(_state(x), _state(buffers["digits"]))
         return buffers
 
 

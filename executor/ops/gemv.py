@@ -9,6 +9,7 @@ from executor.buffers import GpuBuffer
 from executor.profile import Choice, GpuProfile
 from executor.weights import Weight
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import Format
 from ptxgen.kernels.gemv.integer_type import IntegerGemvType
 from ptxgen.kernels.kernel_type import Argument, Array, KernelType
 from ptxgen.kernels.registry import find
@@ -22,7 +23,7 @@ def gemv_kernel(weight: Weight, profile: GpuProfile, *, accurate: bool = False) 
     """The kernel that multiplies this weight by a vector, and why. `accurate`: one of the accurate precision. Raises
     ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)
-    _require_fit(choice.kernel, weight)
+    require_fit(choice.kernel, weight.format, weight.k, weight.n, weight.name)
     return choice
 
 
@@ -36,17 +37,19 @@ def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuf
     launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
 
 
-def _require_fit(kernel: KernelType, weight: Weight) -> None:
-    """Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format
-    must say this one."""
-    format = getattr(kernel, "format", weight.format)
-    if format != weight.format:
-        raise ArgumentError(f"{kernel} is for {format}; the profile names it for {weight.format}, the format of {weight.name}")
+def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -> None:
+    """ArgumentError unless the kernel multiplies n rows of k weights of this format by a vector; `name` says whose they are.
+
+    Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format must
+    say this one."""
+    own = getattr(kernel, "format", format)
+    if own != format:
+        raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
     if isinstance(kernel, IntegerGemvType) and kernel.batch == 1:
         return  # takes digits, which `project` makes
-    given, needed = (_facts(one) for one in (kernel, find(f"{weight.format.id}_gemv").make(k=weight.k, n=weight.n)))
+    given, needed = (_facts(one) for one in (kernel, find(f"{format.id}_gemv").make(k=k, n=n)))
     if given != needed:
-        raise ArgumentError(f"{kernel} cannot multiply {weight.name}: it takes {given}, the executor gives {needed}")
+        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {given}, the executor gives {needed}")
 
 
 def _facts(kernel: KernelType) -> str:

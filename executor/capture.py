@@ -1,0 +1,70 @@
+"""Launches that were recorded instead of run, and run as one graph from then on. A whole model captures itself
+(executor/model/decoder.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from executor.errors import LaunchError
+from executor.launch import Launcher, LaunchGraph, LaunchRecord
+from executor.layers.calls import Recorder
+from executor.layers.sequence import LayerSequence
+from executor.workspace import Workspace
+
+
+class Capture:
+    """What was launched in `with executor.capture() as graph:`. `state`: what the choice of kernels depends on.
+
+    A captured layer takes its position from the device: `replay(position)` puts it there first. What was captured under another
+    profile, with other weights or before the memory grew is refused, never run: capture it anew."""
+
+    def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object]) -> None:
+        self.recorder = Recorder(workspace)
+        self._layers: list[int] = []
+        self._sequence: LayerSequence | None = None
+        self._launcher = launcher
+        self._state = state
+        self._captured: object = None
+        self._graph: LaunchGraph | None = None
+
+    def runs_layer(self, sequence: LayerSequence, layer: int) -> None:
+        """A replay runs this layer on the sequence's next token."""
+        self._sequence = sequence
+        self._layers.append(layer)
+
+    def finish(self) -> None:
+        """Check what was recorded, load its kernels, and make the graph. Raises LaunchError if nothing was recorded."""
+        calls = self.recorder.take()
+        if not calls:
+            raise LaunchError("nothing was launched in the capture, so there is nothing to replay")
+        plans = [self._launcher.prepare(call.kernel, call.place, **call.arguments) for call in calls]
+        self._graph = self._launcher.graph(plans)
+        self._captured = self._state()
+
+    @property
+    def records(self) -> tuple[LaunchRecord, ...]:
+        """The launches of a replay, in order."""
+        return self._finished().records
+
+    def replay(self, position: int | None = None) -> None:
+        """Launch all at once. position: of the token that the captured layers run; None leaves the device's. Raises LaunchError
+        if what the graph was captured from has changed, ArgumentError as LayerSequence.go_to."""
+        graph = self._finished()
+        if self._state() != self._captured:
+            raise LaunchError(f"{graph} was captured with another profile or other weights than there are now; capture it anew")
+        if position is None or self._sequence is None:
+            graph.replay()
+            return
+        self._sequence.go_to(position, *self._layers)
+        graph.replay()
+        self._sequence.took(position, *self._layers)
+
+    def close(self) -> None:
+        """Give the graph back."""
+        if self._graph is not None:
+            self._graph.close()
+
+    def _finished(self) -> LaunchGraph:
+        if self._graph is None:
+            raise LaunchError("the capture is not finished: replay it after its `with` block")
+        return self._graph

@@ -1,0 +1,127 @@
+"""A device with what is loaded on it (kernels, weights, buffers), and how operations run there: at once, or recorded for a
+graph. What the operations are is the business of the classes built on this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from executor.buffers import GpuBuffer
+from executor.bundle.bundle import Bundle
+from executor.capture import Capture
+from executor.device import open_device
+from executor.errors import LaunchError
+from executor.interop import foreign_stream
+from executor.launch import Launcher
+from executor.layers.calls import Eager, Recorder
+from executor.model.gguf_file import GgufFile
+from executor.modules import Modules
+from executor.profile import GpuProfile
+from executor.single_weight import HostData, host_weight
+from executor.weights import Progress, TensorFile, Weight, Weights, load_weights
+from executor.workspace import Workspace
+from ptxgen.formats.format import Format
+from ptxgen.types import F32, DType
+
+
+class Loaded:
+    """One device, its kernels and its weights. See CudaExecutor."""
+
+    def __init__(
+        self,
+        device: str = "auto",
+        *,
+        bundle: str | Path | None = None,
+        sanitize: bool = False,
+        profile: GpuProfile | None = None,
+    ) -> None:
+        opened = None if bundle is None else Bundle.open(bundle)
+        self.device = open_device(device, sanitize=sanitize)
+        try:
+            self.modules = Modules(self.device, bundle=opened)
+            if profile is None:
+                profile = GpuProfile.for_device(self.device) if opened is None else GpuProfile.from_environment()
+        except BaseException:
+            self.device.close()
+            raise
+        self.profile = profile
+        self.launcher = Launcher(self.device, self.modules)
+        self.workspace = Workspace(self.device)
+        self.weights = Weights()
+        self._eager = Eager(self.launcher, self.workspace)
+        self._capture: Capture | None = None
+
+    def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
+        """A copy of a host array on the device; see GpuBuffer.from_numpy."""
+        return GpuBuffer.from_numpy(self.device, np.ascontiguousarray(array), dtype, name)
+
+    def zeros(self, *shape: int, dtype: DType = F32, name: str = "") -> GpuBuffer:
+        """A new buffer of zeros."""
+        return GpuBuffer.zeros(self.device, dtype, shape, name)
+
+    def on_stream(self, stream: int) -> AbstractContextManager[None]:
+        """In the block, work here comes after what the caller's stream has started, and before what it starts after the block;
+        see executor.interop.foreign_stream."""
+        return foreign_stream(self.device, stream)
+
+    def load_weights(
+        self, file: str | Path | TensorFile, names: list[str] | None = None, progress: Progress | None = None
+    ) -> Weights:
+        """Put tensors of a GGUF file (default: all) into one pool on the device; see executor.weights.load_weights. Returns all
+        weights there are now."""
+        opened = GgufFile.open(file) if isinstance(file, str | Path) else file
+        self.weights.take(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
+        return self.weights
+
+    def load_weight(self, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
+        """Put one tensor on the device, in the place of any of this name; see executor.single_weight.host_weight."""
+        loaded = host_weight(self.device, name, data, type, shape)
+        self.weights.put({name: loaded}, [loaded.buffer])
+        return loaded
+
+    def get_quantized_weight_ptr(self, name: str) -> int:
+        """The address of a weight, from the pool or loaded alone. ModelError with near names if there is none."""
+        return self.weights[name].buffer.pointer
+
+    @contextmanager
+    def capture(self) -> Iterator[Capture]:
+        """Record what is launched in the block instead of launching it; afterwards `replay` launches it all at once. What
+        copies between host and device is refused in the block. Raises LaunchError for a capture within one."""
+        if self._capture is not None:
+            raise LaunchError("a capture is under way already; it must end before the next one begins")
+        graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state)
+        try:
+            yield graph
+        finally:
+            self._capture = None
+        graph.finish()
+
+    def close(self) -> None:
+        """Free all that is on the device, models included. A second time does nothing."""
+        self.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _launch(self) -> Eager | Recorder:
+        """How an operation that lies on the device as a whole runs."""
+        return self._eager if self._capture is None else self._capture.recorder
+
+    def _at_once(self, doing: str) -> Eager:
+        """How an operation runs that cannot be recorded. LaunchError in a capture, saying what it does that a graph cannot."""
+        if self._capture is not None:
+            raise LaunchError(f"{doing}, which a graph cannot hold; do this outside the capture")
+        return self._eager
+
+    def _capture_state(self) -> object:
+        """What the choice of kernels depends on."""
+        return self.profile, self.weights.generation

@@ -1,0 +1,129 @@
+"""One sequence that layers run on one by one: the geometry of their attention, their keys and values, and where each of them
+stands. Whole models have their own (executor/model/decoder.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from executor.buffers import GpuBuffer
+from executor.device.protocol import Device
+from executor.kv_cache import KvCache
+from executor.layers.shape import LayerShape, RopeStyle
+from executor.workspace import Workspace
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.rope.table import rope_table
+from ptxgen.types import U32
+
+
+class LayerSequence:
+    """Keys, values and rotations of `layers` layers for one sequence of at most max_len tokens.
+
+    `lengths[layer]` is how many positions a layer has: where its next token goes. Position and length of the token under way
+    lie in the workspace, where kernels read them. rope_freqs: divisors of the rotary frequencies, rope_dim / 2 of them."""
+
+    def __init__(
+        self,
+        device: Device,
+        workspace: Workspace,
+        layers: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        max_len: int,
+        *,
+        rope_base: float = 10000.0,
+        rope_style: RopeStyle = "adjacent",
+        rope_dim: int | None = None,
+        rope_freqs: ArrayLike | None = None,
+    ) -> None:
+        if rope_style not in ("adjacent", "neox"):
+            raise ArgumentError(f"rope_style is {rope_style!r}; must be adjacent or neox")
+        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+            raise ArgumentError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.rope_style = rope_style
+        self.rope_dim = head_dim if rope_dim is None else rope_dim
+        self.lengths = [0] * layers
+        self._workspace = workspace
+        self._told: tuple[object, ...] | None = None
+        self._table_of = (rope_base, None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
+        table = rope_table(max_len, self.rope_dim, *self._table_of)
+        self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
+        try:
+            self.rope_table = GpuBuffer.from_numpy(device, table, name="rope table")
+        except BaseException:
+            self.cache.free()
+            raise
+
+    def shape(self, hidden: int, ff: int, rms_eps: float) -> LayerShape:
+        """The dimensions of a layer with this attention."""
+        return LayerShape(
+            hidden, ff, self.heads, self.kv_heads, self.head_dim, rms_eps, rope_style=self.rope_style, rope_dim=self.rope_dim
+        )
+
+    @property
+    def position(self) -> GpuBuffer:
+        """u32[1]: where the token under way stands."""
+        return self._workspace.buffer("position", (1,), U32)
+
+    @property
+    def length(self) -> GpuBuffer:
+        """u32[1]: position + 1."""
+        return self._workspace.buffer("length", (1,), U32)
+
+    def require_layer(self, layer: int) -> None:
+        """ArgumentError unless there is a layer of this number."""
+        if not 0 <= layer < len(self.lengths):
+            raise ArgumentError(f"there is no layer {layer}; the KV cache has {len(self.lengths)}, from 0")
+
+    def go_to(self, position: int, *layers: int) -> None:
+        """The token under way stands at `position`, and these layers will take it. Raises ArgumentError for a position beyond
+        the cache or one that would leave a gap; nothing has changed then."""
+        for layer in layers:
+            self.require_layer(layer)
+            if not 0 <= position <= self.lengths[layer]:
+                raise ArgumentError(
+                    f"position {position} of layer {layer} must be from 0 to {self.lengths[layer]}, the next one"
+                )
+        if position >= self.cache.max_len:
+            raise ArgumentError(f"the context is full: position {position} does not fit {self.cache.max_len} positions")
+        if self._told != (position, *self._states()):  # else the device holds it already
+            self._told = None
+            self.position.upload(np.array([position], np.uint32))
+            self.length.upload(np.array([position + 1], np.uint32))
+            self._told = (position, *self._states())
+
+    def took(self, position: int, *layers: int) -> None:
+        """These layers have the key and the value of `position` now, and what came after is forgotten."""
+        for layer in layers:
+            self.lengths[layer] = position + 1
+        self.cache.length = max(self.lengths)
+
+    def grow(self, max_len: int) -> None:
+        """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""
+        table = rope_table(max_len, self.rope_dim, *self._table_of)
+        new = GpuBuffer.from_numpy(self.rope_table.device, table, name="rope table")
+        try:
+            self.cache.grow(max_len)
+        except BaseException:
+            new.free()
+            raise
+        self.rope_table.free()
+        self.rope_table = new
+
+    def reset(self) -> None:
+        """Start a new sequence."""
+        self.lengths = [0] * len(self.lengths)
+        self.cache.reset()
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self.cache.free()
+        self.rope_table.free()
+
+    def _states(self) -> tuple[object, ...]:
+        """Equal while nobody has written the two buffers."""
+        return tuple((buffer.allocation, buffer.version) for buffer in (self.position, self.length))

@@ -1,0 +1,47 @@
+"""Whether the input of an operation has a massive activation: asked of the device once, and kept while the weights stay.
+Watching a whole step without waiting is executor/outliers.py's business."""
+
+from __future__ import annotations
+
+from executor.buffers import GpuBuffer
+from executor.indexed import Site
+from executor.layers.calls import Launch
+from executor.outliers import OUTLIER_RATIO
+from executor.weights import Weights
+from executor.workspace import Workspace
+from ptxgen.kernels.registry import find
+from ptxgen.types import U32
+
+
+class OutlierVerdicts:
+    """By site: a layer and the operation whose output is looked at."""
+
+    def __init__(self, weights: Weights, workspace: Workspace) -> None:
+        self._weights = weights
+        self._workspace = workspace
+        self._of: dict[Site, bool] = {}
+        self._generation = weights.generation
+
+    def of(self, launch: Launch, x: GpuBuffer, site: Site | None) -> bool:
+        """Whether x, f32[n], has an outlier. The first answer for a site stays its answer; without one nothing is kept."""
+        self._forget_old()
+        verdict = None if site is None else self._of.get(site)
+        if verdict is None:
+            flag = self._workspace.buffer("outlier flag", (1,), U32)
+            flag.fill(0)
+            launch("outlier_flag", find("outlier_flag").make(n=x.shape[0]), flag=flag, x=x, ratio=OUTLIER_RATIO)
+            verdict = bool(flag.to_numpy()[0])
+            if site is not None:
+                self._of[site] = verdict
+        return verdict
+
+    @property
+    def flagged(self) -> frozenset[Site]:
+        """The sites that have an outlier."""
+        self._forget_old()
+        return frozenset(site for site, verdict in self._of.items() if verdict)
+
+    def _forget_old(self) -> None:
+        if self._generation != self._weights.generation:
+            self._of.clear()
+            self._generation = self._weights.generation
