@@ -53,6 +53,22 @@ class LaunchError(PtxGenError):
     """A launch whose arguments do not fit the kernel's signature; nothing was launched."""
 
 
+class NumericalFault(PtxGenError):
+    """The debug mode found a NaN or an infinity in what a kernel wrote. layer: None outside the layers; index: of the first one
+    in the argument; count: how many there are."""
+
+    def __init__(
+        self, message: str, *, layer: int | None, operation: str, kernel: str, argument: str, index: tuple[int, ...], count: int
+    ) -> None:
+        self.layer = layer
+        self.operation = operation
+        self.kernel = kernel
+        self.argument = argument
+        self.index = index
+        self.count = count
+        super().__init__(message)
+
+
 class SanitizerError(PtxGenError):
     """The emulator's sanitiser found faults in a launch; `findings` holds them."""
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.buffers import GpuBuffer
+from executor.debug import watch
 from executor.device.protocol import Device
 from executor.indexed import OUTPUTS, Site
 from executor.kv_cache import KvCache
@@ -64,6 +65,7 @@ class Decoder:
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
         self.modules = modules
         self.launcher = Launcher(self.device, modules)
+        watch(self.launcher)
         self.profiler: TileProfiler | None = None
         """Times every launch of the steps; the graphs then have events between their kernels, and the bits that they have."""
         self.workspace = Workspace(self.device)

@@ -22,12 +22,14 @@ Direction = Literal["in", "out", "inout"]
 
 @dataclass(frozen=True)
 class Array:
-    """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary."""
+    """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
+    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included."""
 
     dtype: DType
     shape: tuple[int, ...]
     direction: Direction = "in"
     align: int = 16
+    partial: bool = False
 
     @property
     def size(self) -> int:
@@ -58,16 +60,16 @@ Signature = dict[str, Argument]
 """Arguments in the order of the entry's parameters."""
 
 
-def read(dtype: DType, *shape: int, align: int = 16) -> Array:
-    return Array(dtype, shape, "in", align)
+def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
+    return Array(dtype, shape, "in", align, partial)
 
 
 def write(dtype: DType, *shape: int, align: int = 16) -> Array:
     return Array(dtype, shape, "out", align)
 
 
-def update(dtype: DType, *shape: int, align: int = 16) -> Array:
-    return Array(dtype, shape, "inout", align)
+def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
+    return Array(dtype, shape, "inout", align, partial)
 
 
 MAX_GRID = (2**31 - 1, 65535, 65535)

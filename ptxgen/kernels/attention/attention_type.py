@@ -60,8 +60,8 @@ class AttentionType(KernelType):
     def signature(self) -> Signature:
         return {
             "q": read(F32, self.heads, self.head_dim),
-            "k_cache": read(F32, self.kv_heads, self.max_len, self.head_dim),
-            "v_cache": read(F32, self.kv_heads, self.max_len, self.head_dim),
+            "k_cache": read(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "v_cache": read(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
             "length": position_argument(self.indirect, 1, self.max_len),
         }
 

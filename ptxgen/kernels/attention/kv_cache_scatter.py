@@ -43,8 +43,8 @@ class KvCacheScatter(KernelType):
 
     def signature(self) -> Signature:
         return {
-            "k_cache": update(F32, self.kv_heads, self.max_len, self.head_dim),
-            "v_cache": update(F32, self.kv_heads, self.max_len, self.head_dim),
+            "k_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "v_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
             "k": read(F32, self.kv_heads, self.head_dim),
             "v": read(F32, self.kv_heads, self.head_dim),
             "position": position_argument(self.indirect, 0, self.max_len - 1),

@@ -30,9 +30,9 @@ def partials(heads: int, head_dim: int, max_len: int, chunk: int, direction: Dir
     second 0 and the third is not written."""
     chunks = -(-max_len // chunk)
     return {
-        "peaks": Array(F32, (heads, chunks), direction),
+        "peaks": Array(F32, (heads, chunks), direction, partial=True),
         "totals": Array(F32, (heads, chunks), direction),
-        "sums": Array(F32, (heads, chunks, head_dim), direction),
+        "sums": Array(F32, (heads, chunks, head_dim), direction, partial=True),
     }
 
 
