@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from executor.commands.demo import demo_command
+from executor.commands.explain import explain_command
 from executor.commands.generate import generate_command
 from executor.commands.logits import logits_command
-from executor.errors import SanitizerError
+from executor.commands.profile import profile_command
+from executor.commands.tune import tune_command
+from executor.environment import help_text
+from executor.errors import NumericalFault, SanitizerError
 from ptxgen.commands.front import front
 
 main = front(
-    "ptxrun", "Run GGUF language models through emitted PTX, on an NVIDIA GPU or on the CPU emulator.", (SanitizerError,)
+    "ptxrun",
+    "Run GGUF language models through emitted PTX, on an NVIDIA GPU or on the CPU emulator.",
+    (NumericalFault, SanitizerError),
 )
-for command in (demo_command, generate_command, logits_command):
+for command in (demo_command, explain_command, generate_command, logits_command, profile_command, tune_command):
     main.add_command(command)
+main.epilog = help_text()

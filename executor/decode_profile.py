@@ -7,9 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from executor.bandwidth import bandwidth
+from executor.device.protocol import Device
 from executor.model.decoder import Decoder
 from executor.profiler import Limit, TileProfiler
 from ptxgen.errors import ArgumentError
+from ptxgen.gpus import newest_for
+from ptxgen.isa.units import Unit
 
 WARM_UP: Final = 2
 """Steps of each kind that are not counted: the first of a graph uploads it, and clocks rise."""
@@ -22,6 +26,20 @@ class DecodeProfile:
 
     tiles: TileProfiler
     step_seconds: float
+
+
+def limit_of(device: Device) -> Limit | None:
+    """What a GPU's memory was measured to read (now, if it has not been before) and what its multiprocessors multiply and add
+    in f32 at their highest clock; None for the emulator, of which nothing is claimed."""
+    if device.kind != "cuda":
+        return None
+    facts = device.describe()
+    lanes = newest_for(device.target).multiprocessor.rates[Unit.FMA]
+    flops = 2 * lanes * facts["multiprocessors"] * facts["clock_mhz"] * 1e6
+    reads = bandwidth(device)
+    return Limit(
+        reads, flops, f"memory reads {reads / 1e9:.0f} GB/s (measured), {flops / 1e12:.0f} f32 TFLOP/s (highest clock)"
+    )
 
 
 def profile_decoding(

@@ -16,6 +16,8 @@ from ptxgen.files import replacing
 GREY: Final = "#7f8790"
 FAINT: Final = "#7f879055"
 COLOURS: Final = {Level.MACRO: "#2f81f7", Level.MIDI: "#d9822b", Level.MICRO: "#2da44e", Level.OTHER: "#9a6fe0"}
+NAMED_FROM: Final = 0.01
+"""Share of the step from which an operation's name stands at its point: the small ones lie on each other."""
 STYLE: Final = {
     "svg.hashsalt": "roofline", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "text.color": GREY,
     "axes.edgecolor": GREY, "axes.labelcolor": GREY, "xtick.color": GREY, "ytick.color": GREY, "axes.titlesize": 10,
@@ -55,7 +57,7 @@ def plot_roofline(profiler: TileProfiler, path: Path) -> None:
             if chosen:
                 sizes = [12 + 900 * row.share for row in chosen]
                 axes.scatter(x, y, s=sizes, color=colour, alpha=0.6, linewidths=0, label=level.value)
-        for row in rows:
+        for row in (row for row in rows if row.share >= NAMED_FROM):
             axes.annotate(row.name, (row.intensity, row.gflops), xytext=(5, 3), textcoords="offset points", fontsize=7)
         if profiler.limit is not None:
             x, y = _roof(profiler.limit, rows)

@@ -18,7 +18,7 @@ from ptxgen.errors import PtxGenError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 FAILED: Final = 1
 """Exit code when the command ran and what it looked at is wrong: a check that failed, a sanitiser's finding."""
@@ -145,7 +145,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
         )
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a shape such as [4096] is not rich's markup
-    _console().print(table)
+    print_rich(table)
+
+
+def print_rich(made: RenderableType) -> None:
+    """A rich table, or whatever else rich prints, on stdout: as wide as the terminal, else at most WIDTH columns."""
+    _console().print(made)
 
 
 @contextmanager

@@ -1,0 +1,144 @@
+"""`ptxrun profile`: where the time of a token goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from executor.commands.session import Session, context_option, device_option, session
+from ptxgen.commands import front
+from ptxgen.errors import ArgumentError
+from ptxgen.files import replacing
+
+if TYPE_CHECKING:
+    from executor.decode_profile import DecodeProfile
+
+PROMPT: Final = "The capital of France is"
+SUMMARY: Final = "summary.json"
+TRACE: Final = "trace.json"
+PLOT: Final = "roofline.svg"
+
+
+@click.command("profile")
+@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The folder to write.")
+@click.option("-p", "--prompt", metavar="TEXT", help=f"What the steps continue (default: {PROMPT!r}).")
+@click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Continue N tokens of no meaning instead.")
+@click.option("--steps", type=click.IntRange(min=1), default=16, show_default=True, help="How many tokens to time.")
+@click.option(
+    "--by",
+    type=click.Choice(["operation", "kernel", "level", "layer"]),
+    default="operation",
+    show_default=True,
+    help="What a row of the table stands for.",
+)
+@click.option("--no-plot", is_flag=True, help=f"Do not draw {PLOT}, for which matplotlib is needed.")
+@device_option
+@context_option
+@click.option("--json", "as_json", is_flag=True, help=f"Print what {SUMMARY} holds instead of the table.")
+def profile_command(
+    path: Path,
+    output: Path,
+    prompt: str | None,
+    tokens: int | None,
+    steps: int,
+    by: str,
+    no_plot: bool,
+    device: str,
+    context: int | None,
+    as_json: bool,
+) -> None:
+    """Time every kernel of a decode step, by the GPU's own events in the step's graph, and print where the time goes.
+
+    Writes DIR/summary.json (all figures), DIR/trace.json (open it in ui.perfetto.dev) and DIR/roofline.svg. On the emulator the
+    times are the CPU's and say nothing of a GPU.
+
+    \b
+    Examples:
+      ptxrun profile model.gguf -o profile
+      ptxrun profile model.gguf -o profile --tokens 4000 --by level
+    """
+    from executor.decode_profile import limit_of, profile_decoding
+    from executor.roofline import plot_roofline, require_plotting
+    from executor.trace import chrome_trace
+
+    if prompt is not None and tokens is not None:
+        raise click.UsageError("give --prompt or --tokens, not both")
+    if not no_plot:
+        require_plotting()
+    _make(output)
+    with session(path, device, context=context) as running:
+        decoder = running.model.decoder
+        ids = _ids(running, prompt, tokens)
+        with front.progress() as report:
+            for number, token in enumerate(ids[:-1], 1):
+                decoder.step(token, head=False)
+                report("prompt", number, len(ids) - 1)
+            profile = profile_decoding(
+                decoder,
+                ids[-1],
+                steps,
+                limit=limit_of(decoder.device),
+                progress=lambda done, total: report("profile", done, total),
+            )
+        facts = _facts(path, running, ids, profile)
+        _write(output / SUMMARY, facts)
+        _write(output / TRACE, chrome_trace(profile.tiles))
+        if not no_plot:
+            plot_roofline(profile.tiles, output / PLOT)
+        if as_json:
+            front.print_json(facts)
+        else:
+            _show(profile, facts, by)
+
+
+def _ids(running: Session, prompt: str | None, tokens: int | None) -> list[int]:
+    """What is run before the timed steps, and their first token."""
+    model = running.model
+    ids = (
+        model.tokenizer.encode(PROMPT if prompt is None else prompt)
+        if tokens is None
+        else [number % model.config.vocab for number in range(tokens)]
+    )
+    if not ids:
+        raise ArgumentError("the prompt has no tokens; give at least one")
+    if len(ids) > model.context:
+        raise ArgumentError(f"the prompt has {len(ids)} tokens, the context holds {model.context}")
+    return ids
+
+
+def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile) -> dict[str, Any]:
+    from executor.tile_summary import tile_facts
+
+    return {
+        "model": str(path),
+        "prompt_tokens": len(ids),
+        "untimed_step_us": profile.step_seconds * 1e6,
+        **tile_facts(profile.tiles),
+        "device": running.device_facts(),
+    }
+
+
+def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
+    from executor.tile_summary import tile_table
+
+    front.print_rich(tile_table(profile.tiles, by))
+    click.echo(f"\n{facts['steps']} steps of {facts['launches_a_step']:.0f} launches on {profile.tiles.device.name}")
+    click.echo(f"a step: {facts['step_us']:.1f} us with an event after each launch, {facts['untimed_step_us']:.1f} us without")
+    if profile.tiles.limit is not None:
+        click.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder}: cannot be made: {error.strerror or error}") from error
+
+
+def _write(path: Path, facts: dict[str, Any]) -> None:
+    with replacing(path) as stream:
+        stream.write(json.dumps(facts, allow_nan=False).encode())
