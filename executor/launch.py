@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from executor.buffers import Allocation, GpuBuffer
+from executor.dependencies import Access, dependencies
 from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.errors import LaunchError
 from executor.parameters import ParameterBlock, why_not
@@ -151,11 +152,18 @@ class Plan:
         """The memory that the kernel writes."""
         return self._written
 
-    @property
-    def node(self) -> Node:
+    def node(self, after: tuple[int, ...]) -> Node:
         """The launch as a graph takes it, with the scalars of now."""
-        early = self.kernel.launch().early
-        return Node(self.loaded, self._grid, self._block, self._parameters, early)
+        return Node(self.loaded, self._grid, self._block, self._parameters, after, self.kernel.launch().early)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """The memory that the kernel reads and writes."""
+        signature = self.kernel.signature()
+        return [
+            Access(b.allocation, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
+            for name, b in self._buffers.items()
+        ]
 
     @property
     def record(self) -> LaunchRecord:
@@ -174,7 +182,8 @@ class Plan:
 
 
 class LaunchGraph:
-    """Plans that one call launches in their order, each after the one before has ended; made by `Launcher.graph`.
+    """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
+    in their order. Made by `Launcher.graph`.
 
     Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `records`
     says what was captured; timed: replays record `events`."""
@@ -185,7 +194,9 @@ class LaunchGraph:
         self._plans = tuple(plans)
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
-        self._handle = device.make_graph([plan.node for plan in plans], timed=timed)
+        waits = dependencies([plan.accesses for plan in plans])
+        nodes = [plan.node(after) for plan, after in zip(plans, waits, strict=True)]
+        self._handle = device.make_graph(nodes, timed=timed)
 
     def replay(self) -> None:
         """Launch. Raises LaunchError for a buffer freed since, and launches nothing then."""

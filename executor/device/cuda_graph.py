@@ -1,4 +1,4 @@
-"""A chain of kernel launches as a CUDA graph. Belongs to cuda.py.
+"""Kernel launches as a CUDA graph. Belongs to cuda.py.
 
 The nodes are added one by one (cuGraphAddKernelNode): nothing is captured from a stream, so nothing that other threads, other
 streams or the loader do can break it, and what is not in the list is not in the graph."""
@@ -17,11 +17,11 @@ PROGRAMMATIC_PORT = 1
 
 
 class CudaGraph:
-    """The launches in their order, each after the one before; `early` ones by a programmatic edge (CUDA Programming Guide,
+    """The launches, each after those that it names; `early` ones that name one by a programmatic edge (CUDA Programming Guide,
     "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver.
 
     events: none, or one more than launches: recorded before the first launch and after each, by the GPU itself. Each launch
-    then starts after the event before it, so none starts early."""
+    then starts after the event before it, so none starts early or beside another."""
 
     def __init__(self, cuda: Any, nodes: Sequence[Node], name: str, events: Sequence[CudaEvent] = ()) -> None:
         self.events = events
@@ -30,11 +30,10 @@ class CudaGraph:
         self._graph = self._checked(cuda.cuGraphCreate(0), "making a graph")
         self._instance: Any = None
         try:
-            before: Any = self._mark(events[0], None) if events else None
-            for number, node in enumerate(nodes, 1):
-                before = self._add(node, before)
-                if events:
-                    before = self._mark(events[number], before)
+            if events:
+                self._add_timed(nodes, events)
+            else:
+                self._add_all(nodes)
             self._instance = self._checked(cuda.cuGraphInstantiate(self._graph, 0), "instantiating a graph")
         except BaseException:
             self.close()
@@ -67,7 +66,25 @@ class CudaGraph:
             self._cuda.cuGraphDestroy(self._graph)
         self._instance = self._graph = None
 
-    def _add(self, node: Node, before: Any) -> Any:
+    def _add_all(self, nodes: Sequence[Node]) -> None:
+        added: list[Any] = []
+        for node in nodes:
+            before = [added[number] for number in node.after]
+            early = node.early and len(before) == 1
+            added.append(self._add(node, [] if early else before))
+            if early:
+                edge = self._cuda.CUgraphEdgeData()
+                edge.from_port = PROGRAMMATIC_PORT
+                edge.type = self._cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
+                made = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
+                self._checked(made, f"letting {node.kernel.entry} start early in a graph")
+
+    def _add_timed(self, nodes: Sequence[Node], events: Sequence[CudaEvent]) -> None:
+        before = self._mark(events[0], [])
+        for node, event in zip(nodes, events[1:], strict=True):
+            before = self._mark(event, [self._add(node, [before])])
+
+    def _add(self, node: Node, waits: list[Any]) -> Any:
         cuda = self._cuda
         parameters = cuda.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = node.kernel.handle
@@ -75,19 +92,10 @@ class CudaGraph:
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.block
         parameters.sharedMemBytes = 0
         parameters.kernelParams = node.parameters.pointers
-        early = before is not None and node.early and not self.events
-        waits = [] if before is None or early else [before]
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
-        added = self._checked(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
-        if early:
-            edge = cuda.CUgraphEdgeData()
-            edge.from_port = PROGRAMMATIC_PORT
-            edge.type = cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
-            self._checked(cuda.cuGraphAddDependencies(self._graph, [before], [added], [edge], 1), doing)
-        return added
+        return self._checked(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
 
-    def _mark(self, event: CudaEvent, before: Any) -> Any:
-        waits = [] if before is None else [before]
+    def _mark(self, event: CudaEvent, waits: list[Any]) -> Any:
         added = self._cuda.cuGraphAddEventRecordNode(self._graph, waits, len(waits), event.handle)
         return self._checked(added, "adding an event to a graph")
 

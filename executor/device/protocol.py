@@ -33,13 +33,14 @@ class LoadedKernel:
 
 
 class Node(NamedTuple):
-    """One launch of a graph. The parameters are copied when the graph is made. `early`: the kernel may start before the one
-    before it has ended, because it waits for it by itself."""
+    """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must have
+    ended before; early: it may start before the one launch before it has ended, because it waits for it by itself."""
 
     kernel: LoadedKernel
     grid: Grid
     block: Grid
     parameters: ParameterBlock
+    after: tuple[int, ...] = ()
     early: bool = False
 
 
@@ -166,7 +167,7 @@ class Device(Protocol):
         works on which tensors."""
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
-        """A handle of all these launches, in order. timed: with events around each launch, none of which starts early then.
+        """A handle of all these launches, each after those that it names. timed: one after the other, with events around each.
         Only executor/launch.py calls this and the next three."""
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:

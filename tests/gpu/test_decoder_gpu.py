@@ -79,7 +79,7 @@ def test_the_driver_has_the_nodes_that_were_recorded(path: Path, gpu: Device) ->
         model.decoder.launcher.observers.clear()
         captured = model.decoder.graph().records
         assert [(r.kernel, r.grid, r.block) for r in captured] == [(r.kernel, r.grid, r.block) for r in seen]
-        graph = gpu.make_graph([plan.node for plan in model.decoder.prepare().whole])
+        graph = gpu.make_graph([plan.node(()) for plan in model.decoder.prepare().whole])
         assert graph.nodes() == [(r.grid, r.block) for r in seen]
         gpu.free_graph(graph)
 
