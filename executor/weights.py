@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.buffers import Allocation, GpuBuffer
-from executor.device.allocations import ALIGNMENT
-from executor.device.protocol import Device
+from executor.device.allocations import ALIGNMENT, undone_on_error
+from executor.device.protocol import BytesCopied, Device
 from executor.errors import ModelError
 from executor.model.gguf_file import TensorInfo
 from ptxgen.errors import ArgumentError
@@ -121,7 +121,8 @@ def load_weights(device: Device, file: TensorFile, names: Sequence[str], progres
     """Put the tensors of these names on the device.
 
     A device that can read the file's mapping itself (the emulator) gets no copy; a GPU gets one allocation, each tensor on a
-    256-byte boundary. Raises ModelError for a missing tensor or a type that no kernel reads, DeviceError when memory is full.
+    256-byte boundary. Raises ModelError for a missing tensor or a type that no kernel reads, OutOfMemory when memory is full.
+    After an exception of any kind nothing of it stays on the device.
     """
     infos = [_info(file, name) for name in names]
     total = sum(info.nbytes for info in infos)
@@ -133,6 +134,11 @@ def load_weights(device: Device, file: TensorFile, names: Sequence[str], progres
         if progress is not None:
             progress(done, total)
 
+    with undone_on_error(device):
+        return _put(device, file, infos, advance)
+
+
+def _put(device: Device, file: TensorFile, infos: Sequence[TensorInfo], advance: BytesCopied) -> Weights:
     weights: dict[str, Weight] = {}
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
@@ -152,7 +158,7 @@ def load_weights(device: Device, file: TensorFile, names: Sequence[str], progres
         for info, offset in zip(copied, offsets, strict=False):
             device.upload(pool.pointer + offset, file.data(info.name), advance)
             weights[info.name] = _weight(info, pool, offset)
-    return Weights({name: weights[name] for name in names}, owned)
+    return Weights({info.name: weights[info.name] for info in infos}, owned)
 
 
 def _info(file: TensorFile, name: str) -> TensorInfo:

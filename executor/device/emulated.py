@@ -190,7 +190,7 @@ class EmulatedDevice:
     ) -> None:
         if self.closed:
             self._enter("launching")
-        self._run(kernel, grid, block, parameters.tobytes())
+        self._run(kernel, grid, block, parameters.tobytes(), work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self._enter("making a graph")
@@ -209,11 +209,11 @@ class EmulatedDevice:
     def free_graph(self, graph: Any) -> None:
         self._enter("freeing a graph")
 
-    def _run(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: bytes) -> None:
+    def _run(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: bytes, work: object | None = None) -> None:
         memory = self._known_memory()
         findings = kernel.handle.launch(grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed)
         if findings:
-            raise SanitizerError(kernel.entry, findings)
+            raise SanitizerError(str(work or kernel.entry), findings)
 
     def record(self) -> float:
         self._enter("recording an event")

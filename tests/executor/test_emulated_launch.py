@@ -77,6 +77,7 @@ def test_a_read_beyond_a_buffer_is_an_error_that_names_buffer_and_authors_line()
         with pytest.raises(SanitizerError) as caught:
             launcher_on(device)(ReadsBeyond(n=100), y=y, x=x, factor=1.0, offset=0)
         (finding,) = caught.value.findings
+        assert str(caught.value).startswith("test_reads_beyond(n=100) on y = buffer f32[100], x = the activations")
         assert "the activations" in str(finding)
         assert "kernels.py:" in str(finding)
         assert "thread (35,0,0) of block (1,0,0)" in str(finding)

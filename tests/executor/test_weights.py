@@ -92,6 +92,19 @@ def test_freeing_gives_all_memory_back(file: GgufFile, kind: type[EmulatedDevice
             weights["output_norm.weight"].buffer.to_numpy()
 
 
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+@pytest.mark.parametrize("part", ["first", "last"])
+def test_an_interrupted_load_leaves_nothing(file: GgufFile, kind: type[EmulatedDevice], part: str) -> None:
+    def interrupt(done: int, total: int) -> None:
+        if part == "first" or done == total:
+            raise KeyboardInterrupt
+
+    with kind() as device:
+        with pytest.raises(KeyboardInterrupt):
+            load_weights(device, file, list(file.tensors), interrupt)
+        assert device.memory().allocated == 0
+
+
 def test_weights_outlive_the_closed_file(tmp_path: Path, emulator: Device) -> None:
     path = tmp_path / "small.gguf"
     write_model(path, "llama", types=Q.Q8_0, layers=1)
