@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from executor.device.protocol import Device
 from executor.environment import PRECISIONS as PRECISIONS
@@ -13,12 +13,16 @@ from executor.environment import parse_variant
 from executor.environment import settings as settings
 from executor.gpu import Gpu
 from executor.tuning.store import tables_for
+from executor.tuning.strategies import DIGITS as DIGITS
 from executor.tuning.strategies import Strategy, bit_free, default_strategy, require_precision
 from executor.tuning.table import Entry, Table
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
+
+if TYPE_CHECKING:
+    from executor.modules import Modules
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ class GpuProfile:
         return replace(cls.from_environment(), tables=tables_for(Gpu.of(device), said))
 
     @classmethod
+    def for_modules(cls, modules: Modules) -> Self:
+        """As `for_device`; but a bundle has the kernels of `from_environment`, for which it was written."""
+        return cls.for_device(modules.device) if modules.bundle is None else cls.from_environment()
+
+    @classmethod
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
         said = settings()
@@ -78,7 +87,8 @@ class GpuProfile:
         """The winner of a measurement of the user's, who may have it on other bits."""
         for table in self.tables:
             if not table.shipped and (entry := table.fastest(precision, format, k, n)) is not None:
-                return Choice(entry.make(n), f"{precision}: the fastest of those measured on {table.gpu.name}", entry)
+                when = f" on {entry.measured}" if entry.measured else ""
+                return Choice(entry.make(n), f"{precision}: the fastest of what was measured on {table.gpu.name}{when}", entry)
         return None
 
     def _usual(self, precision: str, format: Format, k: int, n: int) -> Choice:

@@ -101,7 +101,8 @@ class GemvTime:
 def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, runs: int) -> GemvTime:
     """Time a matrix-vector kernel on these weights. PtxGenError if what it computes is beyond its tolerance."""
     device = launcher.device
-    given = {**_sample(kernel).inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
+    sample = _sample(kernel)
+    given = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
     signature = kernel.signature()
     y = _array(kernel, "y")
     made: dict[str, GpuBuffer] = {}
@@ -119,12 +120,12 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
         if not device.closed:
             for buffer in made.values():
                 buffer.free()
-    sample = _sample(kernel)
-    wrong = got - sample.reference(**given)["y"]
+    expected = sample.reference(**given)["y"]
+    wrong = got - expected
     off = float(np.max(np.abs(wrong) / sample.tolerance(**given)["y"]))
     if not off <= 1:
         raise PtxGenError(f"{kernel} is wrong on {device.name}: {off:.2g} times the tolerance off")
-    error = float(np.sqrt(np.mean(wrong**2) / np.mean(sample.reference(**given)["y"] ** 2)))
+    error = float(np.sqrt(np.mean(wrong**2) / np.mean(expected**2)))
     return GemvTime(statistics.median(seconds), min(seconds), max(seconds), error, off, plans[0].loaded.registers)
 
 

@@ -15,6 +15,7 @@ from executor.commands.session import (
     bundle_option,
     context_option,
     device_option,
+    precision_option,
     sanitize_option,
     session,
     write_text,
@@ -43,6 +44,7 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 @click.option("--seed", type=int, metavar="S", help="The same seed draws the same tokens (default: a new one each time).")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @device_option
+@precision_option
 @context_option
 @bundle_option
 @sanitize_option
@@ -54,6 +56,7 @@ def generate_command(
     greedy: bool,
     chat: bool,
     device: str,
+    precision: str | None,
     context: int | None,
     bundle: Path | None,
     sanitize: bool,
@@ -69,7 +72,7 @@ def generate_command(
     """
     sampler = _sampler(greedy, sampling)
     text = _stdin() if prompt == "-" else prompt
-    with session(path, device, context=context, sanitize=sanitize, bundle=bundle) as running:
+    with session(path, device, context=context, sanitize=sanitize, bundle=bundle, precision=precision) as running:
         ids = running.chat_ids(text) if chat else running.model.tokenizer.encode(text)
         made, answer = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
         if as_json:
@@ -115,6 +118,7 @@ def _facts(path: Path, running: Session, ids: list[int], made: Generation, text:
             "decode_seconds": made.decode_seconds,
             "tokens_per_second": made.tokens_per_second,
         },
+        "precision": running.model.decoder.profile.precision,
         "kernels": asdict(running.model.modules.counts),
         "device": running.device_facts(),
     }

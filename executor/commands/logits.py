@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from executor.commands.session import bundle_option, context_option, device_option, sanitize_option, session
+from executor.commands.session import bundle_option, context_option, device_option, precision_option, sanitize_option, session
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 
@@ -16,11 +16,19 @@ from ptxgen.files import replacing
 @click.option("--tokens", "words", required=True, metavar="1,2,3", help="The token ids of the sequence.")
 @click.option("-o", "--output", required=True, metavar="FILE.npz", type=click.Path(path_type=Path), help="Where to write them.")
 @device_option
+@precision_option
 @context_option
 @bundle_option
 @sanitize_option
 def logits_command(
-    path: Path, words: str, output: Path, device: str, context: int | None, bundle: Path | None, sanitize: bool
+    path: Path,
+    words: str,
+    output: Path,
+    device: str,
+    precision: str | None,
+    context: int | None,
+    bundle: Path | None,
+    sanitize: bool,
 ) -> None:
     """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i.
 
@@ -29,7 +37,7 @@ def logits_command(
       ptxrun logits model.gguf --tokens 504,3575,282 -o logits.npz
     """
     tokens = _tokens(words)
-    with session(path, device, context=context, sanitize=sanitize, bundle=bundle) as running:
+    with session(path, device, context=context, sanitize=sanitize, bundle=bundle, precision=precision) as running:
         logits = running.model.logits(tokens)
     import numpy as np
 

@@ -84,10 +84,10 @@ class LanguageModel:
 
         context: most tokens of a sequence (default: what the kernels of a bundle were written for, else the model's own limit,
         at most 4096). modules: where the kernels come from (default: written and compiled as needed). profile: which kernels
-        are used (default: the environment's). Raises ModelError for a file that is not a good model, ArgumentError for a
-        context out of range or a profile that does not fit, BundleError for a bundle that was not written for this model and
-        context, OutOfMemory if the device cannot hold it: it says what needs how much. If anything goes wrong, Ctrl-C included,
-        the device keeps nothing of the model."""
+        are used (default: the environment's, and what was measured on this GPU). Raises ModelError for a file that is not a
+        good model, ArgumentError for a context out of range or a profile that does not fit, BundleError for a bundle that was
+        not written for this model and context, OutOfMemory if the device cannot hold it: it says what needs how much. If
+        anything goes wrong, Ctrl-C included, the device keeps nothing of the model."""
         file = GgufFile.open(path)
         config = ModelConfig.from_gguf(file)
         check_tensors(file, config)
@@ -97,6 +97,7 @@ class LanguageModel:
         if context is None and modules.bundle is not None:
             context = modules.bundle.context
         context = chosen_context(config, context)
+        profile = profile or GpuProfile.for_modules(modules)
         free = device.memory().free
         try:
             with undone_on_error(device):

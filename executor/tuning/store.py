@@ -65,9 +65,11 @@ def load_for(path: Path, gpu: Gpu) -> Table:
 def save(path: Path, table: Table) -> None:
     """Write the file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps(table.to_json(), indent=1) + "\n"
+    said = table.to_json()
+    entries = ",\n".join(json.dumps(entry) for entry in said.pop("entries"))
+    head = json.dumps(said, indent=1).removesuffix("\n}")
     with replacing(path) as stream:
-        stream.write(content.encode())
+        stream.write(f'{head},\n "entries": [\n{entries}\n ]\n}}\n'.encode())
 
 
 def add(path: Path, gpu: Gpu, entry: Entry) -> Table:

@@ -106,7 +106,7 @@ class Table:
         return Table(self.source, self.gpu, (*others, entry), self.shipped)
 
     def to_json(self) -> dict[str, Any]:
-        said = [{name: ANY if name == "n" and v is None else v for name, v in asdict(entry).items()} for entry in self.entries]
+        said = [_said(entry) for entry in self.entries]
         return {"format": TITLE, "version": VERSION, "gpu": asdict(self.gpu), "entries": said}
 
     @classmethod
@@ -127,6 +127,12 @@ class Table:
             raise ArgumentError(f"{source}: has no list of entries")
         made = tuple(_Reader(source, number, one, shipped).entry() for number, one in enumerate(entries, 1))
         return cls(source, Gpu(**gpu), made, shipped)
+
+
+def _said(entry: Entry) -> dict[str, Any]:
+    """What is not as it would be without a word."""
+    silent = {f.name: f.default for f in fields(Entry)}
+    return {name: ANY if value is None else value for name, value in asdict(entry).items() if value != silent[name]}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,100 @@
+"""Results of benchmarks/gemv.py -> the tuning table of that GPU that is shipped with the package: of what every device uses
+anyway, the parameters that leave the bits alone. It measures nothing.
+
+python -m benchmarks.tuning_table benchmarks/results/gemv-hw-dp4a-h200.json
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from executor.gpu import Gpu
+from executor.tuning.store import save, shipped_path
+from executor.tuning.strategies import DIGITS, bit_free, default_strategy
+from executor.tuning.table import Entry, Table
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.registry import find
+
+MARGIN: Final = 0.01
+"""The defaults stay unless something is faster by more: replays of one chain differ by as much."""
+STAND_IN: Final = 2
+"""Digits whose parameters stand in where those of a precision were not measured."""
+
+Result = Mapping[str, Any]
+
+
+def table(records: Iterable[Mapping[str, Any]]) -> Table:
+    """The table of these files, all of one GPU. ArgumentError if they are of several, or have nothing that counts."""
+    records = list(records)
+    gpus = {_gpu(record["machine"]) for record in records}
+    if len(gpus) != 1:
+        raise ArgumentError(f"the results are of {len(gpus)} GPUs; a table is of one")
+    results = [result | {"versions": _versions(record)} for record in records for result in record["results"]]
+    entries = tuple(entry for precision in DIGITS for entry in _entries(precision, results))
+    if not entries:
+        raise ArgumentError("the results have no kernel that is used by default")
+    (gpu,) = gpus
+    return Table("results", gpu, entries, shipped=True)
+
+
+def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[Entry]:
+    for format in FORMATS.values():
+        strategy = default_strategy(format, precision)
+        wanted = strategy.parameters.get("digits")
+        digits, note = wanted, ""
+        of_kernel = [result for result in results if result["kernel"] == strategy.kernel]
+        if wanted is not None and not any(result["parameters"]["digits"] == wanted for result in of_kernel):
+            digits, note = STAND_IN, f"those of {STAND_IN} digits; {wanted} were not measured"
+        mine = [result for result in of_kernel if result["parameters"].get("digits") == digits]
+        for k, n in sorted({(result["parameters"]["k"], result["parameters"]["n"]) for result in mine}):
+            of_shape = [result for result in mine if (result["parameters"]["k"], result["parameters"]["n"]) == (k, n)]
+            best = _best(strategy.kernel, of_shape)
+            parameters = {name: best["parameters"][name] for name in bit_free(strategy.kernel)}
+            seconds = best["microseconds"]["median"] * 1e-6
+            rate = best["weight_bytes"] / seconds
+            measured = {"seconds": seconds, "bytes_per_second": rate} if not note else {}
+            yield Entry(
+                precision, format.id, k, n, strategy.kernel, parameters, **measured, versions=best["versions"], note=note
+            )
+
+
+def _best(kernel: str, results: list[dict[str, Any]]) -> dict[str, Any]:
+    defaults = find(kernel).parameters
+    free = bit_free(kernel)
+    fastest = min(results, key=_median)
+    usual = [result for result in results if all(result["parameters"][name] == defaults[name] for name in free)]
+    return next((result for result in usual if _median(result) <= (1 + MARGIN) * _median(fastest)), fastest)
+
+
+def _median(result: Result) -> float:
+    return float(result["microseconds"]["median"])
+
+
+def _gpu(machine: Mapping[str, Any]) -> Gpu:
+    product = machine.get("product") or re.sub(r"^cuda:\d+ \((.*)\)$", r"\1", machine["name"])
+    return Gpu(product, machine["gpu"], machine["multiprocessors"])
+
+
+def _versions(record: Mapping[str, Any]) -> str:
+    return f"commit {record['commit'][:7]}, {record['machine']['assembler']}"
+
+
+@click.command()
+@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+def main(results: tuple[Path, ...]) -> None:
+    """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
+    made = table(json.loads(path.read_text()) for path in results)
+    path = shipped_path(made.gpu)
+    save(path, made)
+    click.echo(f"{path}: {len(made.entries)} entries")
+
+
+if __name__ == "__main__":
+    main()

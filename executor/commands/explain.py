@@ -1,0 +1,70 @@
+"""`ptxrun explain`: which kernel multiplies each matrix of a model, and why."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from executor.commands.session import device_option, precision_option
+from ptxgen.commands import front
+
+if TYPE_CHECKING:
+    from executor.explain import Explained
+
+
+@click.command("explain")
+@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@device_option
+@precision_option
+@click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+def explain_command(path: Path, device: str, precision: str | None, as_json: bool) -> None:
+    """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
+    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses. Times are those of the tables; nothing
+    is timed now. The error is that of a dot product, root mean square, relative to its own, in the worst situation tried.
+
+    \b
+    Example:
+      ptxrun explain model.gguf --precision fast
+    """
+    from executor.device import open_device
+    from executor.explain import explain
+    from executor.model.gguf_file import GgufFile
+    from executor.profile import GpuProfile
+
+    with open_device(device) as opened:
+        profile = GpuProfile.for_device(opened)
+        name, reason = opened.name, opened.reason
+    if precision is not None:
+        profile = replace(profile, precision=precision)
+    with GgufFile.open(path) as file:
+        rows = explain(file, profile)
+    if as_json:
+        facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
+        front.print_json(
+            facts | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
+        )
+        return
+    _print(rows)
+
+
+def _print(rows: list[Explained]) -> None:
+    reasons = list(dict.fromkeys(row.choice.reason for row in rows))
+    cells = []
+    for row in rows:
+        m, entry = row.matrix, row.choice.entry
+        parameters = " ".join(f"{name}={value}" for name, value in row.unusual.items())
+        time = "" if entry is None or entry.seconds is None else f"{entry.seconds * 1e6:.2f}"
+        tensors = " ".join(role if count == 1 else f"{count}x{role}" for role, count in m.roles)
+        why = str(reasons.index(row.choice.reason) + 1)
+        cells.append(
+            (tensors, m.format.name, f"{m.k} x {m.n}", f"{row.choice.kernel.name} {parameters}", time, f"{row.error:.0e}", why)
+        )
+    columns = ("tensors", "type", "K x N", "kernel", "us", "error", "why")
+    front.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
+    click.echo()
+    for number, reason in enumerate(reasons, 1):
+        click.echo(textwrap.fill(f"{number}  {reason}", front.WIDTH, subsequent_indent="   "))

@@ -1,0 +1,111 @@
+"""`ptxrun tune`: measures the kernels that fit a model's matrices on this GPU, and keeps the results."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from executor.commands.session import device_option, precision_option
+from ptxgen.commands import front
+from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from executor.device import Device
+    from executor.tuning.table import Entry
+    from executor.tuning.tune import Shape, Tuned
+
+
+@click.command("tune")
+@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@device_option
+@precision_option
+@click.option(
+    "--kernels", "pattern", default="*", metavar="PATTERN", help="Only kernels with such names: 'hw_dp4a_*' (default: all)."
+)
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=9, show_default=True, help="Timed runs, of which the median counts."
+)
+@click.option("--again", is_flag=True, help="Measure also what the table has from the same versions.")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The table (default: PTXGEN_TUNING).")
+@click.option("--json", "as_json", is_flag=True, help="The winners, and what was left out, as JSON.")
+def tune_command(
+    path: Path, device: str, precision: str | None, pattern: str, runs: int, again: bool, output: Path | None, as_json: bool
+) -> None:
+    """Measure every kernel that can multiply a matrix of this model by a vector, on weights that no cache holds, and keep times
+    and errors in a table. From then on the fastest whose error the precision allows is used on this GPU, so that the last bits
+    of a model's results may be others than elsewhere; without the table they are the same everywhere.
+
+    Each result is kept at once: a run that was interrupted goes on where it stopped.
+
+    \b
+    Examples:
+      ptxrun tune model.gguf
+      ptxrun tune model.gguf --precision fast --kernels 'hw_dp4a_*' -o table.json
+    """
+    from executor.device import open_device
+    from executor.environment import settings
+    from executor.gpu import Gpu
+    from executor.model.gguf_file import GgufFile
+    from executor.model.matrices import matrices
+    from executor.profile import GpuProfile
+    from executor.tuning.store import own_path
+    from executor.tuning.tune import tune, winners
+
+    said = settings()
+    precision = precision or GpuProfile.from_environment().precision
+    with GgufFile.open(path) as file:
+        shapes = [(matrix.format, matrix.k, matrix.n) for matrix in matrices(file)]
+    with open_device(device) as opened, front.progress() as report:
+        target = output or own_path(Gpu.of(opened), said)
+        if target is None:
+            raise ArgumentError(
+                "nothing is kept on disk (PTXGEN_CACHE_DIR is off), so the table has no place; name a file with -o"
+            )
+        if opened.kind != "cuda" and not as_json:
+            click.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
+        done = tune(
+            opened, shapes, precision, target, pattern=pattern, again=again, runs=runs,
+            progress=lambda number, total: report("kernels", number, total),
+        )  # fmt: skip
+        limit = _limit(opened)
+        name = opened.name
+    found = winners(done.table, shapes, precision)
+    if as_json:
+        front.print_json({"table": str(target), "device": name, "precision": precision} | _facts(done, found))
+        return
+    _print(found, limit)
+    for kernel, reason in done.left_out:
+        click.echo(f"left out: {kernel}: {reason}", err=True)
+    click.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
+
+
+def _limit(device: Device) -> float | None:
+    from executor.bandwidth import bandwidth
+
+    return bandwidth(device) if device.kind == "cuda" else None
+
+
+def _facts(done: Tuned, found: list[tuple[Shape, Entry]]) -> dict[str, Any]:
+    return {
+        "measured": done.measured,
+        "known": done.known,
+        "left_out": [{"kernel": kernel, "reason": reason} for kernel, reason in done.left_out],
+        "winners": [asdict(replace(entry, parameters=dict(entry.parameters))) for _, entry in found],
+    }
+
+
+def _print(found: list[tuple[Shape, Entry]], limit: float | None) -> None:
+    """limit: bytes a second that the GPU reads, None for the emulator."""
+    rows = []
+    for (format, k, n), entry in found:
+        assert entry.seconds is not None
+        rate = n * format.row_bytes(k) / entry.seconds
+        parameters = " ".join(f"{name}={value}" for name, value in entry.parameters.items())
+        speed = () if limit is None else (f"{rate / 1e9:.0f}", f"{rate / limit:.0%}")
+        time, error = f"{entry.seconds * 1e6:.2f}", f"{entry.error:.0e}"
+        rows.append((format.name, f"{k} x {n}", f"{entry.kernel} {parameters}", time, *speed, error))
+    columns = ("type", "K x N", "fastest kernel", "us", *(() if limit is None else ("GB/s", "of limit")), "error")
+    front.print_table(columns, rows, numeric=columns[3:], bold="us")

@@ -1,0 +1,49 @@
+"""The matrices of a model that multiply a vector, by role. Reads the file's header only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from executor.indexed import INPUTS
+from executor.model.config import ModelConfig, check_tensors, expected_tensors
+from executor.model.gguf_file import GgufFile
+from ptxgen.formats import FORMATS, Format
+
+HEAD = "output"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """n rows of k weights in one format. roles: `attn_q`, `ffn_down`, ..., `output`, with how many tensors have each."""
+
+    format: Format
+    k: int
+    n: int
+    roles: tuple[tuple[str, int], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one such matrix."""
+        return self.n * self.format.row_bytes(self.k)
+
+
+def matrices(file: GgufFile) -> tuple[Matrix, ...]:
+    """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
+    model that is supported."""
+    config = ModelConfig.from_gguf(file)
+    check_tensors(file, config)
+    found: dict[tuple[Format, int, int], dict[str, int]] = {}
+    for role, name in _named(config):
+        info = file.tensors[name]
+        n, k = info.shape
+        counts = found.setdefault((FORMATS[info.ggml_type.name], k, n), {})
+        counts[role] = counts.get(role, 0) + 1
+    return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in found.items())
+
+
+def _named(config: ModelConfig) -> Sequence[tuple[str, str]]:
+    """Role and tensor of each matrix."""
+    roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(config)]
+    head = "token_embd.weight" if config.tied else f"{HEAD}.weight"
+    return [(role, name) for role, name in roles if role in INPUTS and role != HEAD] + [(HEAD, head)]
