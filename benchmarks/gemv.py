@@ -11,34 +11,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.chain import Chain, microseconds
 from benchmarks.floor import READ_LIMIT, chain_microseconds
-from executor.buffers import GpuBuffer
 from executor.device.cuda import CudaDevice
 from executor.launch import Launcher
 from executor.modules import Modules
-from ptxgen.errors import ArgumentError, PtxGenError
-from ptxgen.kernels.kernel_type import Array, KernelType
+from executor.timing import FreshWeights, GemvTime, fresh_weights, time_gemv
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import Entry, entries, find
 
 SHAPES = "2048x2048,2048x8192,8192x2048,4096x4096,4096x6144,4096x14336,4096x28672,14336x4096,4096x128256"
 """K x N of Llama-3.2-1B and Llama-3.1-8B: one matrix, Q with K and V, gate with up, down, the output head."""
-
-FRESH_BYTES = 256 << 20
-"""A chain reads so much before it comes to the same weights again: several times the cache of any GPU."""
-MOST_BYTES = 6 << 30
-LEAST_BUFFERS, LEAST_LAUNCHES = 2, 8
-CHECKED_ROWS = 256
-"""Rows of distinct weights, which are repeated; the first so many results are compared with the reference."""
 
 
 @click.command()
@@ -104,68 +94,26 @@ def _kernels(entry: Entry, k: int, n: int, given: dict[str, list[Any]]) -> Itera
 
 def _measure(launcher: Launcher, kernels: list[KernelType], runs: int) -> list[dict[str, Any]]:
     """Time kernels that read the same weights."""
-    weights = kernels[0].signature()["w"]
-    assert isinstance(weights, Array)
-    count = max(LEAST_BUFFERS, min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes))
-    sample = replace(kernels[0], n=min(CHECKED_ROWS, weights.shape[0]))  # type: ignore[call-arg]
-    rows = sample.inputs(np.random.default_rng(0))["w"]
-    buffers = [_repeated(launcher.device, rows, weights) for _ in range(count)]
-    results = [_time(launcher, kernel, rows, buffers, runs) for kernel in kernels]
-    for buffer in buffers:
-        buffer.free()
-    return results
+    with fresh_weights(launcher.device, kernels[0]) as weights:
+        return [_record(kernel, weights, time_gemv(launcher, kernel, weights, runs)) for kernel in kernels]
 
 
-def _repeated(device: Any, rows: np.ndarray[Any, Any], weights: Array) -> GpuBuffer:
-    """A weight matrix with these rows over and over."""
-    buffer = GpuBuffer.empty(device, weights.dtype, weights.shape)
-    device.upload(buffer.pointer, rows)
-    done = rows.nbytes
-    while done < buffer.nbytes:
-        size = min(done, buffer.nbytes - done)
-        device.copy(buffer.pointer + done, buffer.pointer, size)
-        done += size
-    return buffer
-
-
-def _time(
-    launcher: Launcher, kernel: KernelType, rows: np.ndarray[Any, Any], buffers: list[GpuBuffer], runs: int
-) -> dict[str, Any]:  # fmt: skip
-    device = launcher.device
-    assert isinstance(device, CudaDevice)
-    sample = replace(kernel, n=len(rows))  # type: ignore[call-arg]
-    given = {**sample.inputs(np.random.default_rng(1)), "w": rows}
-    signature = kernel.signature()
-    made = {
-        name: GpuBuffer.from_numpy(device, given[name]) for name in signature if name not in ("w", "y")
-    }  # fmt: skip
-    y = signature["y"]
-    assert isinstance(y, Array)
-    made["y"] = GpuBuffer.zeros(device, y.dtype, y.shape)
-    plans = [launcher.prepare(kernel, w=buffer, **made) for buffer in buffers]
-    plans *= -(-LEAST_LAUNCHES // len(plans))
-    with Chain(device, plans, programmatic=bool(getattr(kernel, "pdl", False))) as chain:
-        median, least, most = microseconds(chain, runs)
-    got = made["y"].to_numpy()[..., : len(rows)]
-    off = float(np.max(np.abs(got - sample.reference(**given)["y"]) / sample.tolerance(**given)["y"]))
-    for buffer in made.values():
-        buffer.free()
-    if not off <= 1:
-        raise PtxGenError(f"{kernel} is wrong on this GPU: {off:.2g} times the tolerance off")
-    nbytes = buffers[0].nbytes
+def _record(kernel: KernelType, weights: FreshWeights, time: GemvTime) -> dict[str, Any]:
+    nbytes = weights.buffers[0].nbytes
+    median = time.median * 1e6
     floor = chain_microseconds(nbytes)
     return {
         "kernel": kernel.name,
         "parameters": dict(kernel.parameters()),
         "weight_bytes": nbytes,
-        "buffers": len(buffers),
-        "microseconds": {"median": round(median, 3), "min": round(least, 3), "max": round(most, 3)},
+        "buffers": len(weights.buffers),
+        "microseconds": {"median": round(median, 3), "min": round(time.least * 1e6, 3), "max": round(time.most * 1e6, 3)},
         "terabytes_per_second": round(nbytes / median / 1e6, 3),
         "share_of_read_limit": round(nbytes / median * 1e6 / READ_LIMIT, 3),
         "chain_floor_microseconds": round(floor, 2),
         "share_of_chain_floor": round(floor / median, 3),
-        "registers": plans[0].loaded.registers,
-        "error_over_tolerance": round(off, 4),
+        "registers": time.registers,
+        "error_over_tolerance": round(time.off, 4),
     }
 
 
