@@ -70,6 +70,16 @@ def quantize(x: NDArray[Any], digits: int) -> FixedPoint:
     return FixedPoint(np.stack([rest, *reversed(parts)], axis=1).astype(np.int8), scales, sums)
 
 
+def unwritten(rows: int, digits: int, n: int) -> dict[str, NDArray[Any]]:
+    """The three arguments before a kernel wrote them: what they hold is none of its results. For inputs of tests."""
+    import numpy as np
+
+    from ptxgen.arrays import numpy_dtype
+
+    outputs = arrays(rows, digits, n, "out")
+    return {name: np.full(array.shape, 99, numpy_dtype(array.dtype)) for name, array in outputs.items()}
+
+
 def values(digits: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
     """The activations that quantised ones stand for: f64[rows, n]."""
     import numpy as np

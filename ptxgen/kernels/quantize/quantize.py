@@ -1,9 +1,9 @@
-"""`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits. What the digits mean is said in
-fixed_point.py."""
+"""`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits; `write_digits` for the kernels that do it
+to values of their own. What the digits mean is said in fixed_point.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ THREADS = 128
 
 # Values of a lane: one 16-byte load, one 4-byte store of digits.
 LANE_VALUES = 4
-LANES = BLOCK // LANE_VALUES
 
 
 @register_variants("count", {"q8_quantize": 1, "q16_quantize": 2, "q24_quantize": 3})
@@ -65,35 +64,7 @@ class Quantize(KernelType):
         # Lanes past the end do the last lane's work again, because shuffles need them all.
         first = k.min(place, last) * LANE_VALUES
         xs = k.load_vector(k.arg.x[row, first], 4)
-        # As bits, because NaN is then the largest.
-        peak = magnitude(k, xs[0])
-        for x in xs[1:]:
-            peak = k.max(peak, magnitude(k, x))
-        scale = k.bits(k.warp_max(peak, width=LANES), F32) / float(LARGEST[self.count])
-        integers = [self._integer(k, x / scale) for x in xs]
-        total = integers[0] + integers[1] + integers[2] + integers[3]
-        total = k.warp_sum(total, width=LANES)
-        with k.when(place <= last):
-            for digit, parts in enumerate(self._digits(integers)):
-                k.store(replace(k.arg.digits[row, digit, first], dtype=U32), packed(k, parts))
-            with k.when((k.lane & (LANES - 1)) == 0):
-                k.store(k.arg.scales[row, first // BLOCK], scale)
-                k.store(k.arg.sums[row, first // BLOCK], total)
-
-    def _integer(self, k: KernelBuilder, ratio: Value) -> Value:
-        largest = LARGEST[self.count]
-        rounded = k.cvt(ratio, result=S32, rnd="rni")
-        clamped: Value = k.max(k.min(rounded, largest), -largest)
-        return clamped
-
-    def _digits(self, integers: list[Value]) -> list[list[Value]]:
-        """The digits of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
-        rest, digits = integers, []
-        for _ in range(self.count - 1):
-            above = [(integer + 128) >> 8 for integer in rest]
-            digits.append([integer - (top << 8) for integer, top in zip(rest, above, strict=True)])
-            rest = above
-        return [rest, *reversed(digits)]
+        write_digits(k, self.count, row, first, xs, place <= last)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return quantize(arguments["x"], self.count)._asdict()
@@ -127,6 +98,52 @@ class Quantize(KernelType):
     def cases(cls, **fixed: Any) -> Iterator[Quantize]:
         for n, rows in ((4096, 1), (576, 3), (32, 1), (14336, 2)):
             yield cls(n=n, rows=rows, **fixed)
+
+
+def write_digits(
+    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value
+) -> None:  # fmt: skip
+    """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds.
+
+    xs: the lane's values, one or four of them, so that 32 or 8 lanes side by side have a block of 32, in all of which `live` is
+    the same. All lanes of the warp must come here. Every kernel that makes digits makes them here, so the bits are the same."""
+    # As bits, because NaN is then the largest.
+    peak = magnitude(k, xs[0])
+    for x in xs[1:]:
+        peak = k.max(peak, magnitude(k, x))
+    lanes = BLOCK // len(xs)
+    scale = k.bits(k.warp_max(peak, width=lanes), F32) / float(LARGEST[count])
+    integers = [_integer(k, x / scale, LARGEST[count]) for x in xs]
+    total = integers[0]
+    for integer in integers[1:]:
+        total = total + integer
+    total = k.warp_sum(total, width=lanes)
+    with k.when(live):
+        for digit, parts in enumerate(_digits(integers, count)):
+            place = k.arg.digits[row, digit, first]
+            if len(parts) == 1:
+                k.store(place, parts[0])
+            else:
+                k.store(replace(place, dtype=U32), packed(k, parts))
+        with k.when((k.lane & (lanes - 1)) == 0):
+            k.store(k.arg.scales[row, first // BLOCK], scale)
+            k.store(k.arg.sums[row, first // BLOCK], total)
+
+
+def _integer(k: KernelBuilder, ratio: Value, largest: int) -> Value:
+    rounded = k.cvt(ratio, result=S32, rnd="rni")
+    clamped: Value = k.max(k.min(rounded, largest), -largest)
+    return clamped
+
+
+def _digits(integers: list[Value], count: int) -> list[list[Value]]:
+    """The digits of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
+    rest, digits = integers, []
+    for _ in range(count - 1):
+        above = [(integer + 128) >> 8 for integer in rest]
+        digits.append([integer - (top << 8) for integer, top in zip(rest, above, strict=True)])
+        rest = above
+    return [rest, *reversed(digits)]
 
 
 def magnitude(k: KernelBuilder, x: Value) -> Value:
