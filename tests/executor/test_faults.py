@@ -11,9 +11,9 @@ import pytest
 from executor.buffers import GpuBuffer
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
-from executor.device.cuda_context import LISTED, STICKY
+from executor.device.cuda_context import LISTED, STICKY, suspects
 from executor.errors import DeviceError, DeviceFailed
-from executor.launch import Launcher, Plan
+from executor.launch import Launcher, Place, Plan
 from executor.modules import Modules
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver, R
@@ -222,3 +222,14 @@ def test_events_are_used_again(driver: FakeDriver) -> None:
             start = device.record()
             device.elapsed(start, device.record())
         assert driver.live["event"] <= 3
+
+
+def test_a_graph_under_suspicion_says_what_it_is_made_of() -> None:
+    with open_device("emulator") as device:
+        y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
+        launcher = Launcher(device, Modules(device, limit_bytes=0))
+        plans = [
+            launcher.prepare(Scale(n=100), Place(layer, "scale"), y=y, x=x, factor=2.0, offset=layer) for layer in range(3)
+        ]
+        named = suspects([launcher.graph(plans)])
+    assert "a graph of 3 launches, from layer 0 scale test_scale(n=100) to layer 2 scale test_scale(n=100)" in named

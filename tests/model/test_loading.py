@@ -219,3 +219,11 @@ def test_a_gpu_that_fails_during_a_load_tells_its_fault_and_not_that_of_the_clea
         assert device.failed
     with CudaDevice() as again, LanguageModel.load(path, again):
         assert again.memory().allocated > 0
+
+
+def test_a_model_on_a_gpu_that_failed_can_be_closed(path: Path, driver: FakeDriver) -> None:
+    with CudaDevice() as device, LanguageModel.load(path, device):
+        driver.fault()
+        with pytest.raises(DeviceFailed):
+            device.synchronize()
+    assert not any(driver.live.values())
