@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from executor.errors import ModelError
@@ -74,12 +75,12 @@ class ByteLevelEncoder:
         characters = byte_characters()
         self._bytes = {character: byte for byte, character in enumerate(characters)}
         self._absent = frozenset(byte for byte, character in enumerate(characters) if character not in self._ids)
-        self._backend = self._build(file, self._merges(keys))
+        self._backend = self._build(file, keys)
 
-    def _merges(self, keys: VocabularyKeys) -> list[tuple[str, str]]:
+    def _check_merges(self, keys: VocabularyKeys, merges: list[str]) -> None:
+        """ModelError that names the first merge that is wrong, if there is one."""
         ids = self._ids
-        merges = []
-        for index, merge in enumerate(keys.strings("merges")):
+        for index, merge in enumerate(merges):
             cut = merge.find(" ", 1)
             left, right = merge[:cut], merge[cut + 1 :]
             if cut < 0 or left not in ids or right not in ids or left + right not in ids:
@@ -87,15 +88,20 @@ class ByteLevelEncoder:
                     "merges",
                     f"holds {repr(merge)[:80]} at {index}; a merge joins two tokens into a third, with one space between",
                 )
-            merges.append((left, right))
-        return merges
 
-    def _build(self, file: GgufFile, merges: list[tuple[str, str]]) -> Backend:
+    def _build(self, file: GgufFile, keys: VocabularyKeys) -> Backend:
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
+        merges = keys.strings("merges")
+        cuts = list(map(str.find, merges, repeat(" "), repeat(1)))
+        if min(cuts, default=0) < 0:
+            self._check_merges(keys, merges)
+        pairs = [(merge[:cut], merge[cut + 1 :]) for merge, cut in zip(merges, cuts, strict=True)]
         try:
-            backend = Tokenizer(models.BPE(vocab=self._ids, merges=merges, ignore_merges=self.split.ignore_merges))
+            # The library looks for the three tokens of each merge, so that is not done here before something is wrong.
+            backend = Tokenizer(models.BPE(vocab=self._ids, merges=pairs, ignore_merges=self.split.ignore_merges))
         except Exception as error:  # the library raises plain Exception
+            self._check_merges(keys, merges)
             raise ModelError(f"the vocabulary cannot be used: {error}", file.path) from error
         if self.split.nfc:
             backend.normalizer = normalizers.NFC()
