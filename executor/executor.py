@@ -14,6 +14,7 @@ from executor.errors import LaunchError
 from executor.front.matrices import Matrices
 from executor.indexed import Site, ValidatedLayerWeights, layer_weights
 from executor.launch import LaunchGraph
+from executor.layers.calls import Recorder
 from executor.layers.sequence import LayerSequence
 from executor.layers.shape import LayerShape, RopeStyle
 from executor.layers.transformer import Activations, transformer_layer
@@ -124,10 +125,7 @@ class CudaExecutor(Matrices):
         """The next token through one layer whose weights are found by name (`layer_prefix`.attn_q.weight, ...); input:
         f32[hidden_dim] stays as it is. Returns a new buffer."""
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        gammas = {"attn_norm": attn_norm_gamma, "ffn_norm": ffn_norm_gamma}
-        norms = {name: vector(self.device, gamma, (hidden_dim,), f"{name}_gamma") for name, gamma in gammas.items()}
-        flagged = self._outliers.flagged
-        found = layer_weights(self.weights, layer_prefix, shape, self.profile, layer=layer_idx, flagged=flagged, norms=norms)
+        found = self._named_weights(layer_idx, layer_prefix, shape, attn_norm_gamma, ffn_norm_gamma)
         return self._layer_into_new(input, layer_idx, found, shape)
 
     def transformer_layer_indexed(
@@ -188,13 +186,11 @@ class CudaExecutor(Matrices):
         ffn_norm_gamma: Any,
         epsilon: float,
     ) -> GpuBuffer:
-        """As transformer_layer_gpu, as one step of the tile profiler, which must be enabled; waits for the layer's end."""
-        profiler = self.tile_profiler
-        self.sequence.require_layer(layer_idx)
-        with profiler.step(self.sequence.lengths[layer_idx] + 1):
-            return self.transformer_layer_gpu(
-                input, layer_idx, layer_prefix, hidden_dim, intermediate_dim, attn_norm_gamma, ffn_norm_gamma, epsilon
-            )
+        """As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph that marks the time
+        between its kernels, so that none of it is the host's. Waits for the layer's end."""
+        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
+        found = self._named_weights(layer_idx, layer_prefix, shape, attn_norm_gamma, ffn_norm_gamma)
+        return self._layer_into_new(input, layer_idx, found, shape, self.tile_profiler)
 
     def incremental_attention_async(self, layer: int, q: Any, k: Any, v: Any) -> tuple[GpuBuffer, int]:
         """The next token's attention in one layer: k and v, f32[kv_heads, head_dim], join the cache; returns a new buffer
@@ -231,15 +227,21 @@ class CudaExecutor(Matrices):
     def replay_decode(self, model: LanguageModel, token: int | None = None) -> int:
         """Run one token (None: the likeliest after the last) by one launch of the graph, and return the likeliest next one, for
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
+        model.decoder.profiler = self._profiler
         self.capture_decode(model)
         model.decoder.step(token)
         return model.decoder.argmax()
 
     def enable_tile_profiling(self) -> TileProfiler:
-        """Time launches from now on, those of transformer_layer_gpu_tiled_profiled and of blocks `with
-        executor.tile_profiler.step():`."""
+        """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of replay_decode, and of blocks `with
+        executor.tile_profiler.step():`, where the device may wait for the host. On a GPU that was never asked this measures its
+        bandwidth first. ArgumentError while the debug mode is on, which waits for every launch."""
+        from executor.decode_profile import limit_of
+
         if self._profiler is None:
-            self._profiler = TileProfiler(self.device)
+            if self.launcher.observers:
+                raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing")
+            self._profiler = TileProfiler(self.device, limit_of(self.device))
             self.launcher.observers.append(self._profiler)
         return self._profiler
 
@@ -266,6 +268,14 @@ class CudaExecutor(Matrices):
             self._verdicts = OutlierVerdicts(self.weights, self.workspace)
         return self._verdicts
 
+    def _named_weights(
+        self, layer: int, prefix: str, shape: LayerShape, attn_norm_gamma: Any, ffn_norm_gamma: Any
+    ) -> ValidatedLayerWeights:
+        gammas = {"attn_norm": attn_norm_gamma, "ffn_norm": ffn_norm_gamma}
+        norms = {name: vector(self.device, gamma, (shape.hidden,), f"{name}_gamma") for name, gamma in gammas.items()}
+        flagged = self._outliers.flagged
+        return layer_weights(self.weights, prefix, shape, self.profile, layer=layer, flagged=flagged, norms=norms)
+
     def _layer(self, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
         launch, sequence = self._launch, self.sequence
         launch.layer = layer
@@ -282,7 +292,27 @@ class CudaExecutor(Matrices):
         self._layer(hidden, layer, weights, shape)
         self.sequence.took(position, layer)
 
-    def _layer_into_new(self, input: Any, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> GpuBuffer:
+    def _layer_timed(
+        self, profiler: TileProfiler, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
+    ) -> None:
+        """The layer at its own next position, as a step of the profiler."""
+        sequence, recorder = self.sequence, Recorder(self.workspace, layer)
+        activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
+        transformer_layer(recorder, shape, weights, sequence.cache.layers[layer], activations)
+        plans = [self.launcher.prepare(call.kernel, call.place, **call.arguments) for call in recorder.take()]
+        position = sequence.lengths[layer]
+        sequence.go_to(position, layer)
+        profiler.run(self.launcher, plans, position + 1)
+        sequence.took(position, layer)
+
+    def _layer_into_new(
+        self,
+        input: Any,
+        layer: int,
+        weights: ValidatedLayerWeights,
+        shape: LayerShape,
+        profiler: TileProfiler | None = None,
+    ) -> GpuBuffer:
         """The layer at its own next position, on a copy of its input."""
         self._at_once("the input is copied to a new buffer")
         self.sequence.require_layer(layer)
@@ -291,7 +321,10 @@ class CudaExecutor(Matrices):
         def run(hidden: GpuBuffer) -> None:
             self.device.copy(hidden.pointer, source.pointer, source.nbytes)
             hidden.allocation.version += 1
-            self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape)
+            if profiler is None:
+                self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape)
+            else:
+                self._layer_timed(profiler, hidden, layer, weights, shape)
 
         return self._into_new((shape.hidden,), run)
 
