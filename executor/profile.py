@@ -64,8 +64,10 @@ class GpuProfile:
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
-        """As `for_device`; but a bundle has the kernels of `from_environment`, for which it was written."""
-        return cls.for_device(modules.device) if modules.bundle is None else cls.from_environment()
+        """As `for_device`; but a bundle has the kernels of `from_environment`, at the precision that it was written with."""
+        if modules.bundle is None:
+            return cls.for_device(modules.device)
+        return replace(cls.from_environment(), precision=modules.bundle.precision)
 
     @classmethod
     def from_environment(cls) -> Self:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from executor.environment import PRECISIONS
 from executor.errors import BundleError
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import Array, KernelType
@@ -71,6 +72,14 @@ class Bundle:
         if isinstance(context, bool) or not isinstance(context, int) or context < 1:
             self._fail(f"the context is {context!r}; it must be a whole number of at least 1")
         return context
+
+    @property
+    def precision(self) -> str:
+        """Of the kernels that multiply by weights; older bundles are accurate and do not say so."""
+        precision = self.manifest.get("precision", PRECISIONS[0])
+        if precision not in PRECISIONS:
+            self._fail(f"the precision is {precision!r}; known: {', '.join(PRECISIONS)}")
+        return str(precision)
 
     def runs_on(self, target: Target, *, emulated: bool) -> bool:
         """Whether the text loads on a GPU of this target. The emulator runs the text of any."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from executor.buffers import Allocation, GpuBuffer
 from executor.bundle.formula import Traced, formula_of, traced
 from executor.device.allocations import ALIGNMENT
 from executor.device.paper import PaperDevice
+from executor.indexed import OUTPUTS
 from executor.kv_cache import KvCache
 from executor.layers.calls import Call
 from executor.model.config import ModelConfig, expected_tensors
@@ -27,6 +29,7 @@ from executor.profile import GpuProfile
 from executor.weights import Weights, load_weights
 from executor.workspace import Workspace
 from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 
 
@@ -48,7 +51,7 @@ class Description:
     results: Mapping[str, str]
 
 
-def describe(file: GgufFile, config: ModelConfig, context: int, target: Target) -> Description:
+def describe(file: GgufFile, config: ModelConfig, context: int, target: Target, profile: GpuProfile) -> Description:
     """Lay the model out for one sequence of up to `context` tokens. Raises what loading it would raise."""
     config = traced(config)
     device = PaperDevice(target)
@@ -56,7 +59,7 @@ def describe(file: GgufFile, config: ModelConfig, context: int, target: Target) 
     weights = load_weights(device, source, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
-    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, GpuProfile.from_environment())
+    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile)
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
     buffers = _used(calls, owners)
@@ -92,6 +95,17 @@ class _TracedFile:
             name: replace(info, shape=shapes[name]) for name, info in file.tensors.items() if name in shapes
         }
         self.data = file.data
+
+
+def outlier_kernels(model: Description) -> dict[str, KernelType]:
+    """By id, the kernels that look for outliers in the vectors that the model's matrices multiply (executor/outliers.py)."""
+    found: dict[str, KernelType] = {}
+    for call in model.calls:
+        if call.place.operation in OUTPUTS:
+            x: GpuBuffer = call.arguments[OUTPUTS[call.place.operation]]
+            kernel = find("outlier_flag").make(n=prod(x.shape))
+            found[str(kernel)] = kernel
+    return found
 
 
 def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:

@@ -12,16 +12,18 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from executor.bundle.batches import Batch, batch
 from executor.bundle.bundle import FORMAT, MANIFEST, VERSION
-from executor.bundle.describe import Description, describe, is_zero
+from executor.bundle.describe import Description, describe, is_zero, outlier_kernels
 from executor.bundle.formula import formula_of, plain
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.generation import chosen_context
 from executor.model.gguf_file import GgufFile
+from executor.profile import PRECISIONS, GpuProfile
 from ptxgen import __version__
 from ptxgen.assemble import assemble
 from ptxgen.errors import ArgumentError
@@ -44,20 +46,28 @@ def write_bundle(
     batches: Collection[int] = (1,),
     cubin: bool = False,
     context: int | None = None,
+    precision: str | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write all that the model in file `path` needs on `target` to `folder`; `cubin` adds machine code for exactly this GPU.
 
     batches: how many sequences at once; 1 is always there. context: most tokens of a sequence (default: the model's own limit,
-    at most 4096). The folder appears whole or not at all; an older bundle there is replaced, anything else is an
-    ArgumentError. Raises ModelError for a bad model, ArgumentError for a batch or a context that is not possible.
+    at most 4096). precision: see GpuProfile (default: the environment's). The folder appears whole or not at all; an older
+    bundle there is replaced, anything else is an ArgumentError. Raises ModelError for a bad model, ArgumentError for a batch
+    or a context that is not possible.
     """
     with GgufFile.open(path) as file:
         config = ModelConfig.from_gguf(file)
         check_tensors(file, config)
-        model = describe(file, config, chosen_context(config, context), target)
+        profile = GpuProfile.from_environment()
+        profile = profile if precision is None else replace(profile, precision=precision)
+        model = describe(file, config, chosen_context(config, context), target, profile)
         groups = [batch(model, m) for m in sorted(set(batches)) if m != 1]
-    kernels = dict(model.kernels)
+        kernels = dict(model.kernels)
+        if profile.precision != PRECISIONS[0]:
+            # Whether an input has an outlier and needs an accurate kernel is known when the model runs.
+            accurate = describe(file, config, model.numbers["context"], target, replace(profile, precision=PRECISIONS[0]))
+            kernels |= dict(accurate.kernels) | outlier_kernels(accurate)
     for group in groups:
         kernels |= group.kernels
     with _replacing(folder) as made:
@@ -72,6 +82,7 @@ def write_bundle(
             "version": VERSION,
             "generator": f"ptxgen {__version__}",
             "target": str(target),
+            "precision": profile.precision,
             "ptx_version": max((facts["ptx_version"] for facts in said.values()), key=_version),
             "model": {"file": path.name, "architecture": config.architecture},
             "numbers": model.numbers,

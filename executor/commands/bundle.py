@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from executor.commands.session import context_option
+from executor.commands.session import context_option, precision_option
 from ptxgen.commands import front
 from ptxgen.commands.catalogue import target_names
 from ptxgen.errors import ArgumentError
@@ -19,8 +19,11 @@ from ptxgen.target import DEFAULT, Target
 @click.option("--batch", "words", default="1", show_default=True, metavar="1,4,8", help="How many sequences at once.")
 @click.option("--cubin", is_flag=True, help="Add machine code for the target, so that nothing is compiled when it is loaded.")
 @context_option
+@precision_option
 @click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The folder to write.")
-def bundle_command(path: Path, target_name: str, words: str, cubin: bool, context: int | None, output: Path) -> None:
+def bundle_command(
+    path: Path, target_name: str, words: str, cubin: bool, context: int | None, precision: str | None, output: Path
+) -> None:
     """Write the PTX of every kernel that a model needs, and manifest.json, from which a program in any language can launch
     them: entries, parameters, geometry, buffers, and the launches of a token in order. No GPU is needed.
 
@@ -41,6 +44,7 @@ def bundle_command(path: Path, target_name: str, words: str, cubin: bool, contex
             batches=batches,
             cubin=cubin,
             context=context,
+            precision=precision,
             progress=lambda done, total: report("kernels", done, total),
         )
 

@@ -13,6 +13,7 @@ import click
 
 from executor.environment import PRECISIONS
 from ptxgen.commands import front
+from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from executor.model.generation import Generation, LanguageModel
@@ -115,6 +116,8 @@ def session(
 
     start = time.perf_counter()
     with CudaExecutor(device, bundle=bundle, sanitize=sanitize) as executor:
+        if precision is not None and bundle is not None and precision != executor.profile.precision:
+            raise ArgumentError(f"{bundle} was written with --precision {executor.profile.precision}; leave out --precision")
         if precision is not None:
             executor.profile = replace(executor.profile, precision=precision)
         with front.progress() as report:

@@ -30,10 +30,7 @@ def gemv_kernel(weight: Weight, profile: GpuProfile, *, accurate: bool = False) 
 def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = W x; x: f32[k], y: f32[n]. A kernel on digits shares them with all that read the same x."""
     kernel = projection.kernel
-    if isinstance(kernel, IntegerGemvType):
-        activations = launch.digits.of(launch, operation, x, kernel.digits)
-    else:
-        activations = {"x": x}
+    activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, IntegerGemvType) else {"x": x}
     launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
 
 
@@ -45,9 +42,11 @@ def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    if isinstance(kernel, IntegerGemvType) and kernel.batch == 1:
-        return  # takes digits, which `project` makes
-    given, needed = (_facts(one) for one in (kernel, find(f"{format.id}_gemv").make(k=k, n=n)))
+    if isinstance(kernel, IntegerGemvType):  # `project` gives it digits
+        plain = find(f"dp4a_{format.id}_gemv").make(k=k, n=n, digits=kernel.digits)
+    else:
+        plain = find(f"{format.id}_gemv").make(k=k, n=n)
+    given, needed = _facts(kernel), _facts(plain)
     if given != needed:
         raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {given}, the executor gives {needed}")
 

@@ -76,3 +76,15 @@ def test_ptxgen_knows_the_command_without_importing_executor() -> None:
     code = "import ptxgen.cli, sys; print('executor' in sys.modules)"
     assert python(code).stdout == "False\n"
     assert "bundle" in invoke("ptxgen", "--help").stdout
+
+
+def test_a_fast_bundle_runs_at_its_precision_and_at_no_other(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=16)
+    folder = tmp_path / "bundle"
+    assert invoke("ptxgen", "bundle", model, "--precision", "fast", "-o", folder).exit_code == 0
+    words = ("generate", model, "-p", "the", "-n", "2", *EMULATOR)
+    plain, bundled = facts("ptxrun", *words, "--precision", "fast"), facts("ptxrun", *words, "--bundle", folder)
+    assert bundled["token_ids"] == plain["token_ids"]
+    assert (bundled["precision"], bundled["kernels"]["emissions"]) == ("fast", 0)
+    said = refused("ptxrun", *words, "--bundle", folder, "--precision", "accurate")
+    assert said == f"{folder} was written with --precision fast; leave out --precision"
