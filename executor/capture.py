@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from executor.errors import LaunchError
-from executor.launch import Launcher, LaunchGraph, LaunchRecord
+from executor.launch import Launcher, LaunchGraph, LaunchRecord, Plan
 from executor.layers.calls import Recorder
 from executor.layers.sequence import LayerSequence
 from executor.workspace import Workspace
+from ptxgen.errors import ArgumentError
 
 
 class Capture:
@@ -26,6 +27,7 @@ class Capture:
         self._state = state
         self._captured: object = None
         self._graph: LaunchGraph | None = None
+        self._plans: list[Plan] = []
 
     def runs_layer(self, sequence: LayerSequence, layer: int) -> None:
         """A replay runs this layer on the sequence's next token."""
@@ -37,8 +39,8 @@ class Capture:
         calls = self.recorder.take()
         if not calls:
             raise LaunchError("nothing was launched in the capture, so there is nothing to replay")
-        plans = [self._launcher.prepare(call.kernel, call.place, **call.arguments) for call in calls]
-        self._graph = self._launcher.graph(plans)
+        self._plans = [self._launcher.prepare(call.kernel, call.place, **call.arguments) for call in calls]
+        self._graph = self._launcher.graph(self._plans)
         self._captured = self._state()
 
     @property
@@ -47,22 +49,34 @@ class Capture:
         return self._finished().records
 
     def replay(self, position: int | None = None) -> None:
-        """Launch all at once. position: of the token that the captured layers run; None leaves the device's. Raises LaunchError
-        if what the graph was captured from has changed, ArgumentError as LayerSequence.go_to."""
+        """Launch all at once; one by one, with the same bits, while the launcher has observers.
+
+        position: of the token that captured layers run; they need it, and nothing else takes it. Raises LaunchError if what the
+        graph was captured from has changed, ArgumentError as LayerSequence.go_to."""
         graph = self._finished()
         if self._state() != self._captured:
             raise LaunchError(f"{graph} was captured with another profile or other weights than there are now; capture it anew")
-        if position is None or self._sequence is None:
-            graph.replay()
+        if (position is None) != (self._sequence is None):
+            takes = "needs the position of its token" if self._sequence is not None else "holds no layer, so takes no position"
+            raise ArgumentError(f"{graph} {takes}, got {position}")
+        if self._sequence is None or position is None:
+            self._run(graph)
             return
         self._sequence.go_to(position, *self._layers)
-        graph.replay()
+        self._run(graph)
         self._sequence.took(position, *self._layers)
 
     def close(self) -> None:
         """Give the graph back."""
         if self._graph is not None:
             self._graph.close()
+
+    def _run(self, graph: LaunchGraph) -> None:
+        if not self._launcher.observers:
+            graph.replay()
+            return
+        for plan in self._plans:
+            plan()
 
     def _finished(self) -> LaunchGraph:
         if self._graph is None:

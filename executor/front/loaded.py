@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from executor.buffers import GpuBuffer
 from executor.bundle.bundle import Bundle
 from executor.capture import Capture
+from executor.debug import watch
 from executor.device import open_device
 from executor.errors import LaunchError
 from executor.interop import foreign_stream
@@ -45,12 +46,13 @@ class Loaded:
         try:
             self.modules = Modules(self.device, bundle=opened)
             if profile is None:
-                profile = GpuProfile.for_device(self.device) if opened is None else GpuProfile.from_environment()
+                profile = GpuProfile.for_modules(self.modules)
         except BaseException:
             self.device.close()
             raise
         self.profile = profile
         self.launcher = Launcher(self.device, self.modules)
+        watch(self.launcher)
         self.workspace = Workspace(self.device)
         self.weights = Weights()
         self._eager = Eager(self.launcher, self.workspace)
