@@ -23,6 +23,29 @@ from ptxgen.value import Value
 THREADS = 128
 
 
+def load_pair(k: KernelBuilder, x: GlobalArray, distance: int) -> tuple[Value, Value]:
+    """x[0] and x[distance]. At distance 1 x is aligned to the pair."""
+    if distance == 1:
+        first, second = k.load_vector(x[0], 2)
+        return first, second
+    return k.load(x[0]), k.load(x[distance])
+
+
+def turned(k: KernelBuilder, pair: tuple[Value, Value], cosine: Value, sine: Value) -> tuple[Value, Value]:
+    """The pair turned by an angle. Two roundings of each value: of a product and of the result."""
+    first, second = pair
+    return k.fma(first, cosine, -(second * sine)), k.fma(first, sine, second * cosine)
+
+
+def store_pair(k: KernelBuilder, x: GlobalArray, distance: int, pair: tuple[Value, Value]) -> None:
+    """x[0] and x[distance] become the pair. At distance 1 x is aligned to it."""
+    if distance == 1:
+        k.store(x[0], pair)
+    else:
+        k.store(x[0], pair[0])
+        k.store(x[distance], pair[1])
+
+
 @dataclass(frozen=True)
 class Rope(KernelType):
     """Rotate the first rotary_dim values of each head by the angles of a position, in place.
@@ -77,17 +100,8 @@ class Rope(KernelType):
         with k.when((pair < self.heads * self.half) & (position < self.max_len)):
             head, i = pair // self.half, pair % self.half
             cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
-            row = x.at(head * self.head_dim + (i if self.neox else i * 2))
-            if self.neox:
-                first, second = k.load(row[0]), k.load(row[self.half])
-            else:
-                first, second = k.load_vector(row[0], 2)
-            turned = k.fma(first, cosine, -(second * sine)), k.fma(first, sine, second * cosine)
-            if self.neox:
-                k.store(row[0], turned[0])
-                k.store(row[self.half], turned[1])
-            else:
-                k.store(row[0], turned)
+            row, distance = x.at(head * self.head_dim + (i if self.neox else i * 2)), self.half if self.neox else 1
+            store_pair(k, row, distance, turned(k, load_pair(k, row, distance), cosine, sine))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x = arguments["x"].astype(np.float64)

@@ -1,0 +1,204 @@
+"""What a token's queries, keys and values go through between their matrices and attention, in one launch: rope_indirect of the
+queries and of the keys and kv_cache_scatter_indirect, with `bias` three residual_add before them. The norm of qwen3's heads is
+not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
+from ptxgen.kernels.kernel_type import HIDDEN, Array, KernelType, Launch, Signature, Work, read, update
+from ptxgen.kernels.position import position_argument, position_value
+from ptxgen.kernels.registry import Entry, add
+from ptxgen.kernels.rope.rope import Rope, load_pair, store_pair, turned
+from ptxgen.kernels.rope.table import rope_table
+from ptxgen.kernels.shape import require
+from ptxgen.memory import GlobalArray
+from ptxgen.types import F32, U32
+from ptxgen.value import Value
+
+THREADS = 128
+UNIT = 2.0**-24
+
+
+@dataclass(frozen=True)
+class RopeScatter(KernelType):
+    """Rotate the queries and keys of a token, in place, and write its keys and values into the cache.
+
+    q: f32[heads, head_dim]; k, v: f32[kv_heads, head_dim]; table: f32[max_len, rotary_dim / 2, 2], pairs, `neox` and rotary_dim
+    as in rope; k_cache, v_cache: f32[kv_heads, max_len, head_dim], of which [:, position] is written; position: u32[1]. With
+    `bias`, q_bias: f32[heads * head_dim] and k_bias, v_bias: f32[kv_heads * head_dim] are added to q, k and v first, to v in
+    place, too. The bits are those of the kernels one after the other. A position of max_len or more changes nothing at all.
+    """
+
+    family: ClassVar[str] = "attention"
+    neox: bool = field(metadata=HIDDEN)
+    bias: bool = field(metadata=HIDDEN)
+    heads: int
+    kv_heads: int
+    head_dim: int
+    max_len: int
+    rotary_dim: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "heads", "kv_heads", "max_len")
+        require(self, "head_dim", low=2, multiple=2)
+        if self.rotary_dim == 0:
+            object.__setattr__(self, "rotary_dim", self.head_dim)
+        require(self, "rotary_dim", low=2, high=self.head_dim, multiple=2)
+
+    @property
+    def name(self) -> str:
+        return f"{'bias_' if self.bias else ''}rope{'_neox' if self.neox else ''}_scatter_indirect"
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The heads of q, k and v."""
+        return {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
+
+    def signature(self) -> Signature:
+        biases: Signature = {f"{name}_bias": read(F32, heads * self.head_dim) for name, heads in self.tokens.items()}
+        return {
+            "q": update(F32, self.heads, self.head_dim),
+            "k": update(F32, self.kv_heads, self.head_dim),
+            "v": (update if self.bias else read)(F32, self.kv_heads, self.head_dim),
+            **(biases if self.bias else {}),
+            "table": read(F32, self.max_len, self.rotary_dim // 2, 2),
+            "k_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "v_cache": update(F32, self.kv_heads, self.max_len, self.head_dim, partial=True),
+            "position": position_argument(True, 0, self.max_len - 1),
+        }
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self._pairs // THREADS), block=THREADS)
+
+    @property
+    def _pairs(self) -> int:
+        return sum(self.tokens.values()) * self.head_dim // 2
+
+    def emit(self, k: KernelBuilder) -> None:
+        """A thread takes a pair of values of a head: the heads of q, then of k, then of v."""
+        position = position_value(k, "position", True)
+        pair = k.ctaid.x * THREADS + k.tid.x
+        with k.when((pair < self._pairs) & (position < self.max_len)):
+            head, i = pair // (self.head_dim // 2), pair % (self.head_dim // 2)
+            with k.when(head < self.heads):
+                self._rotated(k, "q", head, i, position)
+            with k.otherwise():
+                with k.when(head < self.heads + self.kv_heads):
+                    self._rotated(k, "k", head - self.heads, i, position)
+                with k.otherwise():
+                    self._pair(k, "v", head - (self.heads + self.kv_heads), i, position, turn=False)
+
+    def _rotated(self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value) -> None:
+        """A pair of a head of q or k: one that is turned, or one past rotary_dim."""
+        if self.rotary_dim == self.head_dim:
+            self._pair(k, name, head, i, position, turn=True)
+        else:
+            with k.when(i < self.rotary_dim // 2):
+                self._pair(k, name, head, i, position, turn=True)
+            if self.bias or name != "q":  # else it stays as it is and goes nowhere
+                with k.otherwise():
+                    self._pair(k, name, head, i, position, turn=False)
+
+    def _pair(self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, *, turn: bool) -> None:
+        """Pair i of a head: neighbours, unless it is turned in the style of neox."""
+        first, distance = (i, self.rotary_dim // 2) if turn and self.neox else (i * 2, 1)
+        row: GlobalArray = getattr(k.arg, name).at(head, first)
+        pair = load_pair(k, row, distance)
+        if self.bias:
+            bias = load_pair(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance)
+            pair = pair[0] + bias[0], pair[1] + bias[1]
+        if turn:
+            cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
+            pair = turned(k, pair, cosine, sine)
+        if turn or self.bias:
+            store_pair(k, row, distance, pair)
+        if name != "q":
+            store_pair(k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pair)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        token, _ = self._exact(arguments)
+        caches = self._scatter.reference(
+            k_cache=arguments["k_cache"].astype(np.float64),
+            v_cache=arguments["v_cache"].astype(np.float64),
+            k=token["k"],
+            v=token["v"],
+            position=arguments["position"],
+        )
+        return self._written({**token, **caches})
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """A value in the cache is off as its source is; all others there are exact."""
+        _, bounds = self._exact(arguments)
+        untouched = np.zeros(arguments["k_cache"].shape)
+        caches = self._scatter.reference(
+            k_cache=untouched, v_cache=untouched, k=bounds["k"], v=bounds["v"], position=arguments["position"]
+        )
+        return self._written({**bounds, **caches})
+
+    @property
+    def _scatter(self) -> KvCacheScatter:
+        return KvCacheScatter(indirect=True, kv_heads=self.kv_heads, head_dim=self.head_dim, max_len=self.max_len)
+
+    def _written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return {name: value for name, value in values.items() if name != "v" or self.bias}
+
+    def _exact(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """q, k and v afterwards, in float64, and how far off they may be: what rope allows, after at most one rounding of each
+        value by its bias, of which a turn gives each value of a pair at most the sum of both: half of rope's two roundings,
+        and an eighth of a unit is plenty for the second order."""
+        values: dict[str, NDArray[Any]] = {}
+        bounds: dict[str, NDArray[Any]] = {}
+        inside = int(arguments["position"][0]) < self.max_len
+        for name, heads in self.tokens.items():
+            value = arguments[name].astype(np.float64)
+            bound = np.zeros(value.shape)
+            if self.bias and inside:
+                value = value + arguments[f"{name}_bias"].astype(np.float64).reshape(value.shape)
+                bound = np.abs(value) * UNIT
+            if name != "v" and inside:
+                shape = {"head_dim": self.head_dim, "max_len": self.max_len, "rotary_dim": self.rotary_dim}
+                rope = Rope(neox=self.neox, indirect=True, heads=heads, **shape)
+                turn = {"x": value, "table": arguments["table"], "position": arguments["position"]}
+                of_turn = np.asarray(rope.tolerance(**turn)["x"])
+                value = rope.reference(**turn)["x"]
+                bound = np.where(of_turn > 0, of_turn * (1.5625 if self.bias else 1.0), bound)
+            values[name], bounds[name] = value, bound
+        return values, bounds
+
+    def work(self) -> Work:
+        """What is not turned is neither read nor written in q and not written in k, unless a bias is added to it."""
+        changed = self.head_dim if self.bias else self.rotary_dim
+        bias = (self.heads + 2 * self.kv_heads) * self.head_dim if self.bias else 0
+        queries = self.heads * 2 * changed
+        keys = self.kv_heads * (2 * self.head_dim + changed)
+        values = self.kv_heads * (3 if self.bias else 2) * self.head_dim
+        turns = (self.heads + self.kv_heads) * self.rotary_dim // 2
+        return Work(flops=6 * turns + bias, bytes=F32.bytes * (queries + keys + values + bias + self.rotary_dim) + U32.bytes)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(**fixed, heads=9, kv_heads=3, head_dim=64, max_len=100)
+        yield cls(**fixed, heads=32, kv_heads=8, head_dim=128, max_len=17)
+        yield cls(**fixed, heads=3, kv_heads=1, head_dim=96, max_len=1)
+        yield cls(**fixed, heads=2, kv_heads=1, head_dim=64, max_len=3, rotary_dim=32)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        shapes = {name: a.shape for name, a in self.signature().items() if isinstance(a, Array) and a.dtype == F32}
+        return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()} | {
+            "table": rope_table(self.max_len, self.rotary_dim, 1e5),
+            "position": rng.integers(self.max_len, size=1, dtype=np.uint32),
+        }
+
+
+for _neox in (False, True):
+    for _bias in (False, True):
+        _name = f"{'bias_' if _bias else ''}rope{'_neox' if _neox else ''}_scatter_indirect"
+        add(Entry(_name, RopeScatter, {"neox": _neox, "bias": _bias}))
