@@ -19,7 +19,8 @@ from executor.launch import Launcher, Place
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from executor.modules import Modules
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.kernel_type import Array
+from ptxgen.kernels.registry import entries, find
 from ptxgen.types import F32
 from tests.executor.kernels import Scale
 from tests.synthetic import write_model
@@ -171,6 +172,16 @@ def test_what_a_kernel_leaves_unwritten_on_purpose_is_no_fault(emulator: Device,
     else:
         arguments["length"] = 5  # of 300: NaN lies behind, and chunks have no positions
     check(emulator)(kernel, **arguments)
+
+
+def test_every_kernel_that_sees_a_cache_says_that_it_touches_only_a_part() -> None:
+    """What lies beyond the length was never written, so the debug mode must not look at it."""
+    seen = []
+    for entry in entries().values():
+        caches = {n: a for n, a in next(entry.cases()).signature().items() if n in ("k_cache", "v_cache")}
+        seen += [entry.name] * bool(caches)
+        assert all(isinstance(argument, Array) and argument.partial for argument in caches.values()), entry.name
+    assert "kv_cache_scatter_indirect" in seen
 
 
 def test_a_fault_in_the_parts_of_split_attention_shows_where_they_are_put_together(emulator: Device) -> None:
