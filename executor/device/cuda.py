@@ -93,6 +93,7 @@ class CudaDevice:
         self._allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
+        self._graphs: list[CudaGraph] = []
         self._launched: deque[object] = deque(maxlen=REMEMBERED)  # since the last wait
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
         self._stream: Any = None
@@ -279,18 +280,21 @@ class CudaDevice:
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self._enter("making a graph")
         events = [self._events.take() for _ in range(len(nodes) + 1)] if timed else []
-        return CudaGraph(self._cuda, nodes, self.name, events)
+        graph = CudaGraph(self._cuda, nodes, self._checked, self.name, events)
+        self._graphs.append(graph)
+        return graph
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         if getattr(_current, "context", None) is not self._context or self.closed:
             self._enter("launching a graph")
-        graph.launch(self._stream)
+        graph.launch(self._stream, work or "a graph")
         self._launched.append(work or "a graph")
 
     def graph_events(self, graph: Any) -> Sequence[Event]:
         return tuple(graph.events)
 
     def free_graph(self, graph: Any) -> None:
+        self._graphs.remove(graph)
         if self.failed:
             return
         self._enter("freeing a graph")
@@ -337,6 +341,8 @@ class CudaDevice:
             held = self._sharing.held()
             steps += [cuda.cuMemFree(base) for base in self._allocations.bases() if base not in held]
             steps += self._sharing.close()
+            for graph in self._graphs:
+                graph.close()
             steps += self._events.close()
             steps += self._modules.close()
             steps += [cuda.cuStreamDestroy(self._stream)] if self._stream is not None else []

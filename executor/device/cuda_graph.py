@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from executor.device.cuda_event import CudaEvent
+from executor.device.cuda_event import Check, CudaEvent
 from executor.device.protocol import Node
-from executor.errors import DeviceError
 
 PROGRAMMATIC_PORT = 1
 """CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC: the edge starts where the kernel lets its dependents start."""
@@ -18,14 +17,16 @@ PROGRAMMATIC_PORT = 1
 
 class CudaGraph:
     """The launches, each after those that it names; `early` ones that name one by a programmatic edge (CUDA Programming Guide,
-    "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver.
+    "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver; `check` takes a driver's answer and
+    what was being done, and gives the values or raises.
 
     events: none, or one more than launches: recorded before the first launch and after each, by the GPU itself. Each launch
     then starts after the event before it, so none starts early or beside another."""
 
-    def __init__(self, cuda: Any, nodes: Sequence[Node], name: str, events: Sequence[CudaEvent] = ()) -> None:
+    def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check, name: str, events: Sequence[CudaEvent] = ()) -> None:
         self.events = events
         self._cuda = cuda
+        self._check = check
         self._name = name
         self._graph = self._checked(cuda.cuGraphCreate(0), "making a graph")
         self._instance: Any = None
@@ -39,10 +40,11 @@ class CudaGraph:
             self.close()
             raise
 
-    def launch(self, stream: Any) -> None:
+    def launch(self, stream: Any, work: object) -> None:
+        """Start all launches; str(work) says for errors what they are."""
         (status,) = self._cuda.cuGraphLaunch(self._instance, stream)
         if status:
-            self._checked((status,), "launching a graph")
+            self._checked((status,), f"launching {work}")
 
     def nodes(self) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
         """Grid and block of each launch, read back from the driver, in the order in which they were added."""
@@ -100,8 +102,4 @@ class CudaGraph:
         return self._checked(added, "adding an event to a graph")
 
     def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
-        status, *values = result
-        if status:
-            _, name = self._cuda.cuGetErrorName(status)
-            raise DeviceError(f"{doing} on {self._name}: {name.decode() if name else int(status)}")
-        return values[0] if len(values) == 1 else tuple(values)
+        return self._check(result, f"{doing} on {self._name}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from typing import Any
 
 from executor.device.cuda_context import driver_words
+from executor.device.cuda_event import Check
 from executor.device.protocol import LoadedKernel
 from executor.errors import DeviceError
 
@@ -20,7 +20,7 @@ class CudaModules:
     """The modules of one device. `cuda` is cuda.bindings.driver; `check` takes a driver's answer and what was being done, and
     gives the values or raises. The device's context must be the current one."""
 
-    def __init__(self, cuda: Any, check: Callable[[tuple[Any, ...], str], Any], name: str) -> None:
+    def __init__(self, cuda: Any, check: Check, name: str) -> None:
         self._cuda = cuda
         self._check = check
         self._name = name

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.device.cuda_event import Check
 from executor.device.protocol import BytesCopied
 
 CHUNK = 16 << 20
@@ -24,7 +24,7 @@ class Staging:
     """Pinned memory of one device; `cuda` is cuda.bindings.driver, `stream` the device's stream. `check` takes a driver's
     answer and what was being done, and gives the values or raises."""
 
-    def __init__(self, cuda: Any, stream: Any, check: Callable[[tuple[Any, ...], str], Any], name: str) -> None:
+    def __init__(self, cuda: Any, stream: Any, check: Check, name: str) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check

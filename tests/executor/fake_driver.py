@@ -24,6 +24,7 @@ class FakeDriver:
     CUjit_option = real.CUjit_option
     CUstream_flags = real.CUstream_flags
     CUevent_flags = real.CUevent_flags
+    CUDA_KERNEL_NODE_PARAMS = type("Parameters", (), {})
 
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
         self.gpus = gpus
@@ -189,6 +190,28 @@ class FakeDriver:
 
     def cuLaunchKernel(self, *call: Any) -> tuple[Any]:
         self.launches.append(call)
+        return (OK,)
+
+    def cuGraphCreate(self, flags: int) -> tuple[Any, str]:
+        self.live["graph"] += 1
+        return OK, "graph"
+
+    def cuGraphAddKernelNode(self, graph: Any, before: list[Any], count: int, parameters: Any) -> tuple[Any, Any]:
+        return OK, parameters
+
+    def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, str]:
+        self.live["instance"] += 1
+        return OK, "instance"
+
+    def cuGraphLaunch(self, instance: Any, stream: Any) -> tuple[Any]:
+        return (OK,)
+
+    def cuGraphExecDestroy(self, instance: Any) -> tuple[Any]:
+        self.live["instance"] -= 1
+        return (OK,)
+
+    def cuGraphDestroy(self, graph: Any) -> tuple[Any]:
+        self.live["graph"] -= 1
         return (OK,)
 
     def _take(self, kind: str, nbytes: int) -> int:

@@ -11,9 +11,9 @@ import pytest
 from executor.buffers import GpuBuffer
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
-from executor.device.cuda_context import LISTED, STICKY, suspects
+from executor.device.cuda_context import LISTED, STICKY
 from executor.errors import DeviceError, DeviceFailed
-from executor.launch import Launcher, Place, Plan
+from executor.launch import Launcher, LaunchGraph, Place, Plan
 from executor.modules import Modules
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver, R
@@ -224,12 +224,40 @@ def test_events_are_used_again(driver: FakeDriver) -> None:
         assert driver.live["event"] <= 3
 
 
-def test_a_graph_under_suspicion_says_what_it_is_made_of() -> None:
-    with open_device("emulator") as device:
-        y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
-        launcher = Launcher(device, Modules(device, limit_bytes=0))
-        plans = [
-            launcher.prepare(Scale(n=100), Place(layer, "scale"), y=y, x=x, factor=2.0, offset=layer) for layer in range(3)
-        ]
-        named = suspects([launcher.graph(plans)])
-    assert "a graph of 3 launches, from layer 0 scale test_scale(n=100) to layer 2 scale test_scale(n=100)" in named
+def graph_of(device: CudaDevice, count: int = 3) -> LaunchGraph:
+    y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
+    launcher = Launcher(device, Modules(device, limit_bytes=0))
+    kernel = Scale(n=100)
+    return launcher.graph([launcher.prepare(kernel, Place(i, "scale"), y=y, x=x, factor=2.0, offset=i) for i in range(count)])
+
+
+def test_a_graph_under_suspicion_says_what_it_is_made_of(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        graph = graph_of(device)
+        graph.replay()
+        driver.fault()
+        words = r"a graph of 3 launches, from layer 0 scale test_scale\(n=100\) to layer 2 scale test_scale\(n=100\)"
+        with pytest.raises(DeviceFailed, match=f"the one launch since the last wait: {words}"):
+            device.synchronize()
+        with pytest.raises(DeviceFailed, match="has failed and refuses"):
+            graph.replay()
+        graph.close()
+
+
+def test_a_fault_that_shows_when_a_graph_is_launched_breaks_the_device(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        graph = graph_of(device)
+        driver.fault(R.CUDA_ERROR_LAUNCH_FAILED)
+        with pytest.raises(DeviceFailed, match=r"launching a graph of 3 launches, .*CUDA_ERROR_LAUNCH_FAILED"):
+            graph.replay()
+        assert device.failed
+
+
+def test_graphs_that_nobody_closed_go_with_their_device(driver: FakeDriver) -> None:
+    """The context may live on, for another device on the GPU."""
+    with CudaDevice():
+        with CudaDevice() as device:
+            graph_of(device).close()
+            graph_of(device)
+            assert (driver.live["graph"], driver.live["instance"]) == (1, 1)
+        assert (driver.live["graph"], driver.live["instance"]) == (0, 0)
