@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver as real
 
+from executor.device.cuda_context import checked
 from executor.device.cuda_event import CudaEvent
 from executor.device.cuda_graph import PROGRAMMATIC_PORT, CudaGraph
 from executor.device.protocol import LoadedKernel, Node
@@ -68,9 +71,6 @@ class Driver:
 
     cuGraphDestroy = cuGraphExecDestroy
 
-    def cuGetErrorName(self, status: Any) -> tuple[Any, bytes]:
-        return OK, real.CUresult(status).name.encode()
-
     def _add(self, name: str, waits: list[str], count: int) -> tuple[Any, str | None]:
         assert len(waits) == count
         if name == self.refused:
@@ -78,6 +78,14 @@ class Driver:
         self.nodes.append(name)
         self.edges += [(before, name, 0) for before in waits]
         return OK, name
+
+
+def answered(answer: tuple[Any, ...], doing: str) -> Any:
+    """The device's check, without a device."""
+    status, *values = answer
+    if status:
+        raise DeviceError(f"{doing}: {status.name}")
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def node(number: int, *after: int, early: bool = False) -> Node:
@@ -92,9 +100,13 @@ NODES = [node(0), node(1, 0, early=True), node(2, 0), node(3, 1, 2, early=True)]
 """Two that need nothing but the first, and one that needs both."""
 
 
+def graph_on(driver: Driver, events: Sequence[CudaEvent] = ()) -> CudaGraph:
+    return CudaGraph(driver, NODES, partial(checked, driver), "gpu", events)
+
+
 def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_single_one() -> None:
     driver = Driver()
-    graph = CudaGraph(driver, NODES, "gpu")
+    graph = CudaGraph(driver, NODES, answered, "gpu")
     assert driver.nodes == ["kernel0", "kernel1", "kernel2", "kernel3"]
     early = ("kernel0", "kernel1", PROGRAMMATIC_PORT)
     assert driver.edges == [early, ("kernel0", "kernel2", 0), ("kernel1", "kernel3", 0), ("kernel2", "kernel3", 0)]
@@ -105,7 +117,7 @@ def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_s
 
 def test_a_timed_graph_has_an_event_around_each_launch_and_nothing_at_the_same_time() -> None:
     driver = Driver()
-    graph = CudaGraph(driver, NODES, "gpu", events(5))
+    graph = CudaGraph(driver, NODES, answered, "gpu", events(5))
     chain = ["event0", *(name for number in range(4) for name in (f"kernel{number}", f"event{number + 1}"))]
     assert driver.nodes == chain
     assert driver.edges == [(before, after, 0) for before, after in pairwise(chain)]
@@ -114,12 +126,12 @@ def test_a_timed_graph_has_an_event_around_each_launch_and_nothing_at_the_same_t
 
 def test_the_nodes_read_back_are_the_launches_and_not_the_events() -> None:
     sizes = ((1, 1, 1), (32, 1, 1))
-    assert CudaGraph(Driver(), NODES, "gpu", events(5)).nodes() == [sizes] * 4
+    assert CudaGraph(Driver(), NODES, answered, "gpu", events(5)).nodes() == [sizes] * 4
 
 
 @pytest.mark.parametrize("refused", ["kernel1", "event2"])
 def test_a_node_that_the_driver_refuses_leaves_no_graph_behind(refused: str) -> None:
     driver = Driver(refused=refused)
     with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
-        CudaGraph(driver, NODES, "gpu", events(5))
+        CudaGraph(driver, NODES, answered, "gpu", events(5))
     assert driver.alive == 0
