@@ -68,23 +68,38 @@ class RmsNorm(KernelType):
         total = k.f32(0.0)
         held: list[tuple[Value, Value, list[Value], list[Value]]] = []
         for chunk in range(self.chunks):
-            start = k.tid.x * self.width + chunk * THREADS * self.width
-            inside = start < self.hidden
-            start = k.min(start, self.hidden - self.width)  # the idle threads of the last chunk read its last values again
+            start, inside = self._place(k, chunk)
             values = self._load(k, x, start)
             held.append((start, inside, values, self._load(k, k.arg.gamma, start)))
-            for value in values:
-                counted = k.select(inside, value, 0.0)
-                total @= k.fma(counted, counted, total)
-        mean = k.block_sum(total) / float(self.hidden)
-        scale = mathlib.rsqrt(k, mean + k.arg.eps)
+            self._add_squares(k, total, values, inside)
+        scale = self._scale(k, total)
         for start, inside, values, gammas in held:
-            scaled = [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
+            scaled = self._scaled(values, scale, gammas)
             with k.when(inside):
                 k.store(y[start], scaled if self.width > 1 else scaled[0])
 
+    def _place(self, k: KernelBuilder, chunk: int | Value) -> tuple[Value, Value]:
+        """Where a thread's values of a chunk start, and whether they are in the row. The idle threads of the last chunk get the
+        last values of the row."""
+        start = k.tid.x * self.width + chunk * (THREADS * self.width)
+        inside = start < self.hidden
+        return k.min(start, self.hidden - self.width), inside
+
     def _load(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
+
+    def _add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
+        for value in values:
+            counted = k.select(inside, value, 0.0)
+            total @= k.fma(counted, counted, total)
+
+    def _scale(self, k: KernelBuilder, total: Value) -> Value:
+        """What the row is multiplied by, from each thread's sum of squares. All threads must come here."""
+        mean = k.block_sum(total) / float(self.hidden)
+        return mathlib.rsqrt(k, mean + k.arg.eps)
+
+    def _scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:
+        return [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
