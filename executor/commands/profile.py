@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import Session, context_option, device_option, session
+from executor.commands.session import Session, context_option, device_option, precision_option, session
 from ptxgen.commands import front
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
@@ -37,6 +37,7 @@ PLOT: Final = "roofline.svg"
 )
 @click.option("--no-plot", is_flag=True, help=f"Do not draw {PLOT}, for which matplotlib is needed.")
 @device_option
+@precision_option
 @context_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print what {SUMMARY} holds instead of the table.")
 def profile_command(
@@ -48,6 +49,7 @@ def profile_command(
     by: str,
     no_plot: bool,
     device: str,
+    precision: str | None,
     context: int | None,
     as_json: bool,
 ) -> None:
@@ -70,7 +72,7 @@ def profile_command(
     if not no_plot:
         require_plotting()
     _make(output)
-    with session(path, device, context=context) as running:
+    with session(path, device, context=context, precision=precision) as running:
         decoder = running.model.decoder
         ids = _ids(running, prompt, tokens)
         with front.progress() as report:
@@ -115,6 +117,7 @@ def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile)
 
     return {
         "model": str(path),
+        "precision": running.model.decoder.profile.precision,
         "prompt_tokens": len(ids),
         "untimed_step_us": profile.step_seconds * 1e6,
         **tile_facts(profile.tiles),

@@ -49,10 +49,11 @@ def test_it_prints_where_the_time_goes_and_writes_summary_and_trace(model: Path,
 
 
 def test_json_is_what_the_summary_holds(model: Path, tmp_path: Path) -> None:
-    words = ("profile", model, "-o", tmp_path, "--tokens", "5", "--steps", "2", "--no-plot", *EMULATOR)
+    words = ("profile", model, "-o", tmp_path, "--tokens", "5", "--steps", "2", "--precision", "fast", "--no-plot", *EMULATOR)
     said = facts("ptxrun", *words)
     assert said == read(tmp_path / "summary.json")
     assert (said["prompt_tokens"], said["steps"], said["device"]["kind"]) == (5, 2, "emulator")
+    assert said["precision"] == "fast"
     assert said["step_us"] > 0
     assert said["untimed_step_us"] > 0
     assert sum(row["share_of_step"] for row in said["tiles"]["kernel"]) == pytest.approx(1.0)
