@@ -88,6 +88,7 @@ class HwDp4aGemv(IntegerGemvType):
         step_values = self.fragments.values
         layout = Layout(self.format, min(self.k, parts[0][1] * step_values), together, self.digits)
         warp = _Warp(self, k, layout)
+        before: list[Value | None] = []
         for first, steps in parts:
             stretch = _Stretch(warp, first, steps)
             stretch.load_ahead()
@@ -100,21 +101,28 @@ class HwDp4aGemv(IntegerGemvType):
                 warp.stage.fill(rows, first * step_values, min(self.k - first * step_values, steps * step_values))
                 if fresh and self.pdl:
                     k.griddepcontrol(action="launch_dependents")
+                if fresh:
+                    before = [self._before(k, row) for row in warp.numbers]
                 stretch.add(rows)
-        self._store(k, warp)
+        self._store(k, warp, before)
 
-    def _store(self, k: KernelBuilder, warp: _Warp) -> None:
+    def _before(self, k: KernelBuilder, row: Value) -> Value | None:
+        """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is
+        below n."""
+        return None
+
+    def _store(self, k: KernelBuilder, warp: _Warp, before: list[Value | None]) -> None:
         sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
         with k.when(k.lane == 0):
-            for i, of_row in enumerate(sums):
+            for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
                 row = warp.first_row + i if i else warp.first_row
                 if self.n % self.block_rows:
                     with k.when(row < self.n):
-                        self._store_row(k, row, of_row)
+                        self._store_row(k, row, of_row, loaded)
                 else:
-                    self._store_row(k, row, of_row)
+                    self._store_row(k, row, of_row, loaded)
 
-    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value]) -> None:
+    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
         """Store what a row of weights gave with each row of activations."""
         k.store(k.arg.y[row], sums[0])
 
@@ -156,7 +164,7 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
     def _y_shape(self) -> tuple[int, ...]:
         return (self.m, self.n)
 
-    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value]) -> None:
+    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
         for number, total in enumerate(sums):
             k.store(k.arg.y[number, row], total)
 
@@ -185,7 +193,11 @@ class _Warp:
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
         clamped = kernel.n % kernel.block_rows != 0
         numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
-        self.rows = [k.arg.w.at(k.min(number, kernel.n - 1) if clamped else number, 0) for number in numbers]
+        self.numbers: list[Value] = []
+        self.rows = []
+        for number in numbers:
+            self.numbers.append(k.min(number, kernel.n - 1) if clamped else number)
+            self.rows.append(k.arg.w.at(self.numbers[-1], 0))
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.stage = Stage(k, layout, self.lane)
         self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
@@ -249,10 +261,15 @@ class _Stretch:
         """Unpack each row of weights once, and add its products with every one of these rows of activations."""
         warp = self.warp
         runs = [warp.lane.unpack(warp.k, one) for one in raw]
+        count = len(runs[0])
+        # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
+        # next. Either way a row adds its runs in the same order.
+        share = count if warp.kernel.digits < 3 else 1
         for place, number in enumerate(rows):
             activations = warp.stage.read(place, step, more)
-            for row, totals in zip(runs, warp.totals, strict=True):
-                warp.k.assign(totals[number], activations.add(row, totals[number]))
+            for start in range(0, count, share):
+                for row, totals in zip(runs, warp.totals, strict=True):
+                    warp.k.assign(totals[number], activations.add(row[start : start + share], totals[number]))
 
 
 def _variable(k: KernelBuilder, value: Value) -> Value:
