@@ -109,16 +109,17 @@ def child(began: float, model: str, device: str) -> dict[str, Any]:
         elif stage == "kernels":
             moments["kernels"] = now
 
-    opened = open_device(device)
-    moments["opened"] = time.time()
-    loaded = LanguageModel.load(model, opened, progress=progress)
-    moments["loaded"] = time.time()
-    try:
-        prompt = loaded.tokenizer.encode("abcd")
-    except ModelError:  # a file without a vocabulary
-        prompt = [1, 2, 3]
-    loaded.generate(prompt, max_tokens=1, sampler=Sampler())
-    moments["answered"] = time.time()
+    with open_device(device) as opened:
+        moments["opened"] = time.time()
+        loaded = LanguageModel.load(model, opened, progress=progress)
+        moments["loaded"] = time.time()
+        try:
+            prompt = loaded.tokenizer.encode("abcd")
+        except ModelError:  # a file without a vocabulary
+            prompt = [1, 2, 3]
+        loaded.generate(prompt, max_tokens=1, sampler=Sampler())
+        moments["answered"] = time.time()
+        kernels, machine = str(loaded.modules.counts), opened.describe()
     ends = [began, *(moments[stage] for stage in STAGES)]
     seconds = {stage: end - start for stage, start, end in zip(STAGES, ends, ends[1:], strict=False)}
     whole = moments["answered"] - began
@@ -126,8 +127,8 @@ def child(began: float, model: str, device: str) -> dict[str, Any]:
         "seconds": seconds | {"total": whole, "besides_upload": whole - seconds["uploaded"]},
         "weight_bytes": total,
         "upload_gb_per_second": (total - first) / max(seconds["uploaded"], 1e-9) / 1e9,
-        "kernels": str(loaded.modules.counts),
-        "machine": opened.describe(),
+        "kernels": kernels,
+        "machine": machine,
     }
 
 
