@@ -13,10 +13,11 @@ from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import WARP
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
-from ptxgen.kernels.attention.tiles import Tiles
+from ptxgen.kernels.attention.tiles import Softmax, Tiles
 from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
 from ptxgen.kernels.registry import register_variants
 from ptxgen.types import F32
+from ptxgen.value import Value
 
 WARPS = 8
 WARP_COUNTS = (1, 2, 4, 8)  # sixteen would leave a thread too few registers
@@ -48,13 +49,22 @@ class IncrementalAttention(AttentionType):
         return Launch(grid=self.heads, block=self.warps * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
-        tiles = Tiles(self.head_dim, self.warps)
-        q, keys, values = self.places(k, tiles.first(k))
-        query = tiles.row(k, q)
-        allowed, length = self.length(k)
-        whole = tiles.merge(k, tiles.softmax(k, query, keys, values, 0, length, self.scale))
-        for d, value in tiles.added(k, whole.weighted, allowed):
+        whole, allowed = self.attended(k)
+        for d, value in self.tiles.added(k, whole.weighted, allowed):
             k.store(k.arg.out[k.ctaid.x, d], value / whole.total)
+
+    @property
+    def tiles(self) -> Tiles:
+        """How the warps go over the positions."""
+        return Tiles(self.head_dim, self.warps)
+
+    def attended(self, k: KernelBuilder) -> tuple[Softmax, Value]:
+        """The softmax of the block's head, and whether the length is in range."""
+        q, keys, values = self.places(k, self.tiles.first(k))
+        query = self.tiles.row(k, q)
+        allowed, length = self.length(k)
+        part = self.tiles.softmax(k, query, keys, values, 0, length, self.scale)
+        return self.tiles.merge(k, part), allowed
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         length = self.given_length(arguments)

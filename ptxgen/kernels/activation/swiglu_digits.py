@@ -1,0 +1,86 @@
+"""SwiGLU whose result is quantised in the same launch, for a down projection on int8 digits. One thread a value: the divisions
+of a thread follow one another, and there are more than enough threads for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.builder import KernelBuilder
+from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.kernels.quantize import fixed_point
+from ptxgen.kernels.quantize.digit_bounds import digit_bounds
+from ptxgen.kernels.quantize.quantize import Quantize, write_digits
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.types import F32
+
+THREADS = 128
+
+
+@register
+@dataclass(frozen=True)
+class FusedSwigluDigits(KernelType):
+    """y = gate * sigmoid(gate) * up, and the int8 digits of y: fused_swiglu and a quantize kernel in one launch, bit for bit.
+
+    y, gate, up: f32[n], n a multiple of 32. digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1, n / 32]: what
+    q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of y.
+    """
+
+    family: ClassVar[str] = "activation"
+    name = "fused_swiglu_digits"
+    n: int
+    digits: int
+
+    def __post_init__(self) -> None:
+        require(self, "n", multiple=fixed_point.BLOCK)
+        require(self, "digits", high=max(fixed_point.LARGEST))
+
+    @property
+    def swiglu(self) -> FusedSwiglu:
+        """The kernel that makes y alone."""
+        return FusedSwiglu(n=self.n)
+
+    def signature(self) -> Signature:
+        quantised = fixed_point.arrays(1, self.digits, self.n, "out")
+        return {"y": write(F32, self.n), **quantised, "gate": read(F32, self.n), "up": read(F32, self.n)}
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // THREADS), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        live = i < self.n
+        # Threads past the end compute the last value again, because shuffles need whole warps.
+        place = k.min(i, self.n - 1)
+        y = self.swiglu.compute(k, k.load(k.arg.gate[place]), k.load(k.arg.up[place]))
+        with k.when(live):
+            k.store(k.arg.y[place], y)
+        write_digits(k, self.digits, 0, place, [y], live)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        y = self.swiglu.reference(**arguments)["y"]
+        return {"y": y, **fixed_point.quantize(y.reshape(1, self.n), self.digits)._asdict()}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """That of fused_swiglu, and what it lets the digits be."""
+        y = self.swiglu.reference(**arguments)["y"]
+        bound = np.asarray(self.swiglu.tolerance(**arguments)["y"])
+        return {"y": bound, **digit_bounds(y.reshape(1, self.n), bound.reshape(1, self.n), self.digits)}
+
+    def work(self) -> Work:
+        swiglu, quantize = self.swiglu.work(), Quantize(self.digits, self.n).work()
+        return Work(flops=swiglu.flops + quantize.flops, bytes=swiglu.bytes + quantize.bytes - F32.bytes * self.n)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for n, digits in ((1536, 2), (4096, 1), (576, 3), (32, 2)):
+            yield cls(n=n, digits=digits)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {**self.swiglu.inputs(rng), **fixed_point.unwritten(1, self.digits, self.n)}
