@@ -53,8 +53,8 @@ def swiglu(executor: CudaExecutor, x: NDArray[np.float32]) -> NDArray[np.float64
 
 
 def assert_close(made: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
-    """Two products, each right to 1e-5 (the accurate precision), of numbers that the activation at most doubles: 4e-5 of the root
-    mean square; the worst of 256 lies within 4 of that."""
+    """Two products, each right to 1e-5 (the accurate precision), of numbers that the activation at most doubles: 4e-5 of the
+    root mean square; the worst of 256 lies within 4 of that."""
     assert np.abs(made - exact).max() <= 16e-5 * np.sqrt(np.mean(exact**2))
 
 

@@ -60,12 +60,13 @@ def activations(k: int = K, rows: tuple[int, ...] = ()) -> NDArray[np.float32]:
 
 
 def product(type: str, raw: NDArray[np.uint8], x: NDArray[np.float32]) -> NDArray[np.float64]:
-    return x.astype("f8") @ FORMATS[type].dequantize(raw).astype("f8").T
+    made: NDArray[np.float64] = x.astype("f8") @ FORMATS[type].dequantize(raw).astype("f8").T
+    return made
 
 
 def bound(type: str, raw: NDArray[np.uint8], x: NDArray[np.float32]) -> Any:
-    """1e-5 of the root of the sum of squares of the products: what the accurate precision promises of a dot product (the root mean
-    square error relative to the result's; the results here have that size, and a single one stays within 4 of them)."""
+    """4e-5 of the root of the sum of squares of the products. The accurate precision promises a root mean square error of 1e-5
+    of the result's, which has that size for random signs; a single error stays within 4 of them."""
     weights = FORMATS[type].dequantize(raw).astype("f8")
     return 4e-5 * np.sqrt((x.astype("f8") ** 2) @ (weights**2).T)
 
