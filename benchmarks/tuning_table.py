@@ -51,7 +51,7 @@ def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[Entry]:
         digits, note = wanted, ""
         of_kernel = [result for result in results if result["kernel"] == strategy.kernel]
         if wanted is not None and not any(result["parameters"]["digits"] == wanted for result in of_kernel):
-            digits, note = STAND_IN, f"those of {STAND_IN} digits; {wanted} were not measured"
+            digits, note = STAND_IN, f"with {STAND_IN} digits, not {wanted}"
         mine = [result for result in of_kernel if result["parameters"].get("digits") == digits]
         for k, n in sorted({(result["parameters"]["k"], result["parameters"]["n"]) for result in mine}):
             of_shape = [result for result in mine if (result["parameters"]["k"], result["parameters"]["n"]) == (k, n)]

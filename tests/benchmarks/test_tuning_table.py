@@ -1,0 +1,66 @@
+"""The shipped table of a GPU from benchmark results. The figures here are made up; the shipped table is made from the recorded
+ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.tuning_table import table
+from executor.gpu import Gpu
+from executor.tuning.store import load, shipped_path
+from ptxgen.errors import ArgumentError
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+MACHINE = {"name": "cuda:0 (NVIDIA H200)", "gpu": "sm_90", "multiprocessors": 132, "assembler": "nvjitlink 1"}
+
+
+def record(*results: dict[str, Any], machine: dict[str, Any] = MACHINE) -> dict[str, Any]:
+    return {"results": list(results), "machine": machine, "commit": "0123456789abcdef"}
+
+
+def result(microseconds: float, digits: int = 3, k: int = 4096, n: int = 64, **parameters: Any) -> dict[str, Any]:
+    usual = {"num_warps": 8, "rows_per_warp": 2, "ahead": 2, "resident_threads": 512, "pdl": False}
+    return {
+        "kernel": "hw_dp4a_q4k_gemv",
+        "parameters": {"k": k, "n": n, "digits": digits, **usual, **parameters},
+        "weight_bytes": 147456,
+        "microseconds": {"median": microseconds},
+    }
+
+
+def test_the_fastest_parameters_of_a_shape_are_taken() -> None:
+    (one,) = table([record(result(2.0), result(1.5, num_warps=4), result(1.7, num_warps=2))]).entries
+    assert (one.precision, one.format, one.k, one.n, one.parameters["num_warps"]) == ("accurate", "q4k", 4096, 64, 4)
+    assert one.seconds == pytest.approx(1.5e-6)
+    assert one.bytes_per_second == pytest.approx(147456 / 1.5e-6)
+    assert (one.versions, one.note) == ("commit 0123456, nvjitlink 1", "")
+
+
+def test_the_defaults_stay_unless_something_is_faster_by_more_than_the_noise() -> None:
+    (one,) = table([record(result(2.0), result(1.99, num_warps=4))]).entries
+    assert one.parameters["num_warps"] == 8
+
+
+def test_parameters_of_two_digits_stand_in_for_three_and_say_so_without_a_time() -> None:
+    one, _ = table([record(result(1.5, digits=2, num_warps=4), result(1.5, digits=1))]).entries
+    assert one.precision == "accurate"
+    assert (one.parameters["num_warps"], one.seconds) == (4, None)
+    assert one.note == "with 2 digits, not 3"
+    assert "digits" not in one.parameters
+
+
+def test_results_of_two_gpus_are_refused_and_so_are_results_of_nothing() -> None:
+    other = MACHINE | {"name": "cuda:0 (NVIDIA L4)", "gpu": "sm_89"}
+    with pytest.raises(ArgumentError, match="of 2 GPUs"):
+        table([record(result(1.0)), record(result(1.0), machine=other)])
+    with pytest.raises(ArgumentError, match="no kernel that is used by default"):
+        table([record()])
+
+
+def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
+    path = shipped_path(Gpu("NVIDIA H200", "sm_90", 132))
+    assert table([json.loads((RESULTS / "gemv-hw-dp4a-h200.json").read_text())]).entries == load(path, shipped=True).entries

@@ -1,0 +1,93 @@
+"""`ptxrun tune` and `ptxrun explain`, and --precision of the commands that run a model, on the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf.constants import GGMLQuantizationType as Q
+
+from tests.cli.invoke import facts, invoke, refused
+from tests.synthetic import write_model
+
+EMULATOR = ("--device", "emulator")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    types = {"": Q.Q8_0, "ffn_down": Q.Q4_0}
+    return write_model(path, types=types, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=32)
+
+
+def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
+    said = facts("ptxrun", "explain", model, *EMULATOR)
+    assert (said["precision"], said["tables"]) == ("accurate", [])
+    by_role = {role: row for row in said["matrices"] for role in row["tensors"]}
+    assert set(by_role) == {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output"}
+    down = by_role["ffn_down"]
+    assert (down["format"], down["k"], down["n"], down["tensors"]) == ("Q4_0", 96, 64, {"ffn_down": 2})
+    assert (down["kernel"], down["parameters"]["digits"], down["microseconds"]) == ("hw_dp4a_q4_0_gemv", 3, None)
+    assert down["reason"] == "accurate: 3 int8 digits of the activations"
+    assert 0 < down["error"] < 1e-5
+    fast = facts("ptxrun", "explain", model, "--precision", "fast", *EMULATOR)
+    assert {row["parameters"]["digits"] for row in fast["matrices"]} == {1}
+    assert all(1e-3 < row["error"] < 2e-2 for row in fast["matrices"])
+
+
+def test_what_was_tuned_is_used_and_explained(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "table.json"
+    words = ("tune", model, "--kernels", "q8_0_gemv", "--runs", "1", "-o", table, *EMULATOR)
+    done = facts("ptxrun", *words)
+    assert (done["measured"], done["known"], done["left_out"]) == (4, 0, [])
+    assert {winner["kernel"] for winner in done["winners"]} == {"q8_0_gemv"}
+    assert facts("ptxrun", *words)["known"] == 4
+    monkeypatch.setenv("PTXGEN_TUNING", str(table))
+    shown = invoke("ptxrun", "explain", model, *EMULATOR)
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    said = facts("ptxrun", "explain", model, *EMULATOR)
+    assert said["tables"] == [str(table)]
+    q = next(row for row in said["matrices"] if "attn_q" in row["tensors"])
+    assert (q["kernel"], q["clock"]) == ("q8_0_gemv", "host")
+    assert q["microseconds"] > 0
+    assert q["reason"].startswith("accurate: the fastest of what was measured on emulator on 20")
+    down = next(row for row in said["matrices"] if "ffn_down" in row["tensors"])
+    assert down["kernel"] == "hw_dp4a_q4_0_gemv"
+
+
+def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(model: Path, tmp_path: Path) -> None:
+    shown = invoke("ptxrun", "tune", model, "--kernels", "q4_0_gemv", "--runs", "1", "-o", tmp_path / "t.json", *EMULATOR)
+    assert "say nothing of a GPU" in shown.stderr
+    assert f"1 measured, 0 known before, 0 left out: {tmp_path / 't.json'}" in shown.stderr
+    assert "q4_0_gemv" in shown.stdout
+
+
+def test_without_a_place_to_keep_it_tuning_asks_for_a_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", "0")
+    assert "name a file with -o" in refused("ptxrun", "tune", model, *EMULATOR)
+
+
+def test_the_precision_of_a_run_is_the_options_then_the_environments(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logits(*words: str) -> np.ndarray:
+        path = tmp_path / "l.npz"
+        assert invoke("ptxrun", "logits", model, "--tokens", "5,6", "-o", path, *EMULATOR, *words).exit_code == 0
+        return np.asarray(np.load(path)["logits"])
+
+    accurate, fast = logits(), logits("--precision", "fast")
+    assert np.any(accurate != fast)
+    monkeypatch.setenv("PTXGEN_PRECISION", "fast")
+    assert np.array_equal(logits(), fast)
+    assert np.array_equal(logits("--precision", "accurate"), accurate)
+
+
+def test_a_variable_that_makes_no_sense_is_one_clear_line(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_PRECISION", "exact")
+    said = refused("ptxrun", "generate", model, "-p", "the", *EMULATOR)
+    assert said == "environment variable PTXGEN_PRECISION is 'exact'; allowed: accurate or fast; 0 for the default"
+
+
+def test_help_lists_the_variables() -> None:
+    assert "PTXGEN_GEMV_<FORMAT>" in invoke("ptxrun", "--help").stdout
