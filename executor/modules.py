@@ -13,8 +13,8 @@ from pathlib import Path
 from executor.bundle.bundle import Bundle, Packed
 from executor.device.protocol import Device, LoadedKernel
 from executor.disk_cache import DiskCache, trim
+from executor.environment import settings
 from executor.errors import BundleError, DeviceError, DeviceFailed
-from executor.profile import settings
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.module import emit
 
@@ -45,7 +45,7 @@ class Counts:
 class Modules:
     """The loaded kernels of one device. They stay loaded until `close`, whoever used them: there are as many as distinct texts.
 
-    cache_dir: where compiled code is kept (default: what the environment says, see executor.profile; None there or
+    cache_dir: where compiled code is kept (default: what the environment says; None there or
     `limit_bytes` 0 for nowhere). The key of an entry is the text itself with the GPU and the versions of the toolchain.
     bundle: where all texts come from; then none is written here, and a kernel that it lacks is a BundleError.
     """

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from executor.device.protocol import Device
 from executor.environment import PRECISIONS as PRECISIONS
-from executor.environment import parse_variant
-from executor.environment import settings as settings
+from executor.environment import parse_variant, settings
 from executor.gpu import Gpu
 from executor.tuning.store import tables_for
 from executor.tuning.strategies import DIGITS as DIGITS

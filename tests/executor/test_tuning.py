@@ -48,11 +48,10 @@ def profile(*entries: Entry, shipped: bool = False, precision: str = "accurate")
 
 SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
     HwDp4aGemv: (
-        HwDp4aGemv(Q4_K, k=2304, n=19, digits=3),
+        HwDp4aGemv(Q4_K, k=2304, n=19, digits=2),
         [
             {"num_warps": 4, "rows_per_warp": 1, "pdl": True},
-            {"num_warps": 1, "rows_per_warp": 4, "ahead": 1},
-            {"num_warps": 2, "rows_per_warp": 3, "ahead": 5, "resident_threads": 256},
+            {"num_warps": 2, "rows_per_warp": 3, "ahead": 1, "resident_threads": 256},
         ],
     ),
     MwvGemv: (MwvGemv(Q6_K, k=4096, n=5), [{"rows_per_block": 1}, {"rows_per_block": 4, "resident_threads": 256}]),
