@@ -17,6 +17,7 @@ from executor.device.protocol import Device
 from executor.launch import Launcher, LaunchGraph, Plan
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.types import U8
 
 WARM_UPS: Final = 3
 """Runs that are not timed, so that clocks and caches are as they are later."""
@@ -25,19 +26,23 @@ LEAST_LAUNCHES: Final = 8
 FRESH_BYTES: Final = 256 << 20
 """A chain reads so much before it comes to the same weights again: several times the cache of any GPU."""
 MOST_BYTES: Final = 6 << 30
+MOST_COPIES: Final = 256
+"""Launches of a chain; where they read less than FRESH_BYTES, the cache is filled with something else before each run."""
 CHECKED_ROWS: Final = 256
 """Rows of distinct weights, which are repeated; the first so many results are compared with the reference."""
 
 
-def chain_seconds(device: Device, plans: Sequence[Plan], runs: int) -> list[float]:
+def chain_seconds(device: Device, plans: Sequence[Plan], runs: int, scratch: GpuBuffer | None = None) -> list[float]:
     """Seconds of one launch, the mean of all plans launched as one graph, for each of `runs`. On the emulator it is the time of
-    the host's clock."""
+    the host's clock. scratch: overwritten before each run, so that the cache holds nothing else."""
     graph = LaunchGraph(device, plans)
     try:
         for _ in range(WARM_UPS if device.kind == "cuda" else 1):
             graph.replay()
         times = []
         for _ in range(runs):
+            if scratch is not None:
+                scratch.fill(0)
             start = device.record()
             graph.replay()
             times.append(device.elapsed(start, device.record()) / len(plans))
@@ -60,10 +65,12 @@ def repeated(device: Device, rows: NDArray[Any], array: Array) -> GpuBuffer:
 
 @dataclass(frozen=True)
 class FreshWeights:
-    """Copies of one random weight matrix, so many that each is out of the cache when its turn comes again. rows: its first."""
+    """Copies of one random weight matrix, so many that each is out of the cache when its turn comes again; scratch: what drives
+    them out where they are too few and small. rows: the first of each."""
 
     rows: NDArray[np.uint8]
     buffers: tuple[GpuBuffer, ...]
+    scratch: GpuBuffer | None
 
 
 @contextmanager
@@ -72,16 +79,19 @@ def fresh_weights(device: Device, kernel: KernelType) -> Iterator[FreshWeights]:
     emulator gets one copy, since its times mean nothing for a GPU."""
     weights = _array(kernel, "w")
     rows = _sample(kernel).inputs(np.random.default_rng(0))["w"]
-    fit = MOST_BYTES // weights.nbytes
-    count = max(2, min(-(-FRESH_BYTES // weights.nbytes), fit)) if device.kind == "cuda" else 1
+    wanted = min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes, MOST_COPIES)
+    count = max(2, wanted) if device.kind == "cuda" else 1
     buffers: list[GpuBuffer] = []
+    scratch: GpuBuffer | None = None
     try:
         for _ in range(count):
             buffers.append(repeated(device, rows, weights))
-        yield FreshWeights(rows, tuple(buffers))
+        if device.kind == "cuda" and count * weights.nbytes < FRESH_BYTES:
+            scratch = GpuBuffer.empty(device, U8, (FRESH_BYTES,), "scratch")
+        yield FreshWeights(rows, tuple(buffers), scratch)
     finally:
         if not device.closed:
-            for buffer in buffers:
+            for buffer in (*buffers, *([scratch] if scratch is not None else [])):
                 buffer.free()
 
 
@@ -114,7 +124,7 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
         plans = [launcher.prepare(kernel, w=buffer, **made) for buffer in weights.buffers]
         if device.kind == "cuda":
             plans *= -(-LEAST_LAUNCHES // len(plans))
-        seconds = chain_seconds(device, plans, runs)
+        seconds = chain_seconds(device, plans, runs, weights.scratch)
         got = made["y"].to_numpy()[..., : len(given["w"])].astype("f8")
     finally:
         if not device.closed:
