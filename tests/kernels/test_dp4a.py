@@ -118,6 +118,13 @@ def test_registers_are_bounded_so_that_enough_threads_are_resident(warps: int, t
     assert assemble(text, Target(90)).registers <= 65536 // threads
 
 
+@pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q8_0"])
+@pytest.mark.parametrize("k", [4096, 14336])
+def test_three_digits_spill_no_register_at_the_shapes_of_an_8b(id: str, k: int) -> None:
+    text = emit(find(f"hw_dp4a_{id}_gemv").make(k=k, n=4096, digits=3), Target(90)).text
+    assert assemble(text, Target(90)).spill_stores == 0
+
+
 def test_the_fast_path_loads_weights_16_bytes_at_a_time_before_it_touches_activations() -> None:
     lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=16, rows_per_warp=2)).text.splitlines()
     weights = [i for i, line in enumerate(lines) if "ld.global.nc" in line]
