@@ -25,6 +25,8 @@ THREADS = 128
 # Values of a lane: one 16-byte load, one 4-byte store of digits.
 LANE_VALUES = 4
 
+LEAST_USUAL = (127 - 60) << 23  # 2^-60 as bits: so large a peak, over LARGEST, gives a scale of 2^-83 or more
+
 
 @register_variants("count", {"q8_quantize": 1, "q16_quantize": 2, "q24_quantize": 3})
 @dataclass(frozen=True)
@@ -106,8 +108,9 @@ def write_digits(
     for x in xs[1:]:
         peak = k.max(peak, magnitude(k, x))
     lanes = BLOCK // len(xs)
-    scale = k.bits(k.warp_max(peak, width=lanes), F32) / float(LARGEST[count])
-    integers = [_integer(k, x / scale, LARGEST[count]) for x in xs]
+    peak = k.warp_max(peak, width=lanes)
+    scale = k.bits(peak, F32) / float(LARGEST[count])
+    integers = [_integer(k, ratio, LARGEST[count]) for ratio in _ratios(k, xs, scale, peak)]
     total = integers[0]
     for integer in integers[1:]:
         total = total + integer
@@ -122,6 +125,29 @@ def write_digits(
         with k.when((k.lane & (lanes - 1)) == 0):
             k.store(k.arg.scales[row, first // BLOCK], scale)
             k.store(k.arg.sums[row, first // BLOCK], total)
+
+
+def _ratios(k: KernelBuilder, xs: Sequence[Value], scale: Value, peak: Value) -> list[Value]:
+    """x / scale, with the bits of a division wherever that is 1/4 or more, and below 1/2 wherever the division is.
+
+    A division has a branch to its rare cases, so several run one after another. Here these cases share one branch, and in the
+    others q = x r, with r = 1 / scale, is corrected twice: q + (x - scale q) r is within a unit of the quotient at first; of
+    such a q it is the quotient correctly rounded, because r is, too, and x - scale q is exact (Markstein 1990; Muller et al.,
+    Handbook of Floating-Point Arithmetic, division by Newton's iteration). It is: all are multiples of the product of the last
+    places of q and scale, which for q >= 1/4 and scale >= 2^-83 is 2^-132 or more."""
+    if len(xs) == 1:
+        return [xs[0] / scale]
+    inverse = k.rcp(scale)
+    ratios = []
+    for x in xs:
+        ratio = x * inverse
+        for _ in range(2):
+            ratio = k.fma(k.fma(-ratio, scale, x), inverse, ratio)
+        ratios.append(ratio)
+    with k.when(peak < LEAST_USUAL):  # of an infinite scale or NaN both ways make integers 0
+        for x, ratio in zip(xs, ratios, strict=True):
+            ratio @= x / scale
+    return ratios
 
 
 def _integer(k: KernelBuilder, ratio: Value, largest: int) -> Value:
