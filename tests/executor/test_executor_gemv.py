@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuBuffer, GpuProfile
-from executor.errors import LaunchError, ModelError
+from executor.errors import LaunchError, ModelError, NumericalFault
 from executor.launch import LaunchRecord
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
@@ -167,6 +167,19 @@ def test_digits_can_be_asked_for(executor: CudaExecutor) -> None:
     records = seen(executor)
     executor.hw_dp4a_q4k_gemv_into("w", x, executor.zeros(N), N, K)
     assert records[-1].kernel.parameters()["digits"] == 1
+
+
+def test_the_debug_mode_watches_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_DEBUG", "1")
+    weights = np.zeros((2, 32), np.float32)
+    weights[1, 5] = np.nan
+    with CudaExecutor("emulator") as executor:
+        executor.load_weight("w", weights, "F32", weights.shape)
+        with pytest.raises(NumericalFault, match="gemv"):
+            executor.gemv_dispatch("F32", "w", executor.zeros(32), executor.zeros(2), 2, 32)
+    monkeypatch.setenv("GPU_DEBUG", "0")
+    with CudaExecutor("emulator") as executor:
+        assert executor.launcher.observers == []
 
 
 class TestWhatIsRefused:

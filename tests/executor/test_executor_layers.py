@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor import CudaExecutor, GpuBuffer, GpuProfile
+from executor import CudaExecutor, GpuProfile
 from executor.errors import LaunchError, ModelError
 from executor.launch import LaunchRecord
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import Array
 from tests.executor.five_ways import FiveWays
 from tests.reference_model import ReferenceModel
 from tests.synthetic import Q, write_model
@@ -57,6 +57,12 @@ def exact(path: Path, given: list[NDArray[np.float32]]) -> NDArray[np.float64]:
         x = x + model.attention(model.norm(x, block + "attn_norm"), block)
         x = x + model.feed_forward(model.norm(x, block + "ffn_norm"), block)
     return x
+
+
+def makes_digits(record: LaunchRecord) -> bool:
+    """Whether the launch writes activations as int8 digits."""
+    digits = record.kernel.signature().get("digits")
+    return isinstance(digits, Array) and digits.direction == "out"
 
 
 @pytest.fixture(scope="module")
@@ -117,16 +123,12 @@ def test_a_layer_quantises_each_input_once(ways: FiveWays) -> None:
     ways.executor.launcher.observers.append(records.append)
     ways.in_workspace(inputs(1))
     for layer in range(LAYERS):
-        made = [record for record in records if record.place.layer == layer and record.kernel.family == "quantize"]
-        assert [record.place.operation.split()[0] for record in made] == ["attn_q", "attn_output", "ffn_gate", "ffn_down"]
-        readers = Counter(
-            record.arguments["digits"].pointer
-            for record in records
-            if record.place.layer == layer
-            and record.kernel.family == "gemv"
-            and isinstance(record.arguments["digits"], GpuBuffer)
-        )
-        assert sum(readers.values()) == 7  # all of them on digits
+        here = [record for record in records if record.place.layer == layer]
+        # after the two norms, attention and the activation, by a launch of their own or with what made the values
+        assert sum(makes_digits(record) for record in here) == 4
+        readers = [record for record in here if record.kernel.family == "gemv"]
+        assert len(readers) == 7
+        assert all("digits" in record.arguments for record in readers)
 
 
 def test_digits_are_made_again_when_the_buffer_was_written(executor: CudaExecutor) -> None:
