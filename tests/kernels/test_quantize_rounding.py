@@ -21,8 +21,7 @@ Values = Callable[[np.random.Generator, int], NDArray[Any]]
 
 def any_bits(rng: np.random.Generator, digits: int) -> NDArray[Any]:
     """Subnormals, infinities and NaN among them."""
-    values: NDArray[Any] = rng.integers(0, 2**32, SHAPE, dtype=np.uint32).view(np.float32)
-    return values
+    return np.frombuffer(rng.bytes(4 * BLOCKS * BLOCK), np.float32).reshape(SHAPE)
 
 
 def peaks_of_every_size(rng: np.random.Generator, digits: int) -> NDArray[Any]:
