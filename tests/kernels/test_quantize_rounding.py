@@ -29,7 +29,8 @@ def peaks_of_every_size(rng: np.random.Generator, digits: int) -> NDArray[Any]:
     below = rng.integers(0, 27, SHAPE)
     below[:, 0] = 0
     signed = rng.uniform(1.0, 2.0, SHAPE) * rng.choice([-1.0, 1.0], SHAPE)
-    return np.ldexp(signed, rng.integers(-149, 128, (BLOCKS, 1)) - below).astype(np.float32)
+    x: NDArray[Any] = np.ldexp(signed, rng.integers(-149, 128, (BLOCKS, 1)) - below).astype(np.float32)
+    return x
 
 
 def beside_ties(rng: np.random.Generator, digits: int) -> NDArray[Any]:
