@@ -1,4 +1,4 @@
-"""Shuffles and reductions of 64-bit values, which travel in two halves."""
+"""Shuffles and reductions: 64-bit values, which travel in two halves, and the order in which a block adds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ptxgen import emulator
 from ptxgen.builder import KernelBuilder
 from ptxgen.kernels.kernel_type import read, write
-from ptxgen.types import F64, S64, U64, DType
+from ptxgen.types import F32, F64, S64, U64, DType
 from ptxgen.value import Value
 from tests.ptxgen.writing import text
 
@@ -59,3 +59,25 @@ def test_a_64_bit_block_max_is_the_largest() -> None:
     for type in (F64, S64):
         x = values(type)
         assert np.array_equal(after(type, x, lambda k, v: k.block_max(v)), np.full(THREADS, x.max()))
+
+
+@pytest.mark.parametrize("warps", [1, 2, 3, 4, 8, 16])
+def test_a_block_sum_adds_lanes_and_then_warps_in_halves(warps: int) -> None:
+    x = np.random.default_rng(warps).normal(size=32 * warps).astype(np.float32)
+
+    def body(k: KernelBuilder) -> None:
+        k.store(k.arg.y[k.tid.x], k.block_sum(k.load(k.arg.x[k.tid.x])))
+
+    written = text(body, block=x.size, signature={"x": read(F32, x.size), "y": write(F32, x.size)})
+    y = np.zeros_like(x)
+    assert not emulator.run(written, "probe", (1, 1, 1), (x.size, 1, 1), [x, y])
+    of_warps = np.zeros(32, np.float32)  # missing warps add nothing
+    of_warps[:warps] = halved(x.reshape(warps, 32).T)
+    assert y.tobytes() == np.full(x.size, halved(of_warps)).tobytes()
+
+
+def halved(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The sum over the first axis: those 16 apart, then 8, 4, 2, 1."""
+    while len(values) > 1:
+        values = values[: len(values) // 2] + values[len(values) // 2 :]
+    return np.asarray(values[0])
