@@ -69,6 +69,7 @@ class RmsNorm(KernelType):
         held: list[tuple[Value, Value, list[Value], list[Value]]] = []
         for chunk in range(self.chunks):
             start, inside = self._place(k, chunk)
+            self._fetch_gamma(k, start)
             values = self._load(k, x, start)
             held.append((start, inside, values, self._load(k, k.arg.gamma, start)))
             self._add_squares(k, total, values, inside)
@@ -88,6 +89,11 @@ class RmsNorm(KernelType):
     def _load(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
 
+    def _fetch_gamma(self, k: KernelBuilder, start: Value) -> None:
+        """Gamma comes from far, because the weights of a model push it out of the cache from token to token, and the assembler
+        loads it no sooner than it is needed."""
+        k.prefetch(k.arg.gamma[start].address, space="global", level="L2")
+
     def _add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
         for value in values:
             counted = k.select(inside, value, 0.0)
@@ -95,7 +101,9 @@ class RmsNorm(KernelType):
 
     def _scale(self, k: KernelBuilder, total: Value) -> Value:
         """What the row is multiplied by, from each thread's sum of squares. All threads must come here."""
-        mean = k.block_sum(total) / float(self.hidden)
+        total = k.block_sum(total)
+        power = self.hidden & (self.hidden - 1) == 0
+        mean = total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
         return mathlib.rsqrt(k, mean + k.arg.eps)
 
     def _scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:

@@ -1,5 +1,5 @@
-"""RMSNorm of one row and the int8 digits of the result in one launch, also with the residual connection before it. The very bits
-of residual_add, rmsnorm and the quantisation (q8_, q16_, q24_quantize) one after the other."""
+"""RMSNorm of one row and the int8 digits of the result in one launch, also with the residual connection before it: the bits of
+residual_add, rmsnorm and the quantisation (q8_, q16_, q24_quantize) one after the other."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ class RmsNormDigits(RmsNorm):
     def emit(self, k: KernelBuilder) -> None:
         x = k.arg.x.at(0, 0)
         start, inside = self._place(k, k.ctaid.x)
+        self._fetch_gamma(k, start)
         values, gammas = self._load(k, x, start), self._load(k, k.arg.gamma, start)
         total = k.f32(0.0)
         for chunk in range(self.chunks):
@@ -125,6 +126,7 @@ class ResidualRmsNormDigits(RmsNormDigits):
         held: list[tuple[Value, Value, list[Value], list[Value]]] = []
         for chunk in range(self.chunks):
             start, inside = self._place(k, chunk)
+            self._fetch_gamma(k, start)
             values = [a + b for a, b in zip(self._load(k, x, start), self._load(k, delta, start), strict=True)]
             held.append((start, inside, values, self._load(k, k.arg.gamma, start) if self.holds_gamma else []))
             self._add_squares(k, total, values, inside)
