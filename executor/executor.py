@@ -18,7 +18,7 @@ from executor.layers.calls import Recorder
 from executor.layers.sequence import LayerSequence
 from executor.layers.shape import LayerShape, RopeStyle
 from executor.layers.transformer import Activations, transformer_layer
-from executor.ops.attention import attend
+from executor.ops.attention import attend, remember
 from executor.ops.operands import vector
 from executor.ops.outlier_verdicts import OutlierVerdicts
 from executor.profiler import TileProfiler
@@ -205,7 +205,8 @@ class CudaExecutor(Matrices):
 
         def run(out: GpuBuffer) -> None:
             cache = s.cache.layers[layer]
-            attend(self._eager, cache, q=query, k=key, v=value, out=out, position=s.position, length=s.length)
+            remember(self._eager, cache, k=key, v=value, position=s.position)
+            attend(self._eager, cache, q=query, out=out, length=s.length)
 
         out = self._into_new((s.heads, s.head_dim), run)
         s.took(position, layer)

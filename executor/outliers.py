@@ -43,8 +43,8 @@ class OutlierWatch:
     """An observer of a launcher: after each launch whose output `outputs` names, a kernel looks for an outlier in it. What it
     finds stays on the device until `flagged` is asked: a watched step waits for nothing.
 
-    sites: what is watched; outputs: by operation, the argument that holds its output, f32. A site that had an outlier once stays
-    flagged."""
+    sites: what is watched; outputs: by operation, the argument that holds its output, f32. A site that had an outlier once
+    stays flagged."""
 
     def __init__(
         self, launcher: Launcher, sites: Collection[Site], outputs: Mapping[str, str], ratio: float = OUTLIER_RATIO

@@ -59,7 +59,7 @@ def describe(file: GgufFile, config: ModelConfig, context: int, target: Target, 
     weights = load_weights(device, source, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
-    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile)
+    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile, fused=False)
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
     buffers = _used(calls, owners)

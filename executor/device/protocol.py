@@ -33,8 +33,8 @@ class LoadedKernel:
 
 
 class Node(NamedTuple):
-    """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must have
-    ended before; early: it may start before the one launch before it has ended, because it waits for it by itself."""
+    """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must
+    have ended before; early: it may start before the one launch before it has ended, because it waits for it by itself."""
 
     kernel: LoadedKernel
     grid: Grid

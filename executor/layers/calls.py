@@ -1,4 +1,5 @@
-"""How a list of launches is run: at once, or collected for later. What is launched is the caller's business (the layer, an FFN)."""
+"""How a list of launches is run: at once, or collected for later. What is launched is the caller's business (the layer, an
+FFN)."""
 
 from __future__ import annotations
 
@@ -17,14 +18,19 @@ class Launch(Protocol):
     @property
     def digits(self) -> SharedDigits: ...
 
+    @property
+    def fused(self) -> bool:
+        """Whether kernels are wanted that do several operations at once."""
+
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None: ...
 
 
 class Eager:
     """Launches at once. `layer`: the one that is running, for messages and profiles."""
 
-    def __init__(self, launcher: Launcher, workspace: Workspace, layer: int | None = None) -> None:
+    def __init__(self, launcher: Launcher, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
         self.digits = SharedDigits(workspace)
+        self.fused = fused
         self.layer = layer
         self._launcher = launcher
 
@@ -43,8 +49,9 @@ class Call(NamedTuple):
 class Recorder:
     """Collects the calls in `made` and launches none. `layer`: the one that is being recorded."""
 
-    def __init__(self, workspace: Workspace, layer: int | None = None) -> None:
+    def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
         self.digits = SharedDigits(workspace)
+        self.fused = fused
         self.layer = layer
         self.made: list[Call] = []
 

@@ -10,8 +10,8 @@ RopeStyle = Literal["adjacent", "neox"]
 
 @dataclass(frozen=True)
 class LayerShape:
-    """The dimensions of a layer. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + head_dim/2) for "neox", in the
-    first rope_dim values of a head."""
+    """The dimensions of a layer. rope_style: pairs (2i, 2i+1) are rotated for "adjacent", (i, i + head_dim/2) for "neox", in
+    the first rope_dim values of a head."""
 
     hidden: int
     ff: int

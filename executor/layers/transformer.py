@@ -6,17 +6,18 @@ graph) is the caller's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from executor.buffers import GpuBuffer
-from executor.indexed import ValidatedLayerWeights
+from executor.indexed import Projection, ValidatedLayerWeights
 from executor.kv_cache import LayerCache
 from executor.layers.calls import Launch
 from executor.layers.shape import LayerShape
-from executor.ops.attention import attend
-from executor.ops.ffn import FfnBuffers, swiglu_ffn
-from executor.ops.gemv import project
+from executor.ops.attention import attend, remember
+from executor.ops.ffn import FfnBuffers, swiglu
+from executor.ops.gemv import digits_read, project, project_onto
 from executor.workspace import Workspace
 from ptxgen.kernels.registry import find
 from ptxgen.types import U32
@@ -57,42 +58,67 @@ class Activations:
 
 
 def transformer_layer(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
-    """One token through one layer: a.hidden is updated in place, its key and value go into the cache at a.position."""
-    normalise(launch, "attn_norm", s, a, w.attn_norm)
-    _queries_keys_values(launch, s, w, a)
-    _rotate(launch, s, w, cache, a)
-    attend(launch, cache, q=a.q, k=a.k, v=a.v, out=a.attended, position=a.position, length=a.length)
-    project(launch, "attn_output", w.attn_output, x=a.attended.view(0, (s.q_dim,)), y=a.projected)
-    launch("attn_residual", find("residual_add").make(n=s.hidden), x=a.hidden, delta=a.projected)
-    normalise(launch, "ffn_norm", s, a, w.ffn_norm)
-    swiglu_ffn(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed, y=a.projected)
-    launch("ffn_residual", find("residual_add").make(n=s.hidden), x=a.hidden, delta=a.projected)
+    """One token through one layer: a.hidden is updated in place, its key and value go into the cache at a.position.
+
+    Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
+    normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
+    for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
+        project(launch, role, projection, x=a.normed, y=_flat(out))
+    _place(launch, s, w, cache, a)
+    attend(launch, cache, q=a.q, out=a.attended, length=a.length, digits=digits_read(w.attn_output) if launch.fused else 0)
+    project_onto(launch, "attn_output", w.attn_output, x=_flat(a.attended), stream=a.hidden, product=a.projected)
+    normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
+    swiglu(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed)
+    project_onto(launch, "ffn_down", w.ffn_down, x=a.ffn.activated, stream=a.hidden, product=a.projected)
 
 
-def normalise(launch: Launch, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer) -> None:
-    """a.normed becomes the RMSNorm of a.hidden, which the kernel sees as one row."""
-    row = (1, s.hidden)
-    kernel = find("rmsnorm").make(hidden=s.hidden)
-    launch(operation, kernel, y=a.normed.view(0, row), x=a.hidden.view(0, row), gamma=gamma, eps=s.rms_eps)
+def normalise(
+    launch: Launch, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer, readers: Sequence[Projection]
+) -> None:
+    """a.normed becomes the RMSNorm of a.hidden, which the kernel sees as one row, ready for its readers."""
+    row, digits = (1, s.hidden), digits_read(*readers)
+    arguments = {"y": a.normed.view(0, row), "x": a.hidden.view(0, row), "gamma": gamma, "eps": s.rms_eps}
+    if launch.fused and digits:
+        kernel = find("rmsnorm_digits").make(hidden=s.hidden, digits=digits)
+        launch.digits.write(launch, operation, kernel, a.normed, digits, **arguments)
+    else:
+        launch(operation, find("rmsnorm").make(hidden=s.hidden), **arguments)
 
 
-def _queries_keys_values(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
-    for role, projection, bias, out, heads in (
-        ("attn_q", w.attn_q, w.attn_q_bias, a.q, s.heads),
-        ("attn_k", w.attn_k, w.attn_k_bias, a.k, s.kv_heads),
-        ("attn_v", w.attn_v, w.attn_v_bias, a.v, s.kv_heads),
-    ):
-        flat = out.view(0, (heads * s.head_dim,))
-        project(launch, role, projection, x=a.normed, y=flat)
+def _place(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
+    """Biases are added, queries and keys normalised where the architecture does, and rotated; keys and values go into the
+    cache."""
+    biases = {"q_bias": w.attn_q_bias, "k_bias": w.attn_k_bias, "v_bias": w.attn_v_bias}
+    norms = (w.attn_q_norm, w.attn_k_norm)
+    neox = "_neox" if s.rope_style == "neox" else ""
+    places = {"table": a.rope_table, "position": a.position}
+    all_or_none = len({bias is None for bias in biases.values()}) == 1
+    if launch.fused and all_or_none and (norms == (None, None) or w.attn_q_bias is None):
+        _normalise_heads(launch, s, w, a)
+        given = {name: bias for name, bias in biases.items() if bias is not None}
+        entry = find(f"{'bias_' if given else ''}rope{neox}_scatter_indirect")
+        heads = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim}
+        kernel = entry.make(**heads, max_len=cache.max_len, rotary_dim=s.rope_dim)
+        caches = {"k_cache": cache.keys, "v_cache": cache.values}
+        launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **given, **caches, **places)
+        return
+    for role, bias, x in zip("qkv", biases.values(), (a.q, a.k, a.v), strict=True):
         if bias is not None:
-            launch(f"{role}_bias", find("residual_add").make(n=heads * s.head_dim), x=flat, delta=bias)
+            launch(f"attn_{role}_bias", find("residual_add").make(n=bias.shape[0]), x=_flat(x), delta=bias)
+    _normalise_heads(launch, s, w, a)
+    for role, x in (("q", a.q), ("k", a.k)):
+        shape = {"heads": x.shape[0], "head_dim": s.head_dim, "max_len": cache.max_len, "rotary_dim": s.rope_dim}
+        launch(f"rope_{role}", find(f"rope{neox}_indirect").make(**shape), x=x, **places)
+    remember(launch, cache, k=a.k, v=a.v, position=a.position)
 
 
-def _rotate(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
-    rope = "rope_indirect" if s.rope_style == "adjacent" else "rope_neox_indirect"
-    for role, norm, x, heads in (("q", w.attn_q_norm, a.q, s.heads), ("k", w.attn_k_norm, a.k, s.kv_heads)):
+def _normalise_heads(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
-            kernel = find("per_head_rmsnorm").make(heads=heads, head_dim=s.head_dim)
+            kernel = find("per_head_rmsnorm").make(heads=x.shape[0], head_dim=s.head_dim)
             launch(f"attn_{role}_norm", kernel, x=x, gamma=norm, eps=s.rms_eps)
-        kernel = find(rope).make(heads=heads, head_dim=s.head_dim, max_len=cache.max_len, rotary_dim=s.rope_dim)
-        launch(f"rope_{role}", kernel, x=x, table=a.rope_table, position=a.position)
+
+
+def _flat(x: GpuBuffer) -> GpuBuffer:
+    heads, head_dim = x.shape
+    return x.view(0, (heads * head_dim,))

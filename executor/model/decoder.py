@@ -213,7 +213,14 @@ class Decoder:
 
     def _launches(self) -> TokenLaunches:
         return TokenLaunches.build(
-            self.config, self.weights, self.cache, self.workspace, self._rope_table(), self.profile, flagged=self.flagged
+            self.config,
+            self.weights,
+            self.cache,
+            self.workspace,
+            self._rope_table(),
+            self.profile,
+            flagged=self.flagged,
+            fused=self.modules.bundle is None,  # those of a bundle are for programs that batch them, each by itself
         )
 
     def _rope_table(self) -> GpuBuffer:

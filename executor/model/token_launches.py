@@ -52,15 +52,16 @@ class TokenLaunches:
         profile: GpuProfile,
         *,
         flagged: Collection[Site] = (),
+        fused: bool = True,
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
-        output has an outlier (see executor.outliers)."""
+        output has an outlier (see executor.outliers); fused: with kernels that do several operations at once."""
         shape = config.layer
         a = Activations.of(workspace, shape, table)
         token = workspace.buffer("token", (1,), U32)
         logits = workspace.buffer("logits", (config.vocab,))
         indexed = build_indexed_weights(weights, config.layers, shape, profile, flagged=flagged)
-        recorder = Recorder(workspace)
+        recorder = Recorder(workspace, fused=fused)
         embedding = weights["token_embd.weight"]
         lookup = find("embedding_lookup_indirect").make(format=embedding.format, rows=config.vocab, k=config.hidden)
         recorder("embed", lookup, y=a.hidden, table=embedding.buffer, token=token)
@@ -70,9 +71,9 @@ class TokenLaunches:
             transformer_layer(recorder, shape, layer, cache.layers[recorder.layer], a)
             layers.append(recorder.take())
         recorder.layer = None
-        normalise(recorder, "output_norm", shape, a, weights["output_norm.weight"].buffer)
         output = embedding if config.tied else weights["output.weight"]
         projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
+        normalise(recorder, "output_norm", shape, a, weights["output_norm.weight"].buffer, (projection,))
         project(recorder, "output", projection, x=a.normed, y=logits)
         head = recorder.take()
         recorder("argmax", find("argmax").make(n=config.vocab), out=token, x=logits)

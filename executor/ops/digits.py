@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from executor.buffers import Allocation, GpuBuffer
+from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
@@ -42,13 +43,24 @@ class SharedDigits:
         been done. `operation` is the one that wants them."""
         rows, k = prod(x.shape[:-1]), x.shape[-1]
         kernel = find(QUANTIZERS[count]).make(n=k, rows=rows)
-        size = str(k) if rows == 1 else f"{rows} x {k}"
-        buffers = self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))
-        made = _Made(_state(x), _state(buffers["digits"]))
-        if self._made.get((rows, k, count)) != made:
+        buffers = self._buffers(kernel, rows, k, count)
+        if self._made.get((rows, k, count)) != _Made(_state(x), _state(buffers["digits"])):
             launch(f"{operation} input as digits", kernel, x=x.view(0, (rows, k)), **buffers)
             self._made[rows, k, count] = _Made(_state(x), _state(buffers["digits"]))
         return buffers
+
+    def write(
+        self, launch: Launch, operation: str, kernel: KernelType, activations: GpuBuffer, count: int, /, **arguments: Any
+    ) -> None:
+        """Launch a kernel that writes activations, f32[k], and their digits; `arguments`: all that it takes but the digits."""
+        k = activations.shape[-1]
+        buffers = self._buffers(kernel, 1, k, count)
+        launch(operation, kernel, **arguments, **buffers)
+        self._made[1, k, count] = _Made(_state(activations), _state(buffers["digits"]))
+
+    def _buffers(self, kernel: KernelType, rows: int, k: int, count: int) -> dict[str, GpuBuffer]:
+        size = str(k) if rows == 1 else f"{rows} x {k}"
+        return self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))
 
 
 def _state(buffer: GpuBuffer) -> State:

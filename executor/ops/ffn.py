@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from executor.buffers import GpuBuffer
 from executor.indexed import Projection
-from executor.ops.gemv import project
+from executor.ops.gemv import digits_read, project
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
@@ -32,10 +32,21 @@ def swiglu_ffn(
     launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer
 ) -> None:
     """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
+    swiglu(launch, gate, up, down, b, x=x)
+    project(launch, "ffn_down", down, x=b.activated, y=y)
+
+
+def swiglu(launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
+    """b.activated = silu(gate(x)) * up(x), ready for `down`."""
     project(launch, "ffn_gate", gate, x=x, y=b.gate)
     project(launch, "ffn_up", up, x=x, y=b.up)
-    launch("ffn_swiglu", find("fused_swiglu").make(n=up.weight.n), y=b.activated, gate=b.gate, up=b.up)
-    project(launch, "ffn_down", down, x=b.activated, y=y)
+    n, digits = up.weight.n, digits_read(down)
+    arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
+    if launch.fused and digits:
+        kernel = find("fused_swiglu_digits").make(n=n, digits=digits)
+        launch.digits.write(launch, "ffn_swiglu", kernel, b.activated, digits, **arguments)
+    else:
+        launch("ffn_swiglu", find("fused_swiglu").make(n=n), **arguments)
 
 
 def gelu_ffn(launch: Launch, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

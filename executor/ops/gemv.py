@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.integer_type import IntegerGemvType
 from ptxgen.kernels.kernel_type import Argument, Array, KernelType
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.registry import find, known
 
 if TYPE_CHECKING:
     from executor.indexed import Projection
@@ -32,6 +32,28 @@ def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuf
     kernel = projection.kernel
     activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, IntegerGemvType) else {"x": x}
     launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
+
+
+def project_onto(
+    launch: Launch, operation: str, projection: Projection, *, x: GpuBuffer, stream: GpuBuffer, product: GpuBuffer
+) -> None:
+    """stream += W x, all f32; `product`, f32[n], is where W x goes if the two steps are two launches, `OPERATION` and
+    `OPERATION_residual`."""
+    kernel = projection.kernel
+    entry = known(f"{kernel.name}_residual") if launch.fused else None
+    if entry is not None and isinstance(kernel, IntegerGemvType):
+        activations = launch.digits.of(launch, operation, x, kernel.digits)
+        launch(operation, entry.make(**kernel.parameters()), y=stream, w=projection.weight.buffer, **activations)
+        return
+    project(launch, operation, projection, x=x, y=product)
+    launch(f"{operation}_residual", find("residual_add").make(n=projection.weight.n), x=stream, delta=product)
+
+
+def digits_read(*readers: Projection) -> int:
+    """How many digits of their common input these projections read; 0 if none reads digits, or not all of those that do read
+    as many."""
+    counts = {one.kernel.digits for one in readers if isinstance(one.kernel, IntegerGemvType)}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -> None:

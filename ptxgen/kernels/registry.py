@@ -146,6 +146,12 @@ def find(name: str) -> Entry:
     return _entries[name]
 
 
+def known(name: str) -> Entry | None:
+    """The entry of this name, if there is one."""
+    _discover()
+    return _entries.get(name)
+
+
 def entries_of(cls: type[KernelType]) -> list[Entry]:
     """The entries of this class; one made for it if nobody registered it."""
     registered = [entry for entry in entries().values() if entry.type is cls]

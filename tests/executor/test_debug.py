@@ -69,7 +69,7 @@ def test_damaged_weights_are_named_by_layer_and_operation(
     assert (fault.layer, fault.operation, fault.argument, fault.index, fault.count) == (1, "ffn_down", "y", (17,), 1)
     first, wrote, *read = str(fault).split("\n")
     assert first.startswith("layer 1 ffn_down: ")
-    assert "to y (projected f32[64]) at [17], and 0 more" in first
+    assert "to y (hidden f32[64]) at [17], and 0 more" in first
     assert "rms" in wrote
     weights = next(line for line in read if line.startswith("  read w"))
     assert "blk.1.ffn_down.weight" in weights
@@ -99,8 +99,8 @@ def test_each_layer_is_logged_with_what_it_wrote_last(
     said = [record.message for record in caplog.records if record.levelno == logging.DEBUG and record.name == "executor.debug"]
     assert [line.split(":")[0] for line in said] == [
         "embed wrote y (hidden f32[64])",
-        "layer 0 ffn_residual wrote x (hidden f32[64])",
-        "layer 1 ffn_residual wrote x (hidden f32[64])",
+        "layer 0 ffn_down wrote y (hidden f32[64])",
+        "layer 1 ffn_down wrote y (hidden f32[64])",
     ]
     assert all("64 numbers: 0 NaN, 0 infinite" in line for line in said)
 
