@@ -91,7 +91,7 @@ class KvCache:
         self.generation += 1
 
     def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
-        """An allocation for each layer's keys and values, so that the sanitiser sees a kernel that runs from one into the next."""
+        """An allocation each, so that the sanitiser sees a kernel that runs from one into the next."""
         made: list[LayerCache] = []
         keys: GpuBuffer | None = None
         try:

@@ -26,16 +26,18 @@ LISTED: Final = 8
 
 _lock = threading.Lock()
 _contexts: dict[tuple[int, int], PrimaryContext] = {}
+_causes: dict[tuple[int, int], str] = {}
+"""The last fault of a context that was reset."""
 _log = logging.getLogger(__name__)
 
 
 class PrimaryContext:
     """Made by `join`. `cause`: the fault that broke the context, in words; empty while it works.
 
-    CUDA says of a fault that the process must end. Its driver keeps to that for a context, not for the process: once the
-    primary context is destroyed (cuDevicePrimaryCtxReset), the next retain makes a new one that works. So the last device to
-    leave a broken context resets it. That destroys what anybody in the process has in it, which the fault made unusable
-    before. Errors of the hardware (ECC, NVLink) may outlive the reset, and then opening the GPU fails.
+    The last device to leave a broken context resets it (cuDevicePrimaryCtxReset), which destroys what anybody in the process
+    has in it and the fault made unusable before. Whether the GPU can then be opened again is up to the driver. CUDA says of a
+    fault that the process must end, and driver 580 keeps to that: after an illegal address its next cuDevicePrimaryCtxRetain
+    gives the same error. `join` then says so, with the first cause.
     """
 
     def __init__(self, cuda: Any, ordinal: int, gpu: Any) -> None:
@@ -61,9 +63,11 @@ class PrimaryContext:
                     )
                 context._reset()
                 context = None
+            status, handle = cuda.cuDevicePrimaryCtxRetain(gpu)
+            if status:
+                raise _not_opened(cuda, ordinal, status, name)
             if context is None:
                 context = _contexts[id(cuda), ordinal] = cls(cuda, ordinal, gpu)
-            handle = checked(cuda, cuda.cuDevicePrimaryCtxRetain(gpu), f"making a context on {name}")
             context._users.add(user)
             return context, handle
 
@@ -93,7 +97,16 @@ class PrimaryContext:
 
     def _reset(self) -> list[tuple[Any, ...]]:
         _contexts.pop(self._key, None)
+        _causes[self._key] = self.cause
         return [self._cuda.cuDevicePrimaryCtxReset(self._gpu)]
+
+
+def _not_opened(cuda: Any, ordinal: int, status: Any, name: str) -> DeviceError:
+    cause = _causes.get((id(cuda), ordinal))
+    words = f"making a context on {name}: {driver_words(cuda, status)}"
+    if cause is None or getattr(status, "name", "") not in STICKY:
+        return DeviceError(words)
+    return DeviceFailed(f"{words}\nCUDA keeps a fault until the process ends: restart it; {name} failed with: {cause}", cause)
 
 
 def suspects(launched: Iterable[object]) -> str:

@@ -146,6 +146,19 @@ def test_after_a_fault_the_gpu_can_be_opened_again(driver: FakeDriver) -> None:
     assert not any(driver.live.values())
 
 
+def test_where_cuda_keeps_a_fault_until_the_process_ends_that_is_said_with_its_cause(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        scale_plan(device, "guilty")()
+        driver.fault()
+        with pytest.raises(DeviceFailed) as first:
+            device.synchronize()
+    driver.failing["cuDevicePrimaryCtxRetain"] = R.CUDA_ERROR_ILLEGAL_ADDRESS
+    for spec in ("cuda:0", "auto"):  # "auto" does not go on with the emulator
+        with pytest.raises(DeviceFailed, match="until the process ends: restart it; .* on y = guilty") as later:
+            open_device(spec)
+        assert later.value.cause == first.value.cause
+
+
 def test_devices_on_one_gpu_fail_together_with_the_cause_of_the_guilty(driver: FakeDriver) -> None:
     with CudaDevice() as guilty, CudaDevice() as other:
         scale_plan(guilty)()

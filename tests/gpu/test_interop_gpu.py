@@ -247,7 +247,7 @@ def test_sharing_for_long_leaves_nothing(device: Device) -> None:
     launcher = launcher_on(device)
     launcher.prepare(Accumulate(n=1000), total=as_buffer(device, total), x=as_buffer(device, x))
     device.synchronize()
-    before = device.memory().free, torch.cuda.memory_allocated()
+    before = device.memory().allocated, torch.cuda.memory_allocated()
     stream = torch.cuda.current_stream().cuda_stream
     for _ in range(3000):
         with foreign_stream(device, stream):
@@ -256,7 +256,7 @@ def test_sharing_for_long_leaves_nothing(device: Device) -> None:
     device.synchronize()
     assert total.tolist() == [3000] * 1000
     gc.collect()
-    assert (device.memory().free, torch.cuda.memory_allocated()) == before
+    assert (device.memory().allocated, torch.cuda.memory_allocated()) == before  # other processes may use the GPU's memory
 
 
 @on_gpu
