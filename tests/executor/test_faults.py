@@ -154,7 +154,7 @@ def test_where_cuda_keeps_a_fault_until_the_process_ends_that_is_said_with_its_c
             device.synchronize()
     driver.failing["cuDevicePrimaryCtxRetain"] = R.CUDA_ERROR_ILLEGAL_ADDRESS
     for spec in ("cuda:0", "auto"):  # "auto" does not go on with the emulator
-        with pytest.raises(DeviceFailed, match="until the process ends: restart it; .* on y = guilty") as later:
+        with pytest.raises(DeviceFailed, match=r"(?s)until the process ends: restart it; .* on y = guilty") as later:
             open_device(spec)
         assert later.value.cause == first.value.cause
 
