@@ -42,8 +42,9 @@ class FakeDriver:
         self._sizes: dict[int, int] = {}
 
     def __getattribute__(self, name: str) -> Any:
-        if name.startswith("cu") and not name.startswith(WITHOUT_CONTEXT):
-            status = object.__getattribute__(self, "failing").get(name) or object.__getattribute__(self, "broken")
+        if name.startswith("cu"):
+            broken = None if name.startswith(WITHOUT_CONTEXT) else object.__getattribute__(self, "broken")
+            status = object.__getattribute__(self, "failing").get(name) or broken
             if status:
                 return lambda *_: (status,) if "Launch" in name else (status, None)
         return object.__getattribute__(self, name)
