@@ -4,6 +4,7 @@ these. (A buffer over memory of another library: interop.py.)"""
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -37,23 +38,38 @@ def allocation_at(device: Device, pointer: int, nbytes: int) -> Allocation | Non
     return None
 
 
+class Writes:
+    """How often some memory was written, by whoever has a buffer over it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+
 class Allocation:
     """The memory behind a buffer and its views: they share its life and its count of writes. With a `loan` it is memory of
-    somebody else, which ends with `free` or when nobody has a buffer over it any more."""
+    somebody else, which ends with `free` or when nobody has a buffer over it any more; allocations that overlap share one
+    count."""
 
-    __slots__ = ("__weakref__", "_end_loan", "alive", "base", "device", "loan", "nbytes", "version")
+    __slots__ = ("__weakref__", "_end_loan", "alive", "base", "device", "loan", "nbytes", "writes")
 
     def __init__(self, device: Device, base: int, nbytes: int, loan: Loan | None = None) -> None:
         self.device = device
         self.base = base
         self.nbytes = nbytes
-        self.version = 0
         self.alive = True
         self.loan = loan
-        _known.setdefault(device, weakref.WeakSet()).add(self)
+        known = _known.setdefault(device, weakref.WeakSet())
+        self.writes = Writes() if loan is None else self._joined(known)
+        known.add(self)
         if loan is not None:
             self._end_loan = weakref.finalize(self, device.end_loan, loan)
             self._end_loan.atexit = False
+
+    @property
+    def version(self) -> int:
+        return self.writes.count
 
     @property
     def read_only(self) -> bool:
@@ -67,6 +83,17 @@ class Allocation:
             self._end_loan()
             self.loan = None
         self.alive = False
+
+    def _joined(self, known: Iterable[Allocation]) -> Writes:
+        """A count for this memory and for all that overlaps it, above theirs: nobody counted what its owner wrote before."""
+        live = [other for other in known if other.alive]
+        end = self.base + self.nbytes
+        shared = {other.writes for other in live if other.base < end and self.base < other.base + other.nbytes}
+        joined = Writes(max((writes.count + 1 for writes in shared), default=0))
+        for other in live:
+            if other.writes in shared:
+                other.writes = joined
+        return joined
 
 
 class GpuBuffer:
@@ -143,7 +170,7 @@ class GpuBuffer:
         """Say that somebody else wrote here: through an array of another library, which nothing counts. Raises the version."""
         self._need_life()
         self.device.note_write(self.pointer, self.nbytes)
-        self.allocation.version += 1
+        self.allocation.writes.count += 1
 
     def upload(self, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Overwrite with a host array of the same shape and type."""
@@ -154,13 +181,13 @@ class GpuBuffer:
                 f"cannot upload {array.dtype}{list(array.shape)} to {self}; it takes {wanted}{list(self.shape)}"
             )
         self.device.upload(self.pointer, np.ascontiguousarray(array), progress)
-        self.allocation.version += 1
+        self.allocation.writes.count += 1
 
     def fill(self, byte: int = 0) -> None:
         """Set every byte."""
         self._need_writable()
         self.device.fill(self.pointer, self.nbytes, byte)
-        self.allocation.version += 1
+        self.allocation.writes.count += 1
 
     def to_numpy(self) -> NDArray[Any]:
         """A copy on the host, after all work before."""

@@ -321,7 +321,7 @@ class CudaExecutor(Matrices):
 
         def run(hidden: GpuBuffer) -> None:
             self.device.copy(hidden.pointer, source.pointer, source.nbytes)
-            hidden.allocation.version += 1
+            hidden.allocation.writes.count += 1
             if profiler is None:
                 self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape)
             else:

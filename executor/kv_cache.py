@@ -79,7 +79,7 @@ class KvCache:
                 for head in range(kv_heads if self.length else 0):
                     start, end = head * self.max_len * row, head * max_len * row
                     self.device.copy(target.pointer + end, source.pointer + start, self.length * row)
-                target.allocation.version += 1
+                target.allocation.writes.count += 1
         self.max_len = max_len
         self.generation += 1
         _free(old)

@@ -113,7 +113,7 @@ class Plan:
         if self._device.frees != self._frees:
             self._check_alive()
         for allocation in self._written:
-            allocation.version += 1  # before it is: an interrupt in between must not leave a change that nobody counted
+            allocation.writes.count += 1  # before it is: an interrupt in between must not leave a change that nobody counted
         self._device.launch(self.loaded, self._grid, self._block, self._parameters, self)
         if self._launcher.observers:
             self._report()
@@ -161,7 +161,7 @@ class Plan:
         """The memory that the kernel reads and writes."""
         signature = self.kernel.signature()
         return [
-            Access(b.allocation, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
+            Access(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
             for name, b in self._buffers.items()
         ]
 
@@ -205,7 +205,7 @@ class LaunchGraph:
                 plan.check_alive()
             self._frees = self.device.frees
         for allocation in self._written:
-            allocation.version += 1
+            allocation.writes.count += 1
         self.device.launch_graph(self._handle, self)
 
     @property

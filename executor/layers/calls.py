@@ -61,7 +61,7 @@ class Recorder:
             if isinstance(argument, Array) and argument.direction != "in":
                 # What will be written then counts as written now, so that what is derived from it is derived anew.
                 written: GpuBuffer = arguments[name]
-                written.allocation.version += 1
+                written.allocation.writes.count += 1
 
     def take(self) -> tuple[Call, ...]:
         """What was collected since the last time."""

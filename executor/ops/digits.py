@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from executor.buffers import Allocation, GpuBuffer
+from executor.buffers import GpuBuffer, Writes
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 QUANTIZERS: Final = {1: "q8_quantize", 2: "q16_quantize", 3: "q24_quantize"}
 """By the number of digits."""
 
-State = tuple[Allocation, int, int]
-"""A buffer as it was: its memory, its address, and how often that memory had been written."""
+State = tuple[Writes, int, int]
+"""A buffer as it was: the count of its memory's writes, its address, and how many there had been. It keeps no memory alive."""
 
 
 @dataclass(frozen=True)
@@ -64,4 +64,4 @@ class SharedDigits:
 
 
 def _state(buffer: GpuBuffer) -> State:
-    return buffer.allocation, buffer.pointer, buffer.version
+    return buffer.allocation.writes, buffer.pointer, buffer.version

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuProfile
 from executor.errors import LaunchError, ModelError
+from executor.interop import as_buffer
 from executor.launch import LaunchRecord
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import Array
@@ -154,6 +157,27 @@ def test_digits_are_made_again_when_the_buffer_was_written(executor: CudaExecuto
     x.touch()  # somebody else wrote
     executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
     assert quantisations() == 4
+
+
+def test_digits_are_made_again_when_the_array_was_written_through_another_buffer(executor: CudaExecutor) -> None:
+    array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
+    x = as_buffer(executor.device, array)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
+    down = "blk.0.ffn_down.weight"
+    executor.gemv_dispatch("Q5_0", down, np.ones(FF, np.float32), array, HIDDEN, FF)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
+    fresh = executor.zeros(HIDDEN)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", executor.buffer(array), fresh, HIDDEN, HIDDEN)
+    np.testing.assert_array_equal(y.to_numpy(), fresh.to_numpy())
+
+
+def test_digits_keep_no_array_of_the_caller_alive(executor: CudaExecutor) -> None:
+    array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
+    owner = weakref.ref(array)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", array, y, HIDDEN, HIDDEN)
+    del array
+    gc.collect()
+    assert owner() is None
 
 
 def test_a_new_buffer_at_the_old_address_is_not_taken_for_the_old_one(executor: CudaExecutor) -> None:

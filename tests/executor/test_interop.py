@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from executor.buffers import FROM_NUMPY, GpuBuffer
+from executor.dependencies import dependencies
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.errors import DeviceError, LaunchError, SanitizerError, SharingError
@@ -239,14 +240,31 @@ def test_memory_that_went_out_may_come_back_in() -> None:
         assert array.sum() == 200
 
 
-def test_versions_count_our_writes_and_touches(emulator: Device) -> None:
+def test_versions_count_our_writes_and_touches_through_whatever_buffer(emulator: Device) -> None:
     array = np.zeros(100, np.float32)
-    buffer, again = as_buffer(emulator, array), as_buffer(emulator, array)
-    assert buffer.allocation is not again.allocation
-    before = buffer.version
+    buffer, other = as_buffer(emulator, array), as_buffer(emulator, np.zeros(4, np.float32))
+    again, part = as_buffer(emulator, array), as_buffer(emulator, array[10:20])
+    before = [b.version for b in (buffer, again, part, other)]
     launcher_on(emulator)(Accumulate(n=100), total=buffer, x=GpuBuffer.zeros(emulator, F32, (100,)))
-    buffer.view(0, (4,)).touch()
-    assert (buffer.version, again.version) == (before + 2, before)
+    part.view(0, (4,)).touch()
+    assert [b.version for b in (buffer, again, part, other)] == [before[0] + 2, before[1] + 2, before[2] + 2, before[3]]
+
+
+def test_memory_that_is_lent_again_counts_as_written(emulator: Device) -> None:
+    ours = GpuBuffer.zeros(emulator, F32, (100,))
+    before = ours.version
+    back = as_buffer(emulator, np.from_dlpack(ours))  # type: ignore[arg-type]
+    assert ours.version == back.version > before
+    back.fill(1)
+    assert ours.version == before + 2
+
+
+def test_launches_on_one_array_lent_twice_wait_for_each_other(emulator: Device) -> None:
+    array, launcher = np.zeros(100, np.float32), launcher_on(emulator)
+    written = launcher.prepare(Accumulate(n=100), total=as_buffer(emulator, array), x=GpuBuffer.zeros(emulator, F32, (100,)))
+    half = as_buffer(emulator, array[48:98])
+    read = launcher.prepare(Accumulate(n=50), total=GpuBuffer.zeros(emulator, F32, (50,)), x=half)
+    assert dependencies([written.accesses, read.accesses]) == [(), (0,)]
 
 
 def test_a_buffer_of_this_device_is_returned_as_it_is(emulator: Device) -> None:
