@@ -132,4 +132,5 @@ def test_tensors_of_pytorch_go_in_and_out_on_their_stream(gpu: CudaExecutor) -> 
         with gpu.on_stream(stream.cuda_stream):
             gpu.q4k_gemv_into("blk.0.attn_q.weight", x, y, S.hidden, S.hidden)
         doubled = y * 2
+    stream.synchronize()  # the copy below is of another stream
     np.testing.assert_array_equal(doubled.cpu().numpy(), 2 * expected.to_numpy())
