@@ -3,7 +3,8 @@ length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from executor.buffers import GpuBuffer
@@ -71,24 +72,59 @@ class KvCache:
             raise ArgumentError(f"KV cache: cannot shrink from {self.max_len} to {max_len} positions")
         if max_len == self.max_len:
             return
-        kv_heads, _, head_dim = self.layers[0].keys.shape
-        old, self.layers = self.layers, self._allocated(len(self.layers), (kv_heads, max_len, head_dim))
-        row = head_dim * F32.bytes
-        for before, after in zip(old, self.layers, strict=True):
-            for source, target in ((before.keys, after.keys), (before.values, after.values)):
-                for head in range(kv_heads if self.length else 0):
-                    start, end = head * self.max_len * row, head * max_len * row
-                    self.device.copy(target.pointer + end, source.pointer + start, self.length * row)
-                target.allocation.writes.count += 1
+        new = self._like(max_len)
+        try:
+            self._copy(self.layers, new, self.length)
+        except BaseException:
+            _free(new)
+            raise
+        old, self.layers = self.layers, new
         self.max_len = max_len
         self.generation += 1
         _free(old)
+
+    @contextmanager
+    def set_aside(self, count: int) -> Iterator[None]:
+        """In the block there is a new sequence, of at most `count` tokens; afterwards the one that there was is back."""
+        length = self.length
+        rows = min(count, length)
+        kept = self._like(rows) if rows else ()
+        try:
+            self._copy(self.layers, kept, rows)
+            self.reset()
+            try:
+                yield
+            finally:
+                self.length = length
+                if not self.device.closed:
+                    self._copy(kept, self.layers, rows)
+        finally:
+            if not self.device.closed:
+                _free(kept)
 
     def free(self) -> None:
         """Give the memory back."""
         _free(self.layers)
         self.layers = ()
         self.generation += 1
+
+    def _like(self, max_len: int) -> tuple[LayerCache, ...]:
+        """Memory for as many layers with another number of positions."""
+        kv_heads, _, head_dim = self.layers[0].keys.shape
+        return self._allocated(len(self.layers), (kv_heads, max_len, head_dim))
+
+    def _copy(self, source: Iterable[LayerCache], target: Iterable[LayerCache], rows: int) -> None:
+        """The first `rows` positions of all layers."""
+        if not rows:
+            return
+        for before, after in zip(source, target, strict=True):
+            for here, there in ((before.keys, after.keys), (before.values, after.values)):
+                kv_heads, _, head_dim = here.shape
+                row = head_dim * F32.bytes
+                for head in range(kv_heads):
+                    start, end = head * before.max_len * row, head * after.max_len * row
+                    self.device.copy(there.pointer + end, here.pointer + start, rows * row)
+                there.allocation.writes.count += 1
 
     def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
         """An allocation each, so that the sanitiser sees a kernel that runs from one into the next."""

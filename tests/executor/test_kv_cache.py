@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import numpy as np
 import pytest
 
 from executor.device import Device
@@ -48,6 +51,49 @@ def test_reset_and_truncate_free_positions(emulator: Device) -> None:
 def test_free_gives_all_memory_back(emulator: Device) -> None:
     KvCache(emulator, layers=2, kv_heads=1, head_dim=32, max_len=4).free()
     assert emulator.memory().allocated == 0
+
+
+@pytest.mark.parametrize("copies", [0, 3])
+def test_a_growth_that_is_interrupted_leaves_the_cache_as_it_was(
+    emulator: Device, monkeypatch: pytest.MonkeyPatch, copies: int
+) -> None:
+    cache = KvCache(emulator, layers=2, kv_heads=1, head_dim=32, max_len=4)
+    cache.advance(2)
+    before, memory = (cache.layers, cache.max_len, cache.generation), emulator.memory().allocated
+    done = iter(range(copies))
+
+    def copy(destination: int, source: int, nbytes: int) -> None:
+        if next(done, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(emulator, "copy", copy)
+    with pytest.raises(KeyboardInterrupt):
+        cache.grow(8)
+    assert (cache.layers, cache.max_len, cache.generation) == before
+    assert emulator.memory().allocated == memory
+
+
+def test_a_sequence_that_is_set_aside_comes_back(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=2, kv_heads=2, head_dim=32, max_len=8)
+    values = np.arange(2 * 8 * 32, dtype=np.float32).reshape(2, 8, 32)
+    for layer in cache.layers:
+        layer.keys.upload(values)
+        layer.values.upload(-values)
+    cache.advance(5)
+    memory = emulator.memory().allocated
+    with suppress(KeyboardInterrupt), cache.set_aside(3):
+        assert cache.advance(3) == 0
+        for layer in cache.layers:
+            for buffer in (layer.keys, layer.values):
+                changed = buffer.to_numpy()
+                changed[:, :3] = 7
+                buffer.upload(changed)
+        raise KeyboardInterrupt
+    assert cache.length == 5
+    for layer in cache.layers:
+        np.testing.assert_array_equal(layer.keys.to_numpy(), values)
+        np.testing.assert_array_equal(layer.values.to_numpy(), -values)
+    assert emulator.memory().allocated == memory
 
 
 @pytest.mark.parametrize("name", ["layers", "kv_heads", "head_dim", "max_len"])
