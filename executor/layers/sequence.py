@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.kv_cache import KvCache
+from executor.layers.position import TokenPosition
 from executor.layers.shape import LayerShape, RopeStyle
 from executor.workspace import Workspace
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.rope.table import rope_table
-from ptxgen.types import U32
 
 
 class LayerSequence:
@@ -47,8 +47,7 @@ class LayerSequence:
         self.rope_style = rope_style
         self.rope_dim = head_dim if rope_dim is None else rope_dim
         self.lengths = [0] * layers
-        self._workspace = workspace
-        self._told: tuple[object, ...] | None = None
+        self._token = TokenPosition(workspace)
         self._table_of = (rope_base, None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
         table = rope_table(max_len, self.rope_dim, *self._table_of)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
@@ -67,12 +66,12 @@ class LayerSequence:
     @property
     def position(self) -> GpuBuffer:
         """u32[1]: where the token under way stands."""
-        return self._workspace.buffer("position", (1,), U32)
+        return self._token.position
 
     @property
     def length(self) -> GpuBuffer:
         """u32[1]: position + 1."""
-        return self._workspace.buffer("length", (1,), U32)
+        return self._token.length
 
     def require_layer(self, layer: int) -> None:
         """ArgumentError unless there is a layer of this number."""
@@ -90,11 +89,7 @@ class LayerSequence:
                 )
         if position >= self.cache.max_len:
             raise ArgumentError(f"the context is full: position {position} does not fit {self.cache.max_len} positions")
-        if self._told != (position, *self._states()):  # else the device holds it already
-            self._told = None
-            self.position.upload(np.array([position], np.uint32))
-            self.length.upload(np.array([position + 1], np.uint32))
-            self._told = (position, *self._states())
+        self._token.tell(position)
 
     def took(self, position: int, *layers: int) -> None:
         """These layers have the key and the value of `position` now, and what came after is forgotten."""
@@ -123,7 +118,3 @@ class LayerSequence:
         """Give the memory back."""
         self.cache.free()
         self.rope_table.free()
-
-    def _states(self) -> tuple[object, ...]:
-        """Equal while nobody has written the two buffers."""
-        return tuple((buffer.allocation, buffer.version) for buffer in (self.position, self.length))

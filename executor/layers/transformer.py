@@ -14,13 +14,13 @@ from executor.buffers import GpuBuffer
 from executor.indexed import Projection, ValidatedLayerWeights
 from executor.kv_cache import LayerCache
 from executor.layers.calls import Launch
+from executor.layers.position import TokenPosition
 from executor.layers.shape import LayerShape
 from executor.ops.attention import attend, remember
 from executor.ops.ffn import FfnBuffers, swiglu
 from executor.ops.gemv import digits_read, project, project_onto
 from executor.workspace import Workspace
 from ptxgen.kernels.registry import find
-from ptxgen.types import U32
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Activations:
     @classmethod
     def of(cls, workspace: Workspace, s: LayerShape, rope_table: GpuBuffer, hidden: GpuBuffer | None = None) -> Self:
         """In this workspace; `hidden`: a residual stream that lies elsewhere."""
+        token = TokenPosition(workspace)
         return cls(
             hidden=hidden or workspace.buffer("hidden", (s.hidden,)),
             normed=workspace.buffer("normed", (s.hidden,)),
@@ -51,8 +52,8 @@ class Activations:
             attended=workspace.buffer("attended", (s.heads, s.head_dim)),
             projected=workspace.buffer("projected", (s.hidden,)),
             ffn=FfnBuffers.of(workspace, s.ff),
-            position=workspace.buffer("position", (1,), U32),
-            length=workspace.buffer("length", (1,), U32),
+            position=token.position,
+            length=token.length,
             rope_table=rope_table,
         )
 

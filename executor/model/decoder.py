@@ -15,6 +15,7 @@ from executor.indexed import OUTPUTS, Site
 from executor.kv_cache import KvCache
 from executor.launch import Launcher, LaunchGraph, Plan
 from executor.layers.calls import Call
+from executor.layers.position import TokenPosition
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.modules import Modules
@@ -23,6 +24,7 @@ from executor.profile import GpuProfile
 from executor.profiler import TileProfiler
 from executor.weights import TensorFile, Weights, load_weights
 from executor.workspace import Workspace
+from ptxgen.errors import ArgumentError
 
 Progress = Callable[[str, int, int], None]
 
@@ -76,7 +78,8 @@ class Decoder:
         self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
         self._step: Step | None = None
         self._stamp: object = None
-        self._told: int | None = None  # the position that the device holds
+        self._token = TokenPosition(self.workspace)
+        self._likeliest: tuple[int, int] | None = None  # position and version of the token that argmax left on the device
 
     @classmethod
     def build(
@@ -133,25 +136,23 @@ class Decoder:
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:
         """Run one more token: `token`, or the likeliest one after the last. Without `head` its logits are not computed. Raises
-        ArgumentError when the context is full."""
+        ArgumentError when the context is full, and where no step with a head has found the likeliest token. After an exception
+        of any kind the sequence is as it was."""
         step = self.prepare()
-        position = self.cache.advance()
-        if token is not None:
-            step.launches.token.upload(np.array([token], np.uint32))
-        if self._told != position:
-            a = step.launches.activations
-            a.position.upload(np.array([position], np.uint32))
-            a.length.upload(np.array([position + 1], np.uint32))
-        self._told = None  # unless all goes well
-        if self.launcher.observers:
-            for plan in step.whole if head else step.prompt:
-                plan()
-        else:
-            graph = self.graph(head=head)
-            graph.replay()
-            if self.profiler is not None:
-                self.profiler.add(graph, length=position + 1)
-        self._told = position + 1
+        position, chosen = self.position, step.launches.token
+        if token is None and self._likeliest != (position, chosen.version):
+            raise ArgumentError(f"no step with a head has found the likeliest token for position {position}; give a token")
+        self.cache.advance()
+        try:
+            self._token.tell(position)
+            if token is not None:
+                chosen.upload(np.array([token], np.uint32))
+            self._run(step, position, head)
+        except BaseException:  # an interrupt, a fault that a debugger found: the token was not taken
+            self.cache.truncate(position)
+            raise
+        self._token.is_at(position + 1)
+        self._likeliest = (position + 1, chosen.version) if head else None
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
@@ -164,19 +165,15 @@ class Decoder:
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
-        return self.prepare().launches.logits.to_numpy()
+        return (self._step or self.prepare()).launches.logits.to_numpy()
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device."""
-        return int(self.prepare().launches.token.to_numpy()[0])
+        return int((self._step or self.prepare()).launches.token.to_numpy()[0])
 
     def free(self) -> None:
         """Give the memory of weights, cache and workspace back."""
-        self._drop()
-        if self._table is not None:
-            self._table.free()
-            self._table = None
-        self.workspace.free()
+        self._free_own()
         self.cache.free()
         self.weights.free()
 
@@ -184,32 +181,39 @@ class Decoder:
         """What the launches depend on: equal while they need not be made anew."""
         return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
 
+    def _run(self, step: Step, position: int, head: bool) -> None:
+        if self.launcher.observers:
+            for plan in step.whole if head else step.prompt:
+                plan()
+            return
+        graph = self.graph(head=head)
+        graph.replay()
+        if self.profiler is not None:
+            self.profiler.add(graph, length=position + 1)
+
     def _find_outliers(self) -> None:
         """Unless it has been done for these weights: run the calibration's tokens on accurate kernels and see which operations
-        give an outlier. The answer depends on the model alone, not on what it was asked before. Starts a new sequence."""
+        give an outlier. The answer depends on the model alone, not on what it was asked before. The sequence stays: they run
+        in a workspace of their own, and its keys and values are set aside."""
         if self.profile.precision != "fast" or self._searched == self.weights.generation:
             return
-        self._searched, self.flagged = self.weights.generation, frozenset()
+        accurate = replace(self.profile, precision="accurate")
+        trial = Decoder(self._file, self.config, self.weights, self.cache, self.modules, accurate)
         layers = [operation for operation in OUTPUTS if operation != "output_norm"]
         sites: list[Site] = [(layer, operation) for layer in range(self.config.layers) for operation in layers]
-        watch = OutlierWatch(self.launcher, [*sites, (None, "output_norm")], OUTPUTS)
-        profile, self.profile = self.profile, replace(self.profile, precision="accurate")
-        self.launcher.observers.append(watch)
+        outliers = OutlierWatch(trial.launcher, [*sites, (None, "output_norm")], OUTPUTS)
+        trial.launcher.observers.append(outliers)
+        tokens = self.calibration[: self.context]
         try:
-            self.reset()
-            for token in self.calibration[: self.context]:
-                self.step(token)
-            self.flagged = watch.flagged()
-        except BaseException:
-            self._searched = None
-            raise
+            with self.cache.set_aside(len(tokens)):
+                for token in tokens:
+                    trial.step(token)
+            self.flagged = outliers.flagged()
+            self._searched = self.weights.generation
         finally:
-            self.launcher.observers.remove(watch)
-            self.profile = profile
-            self._drop()
-            self.reset()
             if not self.device.closed:
-                watch.free()
+                outliers.free()
+                trial._free_own()
 
     def _launches(self) -> TokenLaunches:
         return TokenLaunches.build(
@@ -225,10 +229,10 @@ class Decoder:
 
     def _rope_table(self) -> GpuBuffer:
         if self._table is None or self._table.shape[0] != self.cache.max_len:
-            if self._table is not None:
-                self._table.free()
             table = rope_cosines(self._file, self.config, self.cache.max_len)
-            self._table = GpuBuffer.from_numpy(self.device, table, name="rope table")
+            old, self._table = self._table, GpuBuffer.from_numpy(self.device, table, name="rope table")
+            if old is not None:
+                old.free()
         return self._table
 
     def _plan(self, call: Call) -> Plan:
@@ -240,4 +244,11 @@ class Decoder:
             graph.close()
         self._graphs.clear()
         self._step = None
-        self._told = None
+
+    def _free_own(self) -> None:
+        """Give back what is nobody else's."""
+        self._drop()
+        if self._table is not None:
+            self._table.free()
+            self._table = None
+        self.workspace.free()

@@ -129,6 +129,84 @@ def test_a_graph_is_captured_anew_by_itself(change: Callable[[Decoder], None], p
     np.testing.assert_allclose(model.decoder.logits(), expected[3], **close)
 
 
+def test_another_precision_in_the_midst_of_a_sequence_goes_on_with_it(path: Path, device: Device) -> None:
+    """Choosing kernels of that precision runs tokens to look for outliers; the sequence must not feel it."""
+    with LanguageModel.load(path, device, context=POSITIONS, profile=GpuProfile()) as model:
+        decoder = model.decoder
+        exact = model.logits([5, 6, 7, 8])
+        decoder.reset()
+        for token in (5, 6, 7):
+            decoder.step(token)
+        keys = decoder.cache.layers[1].keys.to_numpy()[:, :3]
+        decoder.profile = GpuProfile("fast")
+        decoder.prepare()
+        assert decoder.position == 3
+        np.testing.assert_array_equal(decoder.cache.layers[1].keys.to_numpy()[:, :3], keys)
+        np.testing.assert_array_equal(decoder.logits(), exact[2])
+        assert decoder.argmax() == int(exact[2].argmax())
+        decoder.step(8)
+        # digits of 8 bits: a relative error of 1e-2 at the most in each of 14 products of a token
+        np.testing.assert_allclose(decoder.logits(), exact[3], rtol=0, atol=0.15 * exact[3].std())
+
+
+def test_a_step_that_fails_takes_no_position_and_can_be_done_again(model: LanguageModel) -> None:
+    decoder, expected = model.decoder, model.logits([5, 6, 7])
+
+    def interrupt(record: LaunchRecord) -> None:
+        if str(record.place) == "layer 1 attention":
+            raise KeyboardInterrupt
+
+    decoder.reset()
+    decoder.step(5)
+    decoder.launcher.observers.append(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step(6)
+    decoder.launcher.observers.clear()
+    assert decoder.position == 1
+    for token in (6, 7):
+        decoder.step(token)
+    np.testing.assert_array_equal(decoder.logits(), expected[2])
+
+
+def test_a_replay_that_the_decoder_did_not_start_does_not_move_its_sequence(model: LanguageModel) -> None:
+    decoder, expected = model.decoder, model.logits([5, 6])
+    decoder.reset()
+    decoder.step(5)
+    decoder.graph().replay()  # the device now stands one further
+    decoder.step(6)
+    np.testing.assert_array_equal(decoder.logits(), expected[1])
+
+
+def nothing(decoder: Decoder) -> None:
+    decoder.reset()
+
+
+def a_step_without_head(decoder: Decoder) -> None:
+    decoder.step(5, head=False)
+
+
+def a_truncation(decoder: Decoder) -> None:
+    decoder.step(5)
+    decoder.step()
+    decoder.cache.truncate(1)
+
+
+def a_replay_of_somebody_else(decoder: Decoder) -> None:
+    decoder.step(5)
+    decoder.graph().replay()
+
+
+@pytest.mark.parametrize("after", [nothing, a_step_without_head, a_truncation, a_replay_of_somebody_else])
+def test_a_likeliest_token_that_nobody_has_found_is_asked_for(after: Callable[[Decoder], None], model: LanguageModel) -> None:
+    after(model.decoder)
+    position = model.decoder.position
+    with pytest.raises(ArgumentError, match=f"the likeliest token for position {position}; give a token"):
+        model.decoder.step()
+    assert model.decoder.position == position
+    model.decoder.step(5)
+    model.decoder.step()
+
+
 def test_a_grown_cache_holds_longer_sequences(model: LanguageModel) -> None:
     for token in range(POSITIONS):
         model.decoder.step(token)

@@ -1,0 +1,44 @@
+"""Where the token under way stands, as kernels read it: two buffers of a workspace, which are written only when they do not
+hold it already."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from executor.buffers import GpuBuffer
+from executor.workspace import Workspace
+from ptxgen.types import U32
+
+
+class TokenPosition:
+    """The position in one workspace. Whoever else writes the buffers (a graph that somebody replays) is noticed."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._held: tuple[object, ...] | None = None
+
+    @property
+    def position(self) -> GpuBuffer:
+        """u32[1]: where the token under way stands."""
+        return self._workspace.buffer("position", (1,), U32)
+
+    @property
+    def length(self) -> GpuBuffer:
+        """u32[1]: position + 1, how many keys the token attends to."""
+        return self._workspace.buffer("length", (1,), U32)
+
+    def tell(self, position: int) -> None:
+        """Copy it to the device unless it is there."""
+        if self._held != self._state(position):
+            self._held = None
+            self.position.upload(np.array([position], np.uint32))
+            self.length.upload(np.array([position + 1], np.uint32))
+            self.is_at(position)
+
+    def is_at(self, position: int) -> None:
+        """A kernel has left this position in the buffers."""
+        self._held = self._state(position)
+
+    def _state(self, position: int) -> tuple[object, ...]:
+        where, length = self.position, self.length
+        return position, where.allocation, where.version, length.allocation, length.version
