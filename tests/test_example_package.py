@@ -27,7 +27,7 @@ from executor.profile import GpuProfile
 with open_device("emulator") as device:
     models = [LanguageModel.load(sys.argv[1], device, profile=p) for p in (GpuProfile(), GpuProfile.from_environment())]
     logits = [model.logits([5, 6, 7]) for model in models]
-    print(json.dumps({"kernels": sorted({plan.kernel.name for plan in models[1].decoder.layers}),
+    print(json.dumps({"kernels": sorted({plan.kernel.name for plan in models[1].decoder.prepare().whole}),
                       "off": float(abs(logits[0] - logits[1]).max()), "size": float(abs(logits[0]).max())}))
 """
 

@@ -40,7 +40,7 @@ def test_it_prints_where_the_time_goes_and_writes_summary_and_trace(model: Path,
     assert head.split() == ["Operation", "Level", "Samples", "us", "each", "us/step", "%", "step", "GFLOP/s", "GB/s", "FLOP/B"]
     assert {"attn_q", "attention", "ffn_down", "output", "all"} <= {row.split(" ")[0] for row in rows}
     assert all(len(row) <= 100 for row in rows)
-    assert "3 steps of 26 launches on emulator" in result.stdout
+    assert "3 steps of 17 launches on emulator" in result.stdout
     assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "trace.json"]
     summary = read(folder / "summary.json")
     assert (summary["steps"], summary["prompt_tokens"], summary["limit"]) == (3, 2, None)  # <|begin|>, the

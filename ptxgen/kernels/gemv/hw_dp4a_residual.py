@@ -64,6 +64,4 @@ class HwDp4aGemvResidual(HwDp4aGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidual]:
-        if fixed["format"].name == "Q4_K":
-            yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
         yield cls(k=2048, n=5, digits=3, **cls._narrow(), **fixed)
