@@ -14,13 +14,14 @@ from ptxgen.errors import ArgumentError
 
 
 class Capture:
-    """What was launched in `with executor.capture() as graph:`. `state`: what the choice of kernels depends on.
+    """What was launched in `with executor.capture() as graph:`. state: what the choice of kernels depends on; fused: whether
+    kernels are wanted that do several operations at once.
 
     A captured layer takes its position from the device: `replay(position)` puts it there first. What was captured under another
     profile, with other weights or before the memory grew is refused, never run: capture it anew."""
 
-    def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object]) -> None:
-        self.recorder = Recorder(workspace)
+    def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object], *, fused: bool) -> None:
+        self.recorder = Recorder(workspace, fused=fused)
         self._layers: list[int] = []
         self._sequence: LayerSequence | None = None
         self._launcher = launcher

@@ -297,7 +297,7 @@ class CudaExecutor(Matrices):
         self, profiler: TileProfiler, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
     ) -> None:
         """The layer at its own next position, as a step of the profiler."""
-        sequence, recorder = self.sequence, Recorder(self.workspace, layer)
+        sequence, recorder = self.sequence, Recorder(self.workspace, layer, fused=self.modules.fused)
         activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
         transformer_layer(recorder, shape, weights, sequence.cache.layers[layer], activations)
         plans = [self.launcher.prepare(call.kernel, call.place, **call.arguments) for call in recorder.take()]

@@ -65,6 +65,12 @@ class Modules:
         self._by_kernel: dict[KernelType, LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
 
+    @property
+    def fused(self) -> bool:
+        """Whether there are kernels that do several operations at once. A bundle has none: its launches are for programs that
+        batch them, each by itself."""
+        return self.bundle is None
+
     def load(self, kernel: KernelType) -> LoadedKernel:
         """The loaded form of a kernel type. Raises AuthorError or AssembleError if the kernel is wrong, DeviceError if it does
         not load."""

@@ -55,7 +55,7 @@ class Loaded:
         watch(self.launcher)
         self.workspace = Workspace(self.device)
         self.weights = Weights()
-        self._eager = Eager(self.launcher, self.workspace)
+        self._eager = Eager(self.launcher, self.workspace, fused=self.modules.fused)
         self._capture: Capture | None = None
 
     def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
@@ -96,7 +96,7 @@ class Loaded:
         copies between host and device is refused in the block. Raises LaunchError for a capture within one."""
         if self._capture is not None:
             raise LaunchError("a capture is under way already; it must end before the next one begins")
-        graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state)
+        graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state, fused=self.modules.fused)
         try:
             yield graph
         finally:

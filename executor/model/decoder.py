@@ -224,7 +224,7 @@ class Decoder:
             self._rope_table(),
             self.profile,
             flagged=self.flagged,
-            fused=self.modules.bundle is None,  # those of a bundle are for programs that batch them, each by itself
+            fused=self.modules.fused,
         )
 
     def _rope_table(self) -> GpuBuffer:

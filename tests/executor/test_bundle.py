@@ -18,11 +18,14 @@ from executor.bundle.bundle import Bundle
 from executor.bundle.write import write_bundle
 from executor.device.emulated import EmulatedDevice
 from executor.errors import BundleError
+from executor.model.config import ModelConfig
+from executor.model.gguf_file import GgufFile
 from executor.modules import Modules
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from tests.executor.bundle_program import BundleProgram
+from tests.executor.five_ways import FiveWays
 from tests.synthetic import write_model
 
 TOKENS = (5, 300, 7)
@@ -67,6 +70,23 @@ def test_a_model_runs_from_its_bundle_and_emits_nothing(model: Path, bundle: Pat
     monkeypatch.setattr(executor.modules, "emit", forbid)
     monkeypatch.setattr("ptxgen.module.build", forbid)
     np.testing.assert_array_equal(logits(model, bundle=bundle), expected)
+
+
+def test_layers_run_from_the_bundle_of_their_model_in_every_way(model: Path, bundle: Path) -> None:
+    config = ModelConfig.from_gguf(GgufFile.open(model))
+    rng = np.random.default_rng(1)
+    inputs = [rng.standard_normal(config.hidden).astype(np.float32) for _ in range(2)]
+    rows = {}
+    for folder in (None, bundle):
+        with CudaExecutor("emulator", bundle=folder) as opened:
+            opened.load_weights(model)
+            geometry = (config.layers, config.heads, config.kv_heads, config.head_dim, CONTEXT)
+            opened.init_kv_cache(*geometry, rope_style=config.rope_style)
+            for way, made in FiveWays(opened, config.layers, config.hidden, config.ff, config.rms_eps).all(inputs).items():
+                rows[way, folder] = made
+    assert len(rows) == 10
+    for (way, _), made in rows.items():
+        np.testing.assert_array_equal(made, rows["by_index", None], err_msg=way)
 
 
 def test_the_manifest_alone_is_enough_to_run_the_model(model: Path, bundle: Path) -> None:
