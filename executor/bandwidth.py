@@ -61,13 +61,15 @@ def _measured(device: Device) -> float:
     weights = kernel.signature()["w"]
     assert isinstance(weights, Array)
     taken: list[GpuBuffer] = []
+    modules = Modules(device)
     try:
         taken.append(w := repeated(device, sample["w"], weights))
         taken.append(x := GpuBuffer.from_numpy(device, sample["x"]))
         taken.append(y := GpuBuffer.empty(device, F32, (SIZE,)))
-        plan = Launcher(device, Modules(device)).prepare(kernel, w=w, x=x, y=y)
+        plan = Launcher(device, modules).prepare(kernel, w=w, x=x, y=y)
         seconds = min(chain_seconds(device, [plan], RUNS))
     finally:
+        modules.close()
         if not device.closed:
             for buffer in taken:
                 buffer.free()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -72,30 +73,31 @@ def tune(
         raise ArgumentError(f"no kernel called {pattern!r} multiplies any of these matrices at precision {precision}")
     done = skipped = 0
     left_out: list[tuple[str, str]] = []
-    launcher = Launcher(device, Modules(device))
-    for shape, found in work:
-        todo = [(one, _entry(shape, precision, one, versions)) for one in found]
-        new = [(one, entry) for one, entry in todo if entry.same not in known]
-        skipped += len(todo) - len(new)
-        done += len(todo) - len(new)
-        if progress is not None:
-            progress(done, total)
-        if not new:
-            continue
-        with fresh_weights(device, new[0][0].kernel) as weights:
-            for one, entry in new:
-                try:
-                    measured = _measured(launcher, one, entry, weights, runs)
-                except (DeviceFailed, SanitizerError):
-                    raise
-                except PtxGenError as error:
-                    _log.info("%s is left out: %s", one.kernel, error)
-                    left_out.append((str(one.kernel), str(error)))
-                else:
-                    table = add(path, gpu, measured)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
+    with closing(Modules(device)) as modules:
+        launcher = Launcher(device, modules)
+        for shape, found in work:
+            todo = [(one, _entry(shape, precision, one, versions)) for one in found]
+            new = [(one, entry) for one, entry in todo if entry.same not in known]
+            skipped += len(todo) - len(new)
+            done += len(todo) - len(new)
+            if progress is not None:
+                progress(done, total)
+            if not new:
+                continue
+            with fresh_weights(device, new[0][0].kernel) as weights:
+                for one, entry in new:
+                    try:
+                        measured = _measured(launcher, one, entry, weights, runs)
+                    except (DeviceFailed, SanitizerError):
+                        raise
+                    except PtxGenError as error:
+                        _log.info("%s is left out: %s", one.kernel, error)
+                        left_out.append((str(one.kernel), str(error)))
+                    else:
+                        table = add(path, gpu, measured)
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
     return Tuned(table, total - skipped - len(left_out), skipped, tuple(left_out))
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
+from executor.device.protocol import LoadedKernel
 from executor.environment import settings
 from executor.gpu import Gpu
 from executor.profile import GpuProfile
@@ -345,3 +346,19 @@ def test_entries_of_other_versions_are_measured_again(tmp_path: Path) -> None:
         assert tune(device, [(Q4_K, 256, 5)], "accurate", path, pattern="q4k_gemv", runs=1).measured == 1
     (new,) = load(path).entries
     assert new.versions == old.versions
+
+
+def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmulatedDevice() as device:
+        loaded: list[LoadedKernel] = []
+        load_kernel = device.load
+
+        def counted(*arguments: Any) -> tuple[LoadedKernel, bool]:
+            made = load_kernel(*arguments)
+            loaded.append(made[0])
+            return made
+
+        monkeypatch.setattr(device, "load", counted)
+        monkeypatch.setattr(device, "unload", loaded.remove)
+        assert tune(device, [(Q4_K, 256, 5)], "accurate", tmp_path / "t.json", pattern="q4k_gemv", runs=1).measured == 1
+        assert loaded == []
