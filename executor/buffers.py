@@ -109,7 +109,7 @@ class GpuBuffer:
     made through the array interface does not (its library keeps this object, but `free` and `close` take the memory).
     """
 
-    __slots__ = ("allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
+    __slots__ = ("_retired", "allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
 
     def __init__(self, allocation: Allocation, pointer: int, dtype: DType, shape: tuple[int, ...], name: str = "") -> None:
         self.allocation = allocation
@@ -119,6 +119,7 @@ class GpuBuffer:
         self.shape = tuple(shape)
         self.nbytes = prod(self.shape) * dtype.bytes
         self.name = name
+        self._retired = False
 
     @classmethod
     def empty(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
@@ -153,8 +154,8 @@ class GpuBuffer:
 
     @property
     def alive(self) -> bool:
-        """Whether the memory is still there."""
-        return self.allocation.alive and not self.device.closed
+        """Whether the memory is still there, for this view of it."""
+        return self.allocation.alive and not self._retired and not self.device.closed
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: DType | None = None) -> GpuBuffer:
         """`shape` elements that start `offset` bytes into this buffer; shares version and life. Raises ArgumentError beyond
@@ -201,6 +202,12 @@ class GpuBuffer:
         it has ended. While an array made through DLPack lives, the memory stays for it. A second time is a DeviceError."""
         self._need_life()
         self.allocation.free()
+
+    def retire(self) -> None:
+        """As `free`, for this view alone: nothing may use it any more, while the memory stays for the others."""
+        self._need_life()
+        self._retired = True
+        self.device.frees += 1  # whoever has seen it alive looks again
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""

@@ -65,17 +65,22 @@ class Weights(Mapping[str, Weight]):
         self._pool = tuple(pool)
 
     def put(self, weights: Mapping[str, Weight], memory: Sequence[GpuBuffer]) -> None:
-        """Take over weights and the memory they lie in. What had one of their names before is gone; memory in which no weight
-        lies any more is freed."""
-        replaced = [self._weights[name].buffer.allocation for name in weights if name in self._weights]
-        self._weights.update(weights)
+        """Take over weights and the memory they lie in. What had one of their names before may not be used any more; memory in
+        which no weight lies any more is freed."""
+        known = self._weights
+        replaced = [known[name].buffer for name, new in weights.items() if name in known and known[name] is not new]
+        known.update(weights)
         self._pool += tuple(memory)
         if not replaced:
             return
         self.generation += 1
-        used = {weight.buffer.allocation for weight in self._weights.values()}
-        for buffer in [buffer for buffer in self._pool if buffer.allocation in replaced and buffer.allocation not in used]:
-            buffer.free()
+        unused = {buffer.allocation for buffer in replaced} - {weight.buffer.allocation for weight in known.values()}
+        for buffer in self._pool:
+            if buffer.allocation in unused and buffer.alive:
+                buffer.free()
+        for buffer in replaced:
+            if buffer.alive:
+                buffer.retire()  # its pool stays, for the others in it
         self._pool = tuple(buffer for buffer in self._pool if buffer.alive)
 
     def take(self, other: Weights) -> None:

@@ -11,12 +11,17 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Q
 from numpy.typing import NDArray
 
+from executor.buffers import GpuBuffer
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import DeviceError, ModelError
+from executor.errors import DeviceError, LaunchError, ModelError
+from executor.launch import Launcher
 from executor.model.gguf_file import GgufFile
+from executor.modules import Modules
+from executor.single_weight import host_weight
 from executor.weights import load_weights
 from ptxgen.types import F32, U8
+from tests.executor.kernels import Accumulate
 from tests.synthetic import write_model
 
 
@@ -102,6 +107,28 @@ def test_an_interrupted_load_leaves_nothing(file: GgufFile, kind: type[EmulatedD
     with kind() as device:
         with pytest.raises(KeyboardInterrupt):
             load_weights(device, file, list(file.tensors), interrupt)
+        assert device.memory().allocated == 0
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_a_launch_that_was_prepared_with_a_weight_that_is_replaced_is_refused(
+    file: GgufFile, kind: type[EmulatedDevice]
+) -> None:
+    name, kept = "output_norm.weight", "blk.0.attn_norm.weight"
+    with kind() as device:
+        weights, launcher = load_weights(device, file, list(file.tensors)), Launcher(device, Modules(device))
+        n = weights[name].k
+        total = GpuBuffer.zeros(device, F32, (n,))
+        plans = {each: launcher.prepare(Accumulate(n=n), total=total, x=weights[each].buffer) for each in (name, kept)}
+        new = host_weight(device, name, np.ones(n, np.float32), "F32", (n,))
+        weights.put({name: new}, [new.buffer])
+        plans[kept]()
+        with pytest.raises(LaunchError, match=r"x \(output_norm.weight f32\[\d+\]\) was freed"):
+            plans[name]()
+        weights.put({name: new}, [])  # the same again: nothing is replaced
+        assert (weights.generation, weights[name].buffer.alive) == (1, True)
+        weights.free()
+        total.free()
         assert device.memory().allocated == 0
 
 
