@@ -122,6 +122,7 @@ class Decoder:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
         if self._step is not None and self._stamp == self._now():
             return self._step
+        found = self._found
         self._drop()
         self._find_outliers()
         launches = self._launches()
@@ -132,6 +133,8 @@ class Decoder:
         argmax, advance = plan(launches.argmax), plan(launches.advance)
         self._step = Step(launches, (*body, advance), (*body, *head, argmax, advance))
         self._stamp = self._now()
+        # Recording the launches has counted as writing the token, and written nothing.
+        self._likeliest = None if found is None else (found, launches.token.version)
         return self._step
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:
@@ -140,7 +143,7 @@ class Decoder:
         of any kind the sequence is as it was."""
         step = self.prepare()
         position, chosen = self.position, step.launches.token
-        if token is None and self._likeliest != (position, chosen.version):
+        if token is None and self._found != position:
             raise ArgumentError(f"no step with a head has found the likeliest token for position {position}; give a token")
         self.cache.advance()
         try:
@@ -176,6 +179,14 @@ class Decoder:
         self._free_own()
         self.cache.free()
         self.weights.free()
+
+    @property
+    def _found(self) -> int | None:
+        """The position whose likeliest token lies on the device."""
+        if self._step is None or self._likeliest is None:
+            return None
+        position, version = self._likeliest
+        return position if version == self._step.launches.token.version else None
 
     def _now(self) -> object:
         """What the launches depend on: equal while they need not be made anew."""

@@ -207,6 +207,22 @@ def test_a_likeliest_token_that_nobody_has_found_is_asked_for(after: Callable[[D
     model.decoder.step()
 
 
+@pytest.mark.parametrize("change", [grow_cache, grow_workspace])
+def test_greedy_decoding_goes_on_where_the_graph_is_captured_anew(
+    change: Callable[[Decoder], None], model: LanguageModel
+) -> None:
+    expected = model.generate([5, 6], max_tokens=6, sampler=Sampler()).tokens
+    decoder, made = model.decoder, list[int]()
+    decoder.reset()
+    decoder.step(5)
+    for token in (6, *[None] * 5):
+        if len(made) == 3:
+            change(decoder)
+        decoder.step(token)
+        made.append(decoder.argmax())
+    assert made == expected
+
+
 def test_a_grown_cache_holds_longer_sequences(model: LanguageModel) -> None:
     for token in range(POSITIONS):
         model.decoder.step(token)
