@@ -1,4 +1,4 @@
-"""RMSNorm fused with what stands before and after it: the very bits of the separate kernels one after the other."""
+"""RMSNorm fused with the quantisation after it: the very bits of the separate kernels one after the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.kernels.norm.rmsnorm_digits import ResidualRmsNormDigits, RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.quantize.fixed_point import unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.kernels.checking import run
@@ -25,19 +24,12 @@ def arguments_of(kernel: RmsNormDigits) -> dict[str, Any]:
     given["x"][0, 32:64] = 0.0
     given["x"][0, 64:96] *= np.float32(2.0**-130)
     given["x"][0, 96:128] = 65504.0
-    if "delta" in given:
-        given["delta"][32:96] = 0.0
     return given
 
 
 def one_after_the_other(kernel: RmsNormDigits, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """What residual_add, rmsnorm and the quantisation leave in the arrays that the kernel writes."""
-    results: dict[str, NDArray[Any]] = {}
-    x = given["x"]
-    if "delta" in given:
-        results["x"] = run(ResidualAdd(n=kernel.hidden), {"x": x[0], "delta": given["delta"]})["x"][None]
-        x = results["x"]
-    results |= run(RmsNorm(hidden=kernel.hidden), {"y": given["y"], "x": x, "gamma": given["gamma"], "eps": given["eps"]})
+    """What rmsnorm and the quantisation leave in the arrays that the kernel writes."""
+    results = run(RmsNorm(hidden=kernel.hidden), {name: given[name] for name in ("y", "x", "gamma", "eps")})
     written = unwritten(1, kernel.digits, kernel.hidden)
     return results | run(Quantize(kernel.digits, n=kernel.hidden), {**written, "x": results["y"]})
 
@@ -55,42 +47,31 @@ def test_rmsnorm_digits_has_the_bits_of_rmsnorm_and_the_quantisation(hidden: int
     assert_same_bits(kernel, arguments_of(kernel))
 
 
-@pytest.mark.parametrize(("hidden", "digits"), SHAPES)
-def test_residual_rmsnorm_digits_has_the_bits_of_residual_add_and_the_two(hidden: int, digits: int) -> None:
-    kernel = ResidualRmsNormDigits(hidden, digits)
-    assert_same_bits(kernel, arguments_of(kernel))
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-@pytest.mark.parametrize("type", [RmsNormDigits, ResidualRmsNormDigits])
-def test_a_row_that_overflows_gives_what_the_separate_kernels_give(type: Any, bad: float) -> None:
-    kernel = type(1056, 2)
+def test_a_row_that_overflows_gives_what_the_separate_kernels_give(bad: float) -> None:
+    kernel = RmsNormDigits(1056, 2)
     given = arguments_of(kernel)
     given["x"][0, 1040] = bad
     assert_same_bits(kernel, given)
 
 
-@pytest.mark.parametrize("type", [RmsNormDigits, ResidualRmsNormDigits])
-def test_epsilon_is_what_the_launch_says(type: Any) -> None:
-    kernel = type(96, 2)
+def test_epsilon_is_what_the_launch_says() -> None:
+    kernel = RmsNormDigits(96, 2)
     given = arguments_of(kernel)
     loose = run(kernel, given | {"eps": np.float32(1.0)})
     assert (np.abs(loose["y"]) < np.abs(run(kernel, given)["y"])).any()
     assert_same_bits(kernel, given | {"eps": np.float32(1.0)})
 
 
-def test_each_block_makes_the_digits_of_1024_values_unless_x_changes() -> None:
+def test_each_block_makes_the_digits_of_1024_values() -> None:
     assert RmsNormDigits(4096).launch().grid == (4, 1, 1)
     assert RmsNormDigits(4128).launch().grid == (5, 1, 1)
-    assert ResidualRmsNormDigits(4096).launch().grid == (1, 1, 1)
 
 
 @pytest.mark.parametrize("hidden", [0, 48, 16416, True])
 def test_an_impossible_row_is_refused_by_name(hidden: int) -> None:
     with pytest.raises(ArgumentError, match=r"rmsnorm_digits: hidden must be a multiple of 32, 1\.\.16384, got"):
         RmsNormDigits(hidden)
-    with pytest.raises(ArgumentError, match=r"residual_rmsnorm_digits: hidden must be"):
-        ResidualRmsNormDigits(hidden)
 
 
 @pytest.mark.parametrize("digits", [0, 4])
