@@ -11,7 +11,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,6 +24,7 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from executor.modules import Modules
 
+PARTS = 10
 WARM_UPS = 3  # cycles, and generations: pools fill, modules are loaded
 
 
@@ -50,31 +53,51 @@ def main(model: Path, device: str, tokens: int, cycles: int, commit: str | None,
     click.echo(json.dumps({"decoding": record["decoding"], "loading": record["loading"]}))
 
 
-def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict[str, float]:
+def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict[str, Any]:
     with LanguageModel.load(path, device, modules=modules, context=1024) as model:
+        made = 0
 
         def generate() -> int:
-            return len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler()).tokens)
+            nonlocal made
+            made += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler()).tokens)
+            return made
 
         for _ in range(WARM_UPS):
             generate()
-        before, start, made = _memory(device), time.perf_counter(), 0
-        while made < tokens:
-            made += generate()
-        return {"tokens": made, "seconds": time.perf_counter() - start} | _growth(before, _memory(device))
+        made = 0
+        return {"tokens": tokens} | _watched(device, generate, tokens)
 
 
-def _loading(path: Path, device: Device, modules: Modules, cycles: int) -> dict[str, float]:
-    def cycle() -> None:
+def _loading(path: Path, device: Device, modules: Modules, cycles: int) -> dict[str, Any]:
+    done = -WARM_UPS
+
+    def cycle() -> int:
+        nonlocal done
         with LanguageModel.load(path, device, modules=modules, context=256) as model:
             model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler())
+        done += 1
+        return done
 
-    for _ in range(WARM_UPS):
+    while done < 0:
         cycle()
-    before, start = _memory(device), time.perf_counter()
-    for _ in range(cycles):
-        cycle()
-    return {"cycles": cycles, "seconds": time.perf_counter() - start} | _growth(before, _memory(device))
+    return {"cycles": cycles} | _watched(device, cycle, cycles)
+
+
+def _watched(device: Device, work: Callable[[], int], until: int) -> dict[str, Any]:
+    """Do the work until it says that so much is done, and take memory at the start and after each of PARTS parts."""
+    samples, start = [_memory(device)], time.perf_counter()
+    for part in range(1, PARTS + 1):
+        while work() * PARTS < until * part:
+            pass
+        samples.append(_memory(device))
+    host, there = zip(*samples, strict=True)
+    return {
+        "seconds": time.perf_counter() - start,
+        "host_bytes": host,
+        "device_bytes": there,
+        "host_growth_second_half_bytes": host[-1] - host[PARTS // 2],
+        "device_growth_bytes": there[-1] - there[0],
+    }
 
 
 def _memory(device: Device) -> tuple[int, int]:
@@ -84,15 +107,6 @@ def _memory(device: Device) -> tuple[int, int]:
     memory = device.memory()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resident, memory.total - memory.free
-
-
-def _growth(before: tuple[int, int], after: tuple[int, int]) -> dict[str, float]:
-    return {
-        "host_bytes_before": before[0],
-        "host_growth_bytes": after[0] - before[0],
-        "device_bytes_before": before[1],
-        "device_growth_bytes": after[1] - before[1],
-    }
 
 
 if __name__ == "__main__":
