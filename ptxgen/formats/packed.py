@@ -4,6 +4,8 @@ takes which fragment is a strategy's business (ptxgen/kernels/gemv)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from ptxgen.memory import GlobalArray
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 NIBBLES = 0x0F0F0F0F
 HIGH_NIBBLES = 0xF0F0F0F0
+
+# A whole line of the L2 cache at a time: a warp's steps want all of it.
+_PREFETCH = "L2::128B"
 
 
 class Run(NamedTuple):
@@ -35,7 +40,7 @@ def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int) -> tuple[Value, ..
     weight is read once: a lane's two loads share sectors and lines, which would else be fetched twice (docs/performance.md)."""
     words: list[Value] = []
     for offset in range(0, nbytes, 16):
-        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch="L2::128B")
+        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=_PREFETCH)
     return tuple(words)
 
 
@@ -61,8 +66,36 @@ def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Valu
     """The first two bytes, as the low half of a u32 (the high half is anything), and the words that follow."""
     *words, half, odd = raw
     shift = (odd ^ 2) << 3
-    ordered = [k.shf(a, b, shift, direction="r", mode="wrap") for a, b in zip(words, [*words[1:], half], strict=True)]
+    ordered = _shifted(k, (*words, half), shift)
     return k.select(odd == 0, words[0], half), ordered
+
+
+def load_across(k: KernelBuilder, start: GlobalArray, size: int) -> tuple[Value, ...]:
+    """The two aligned pieces of `size` (4, 8 or 16) bytes that the `size` bytes from `start` on lie in, as u32: two loads where
+    words and halves would take more. `start` is a multiple of `size` past its base, which is a multiple of 2. Under `size`
+    bytes before these, and up to `size` behind, must be readable. `cut_out` gives those that were wanted."""
+    pieces = replace(start, base=start.base & (2**64 - size))
+    if size == 4:
+        return tuple(k.load(pieces[offset], U32, nc=True, prefetch=_PREFETCH) for offset in (0, 4))
+    return tuple(
+        word for offset in (0, size) for word in k.load_vector(pieces[offset], size // 4, U32, nc=True, prefetch=_PREFETCH)
+    )
+
+
+def cut_out(k: KernelBuilder, raw: Sequence[Value], behind: Value) -> list[Value]:
+    """The half of the words of `load_across` that begins `behind` bytes (even) after the first."""
+    words = list(raw)
+    count = len(raw) // 4
+    while count:
+        far = (behind & (4 * count)) != 0
+        words = [k.select(far, b, a) for a, b in zip(words[:-count], words[count:], strict=True)]
+        count //= 2
+    return _shifted(k, words, (behind & 2) << 3)
+
+
+def _shifted(k: KernelBuilder, words: Sequence[Value], bits: Value) -> list[Value]:
+    """All words but the last, each so many bits (0 or 16) further."""
+    return [k.shf(a, b, bits, direction="r", mode="wrap") for a, b in pairwise(words)]
 
 
 def low_half(k: KernelBuilder, word: Value) -> Value:

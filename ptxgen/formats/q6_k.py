@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bit, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
-from ptxgen.formats.packed import NIBBLES, Run, low_half
+from ptxgen.formats.packed import Run, cut_out, load_across, low_half
 from ptxgen.memory import Index
 from ptxgen.types import S8, U16
 from ptxgen.value import Value
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 _NIBBLES, _PAIRS, _SCALES, _D = 0, 128, 192, 208  # byte offsets in the block
 
+# Of four codes: their top bit pairs.
+_TOP_PAIRS = 0x30303030
 
-# Of four packed codes: their top bit pairs, the bit above them, their bias.
-_TOP_PAIRS, _TOP_BITS, _BIASES = 0x30303030, 0x80808080, 0x20202020
+# Of four times four codes: their top bit pairs, their nibbles, their sign bits.
+_HIGHEST, _MIDDLE, _SIGNS = 0xC0C0C0C0, 0x3C3C3C3C, 0x80808080
+
+# lop3's table of (a & b) ^ c.
+_AND_XOR = 0x6A
 
 
 @known
@@ -38,7 +43,7 @@ class Q6K(Format):
     depth = 4
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.00073, signed=True),)
-    packed_width = 4
+    packed_width = 8
 
     def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
@@ -60,22 +65,29 @@ class Q6K(Format):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
-        scales = place.block.at(_SCALES).at(place.column // 16)
-        mine = scales.at(group * 8)
-        regions = (place.at(_NIBBLES, group, 64), place.at(_NIBBLES + 32, group, 64), place.at(_PAIRS, group, 32))
-        # Only 2-byte aligned, so each word is loaded in halves.
-        halves = [k.load(region[offset], U16, nc=True) for region in regions for offset in (0, 2)]
-        return (*halves, *(k.load(mine[2 * t], S8, nc=True) for t in range(4)), k.load(place.block[_D], U16, nc=True))
+        """Three runs of codes, the lane's four scales, d, and how far the block is behind a multiple of a run's bytes. A run is
+        as far behind one, and ends at least 16 bytes before the block does."""
+        size = self.packed_width
+        nibbles, pairs = place.at(_NIBBLES, group, 64), place.at(_PAIRS, group, 32)
+        scales = place.block.at(_SCALES).at(place.column // 16).at(group * 8)
+        return (
+            *(word for run in (nibbles, nibbles.at(32), pairs) for word in load_across(k, run, size)),
+            *(k.load(scales[2 * t], S8, nc=True) for t in range(4)),
+            k.load(place.block[_D], U16, nc=True),
+            k.u32(place.block.base) & (size - 2),
+        )
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
-        words = [k.prmt(low, high, 0x5410) for low, high in zip(raw[0:6:2], raw[1:6:2], strict=True)]
-        *nibbles, pairs = words
-        d = low_half(k, raw[-1])
+        *words, first, second, third, fourth, d, behind = raw
+        share = len(words) // 3
+        *nibbles, pairs = (cut_out(k, words[start : start + share], behind) for start in range(0, len(words), share))
+        scales, quarter = (first, second, third, fourth), low_half(k, d) * 0.25
         runs = []
         for t in range(4):
-            nibble = nibbles[t % 2] >> 4 if t >= 2 else nibbles[t % 2]
-            code = merge(k, move_bit(pairs, 2 * t, 4), _TOP_PAIRS, merge(k, nibble, NIBBLES, _TOP_BITS))
-            # Top bits set, so that no byte borrows from the next when all are lowered by 32.
-            signed = (code - _BIASES) ^ _TOP_BITS
-            runs.append(Run(32 * t, [signed], True, k.f32(raw[6 + t]) * d))
+            # Bytes of four times the code, so that its bias is the sign bit. The scale makes the four good.
+            codes = [
+                k.lop3(move_bit(pair, 2 * t, 6), _HIGHEST, merge(k, move_bit(nibble, t // 2 * 4, 2), _MIDDLE, _SIGNS), _AND_XOR)
+                for nibble, pair in zip(nibbles[t % 2], pairs, strict=True)
+            ]
+            runs.append(Run(32 * t, codes, True, k.f32(scales[t]) * quarter))
         return runs

@@ -92,3 +92,15 @@ def test_packed_codes_are_the_weights_of_gguf(format: Format, data: st.DataObjec
     assert not findings, "\n".join(map(str, findings))
     finite = np.isfinite(wanted)
     assert np.array_equal(results["y"][finite], wanted[finite])
+
+
+@pytest.mark.parametrize("format", [format for format in PACKED if format.align == 2], ids=str)
+def test_a_block_is_decoded_and_nothing_beside_the_array_is_read_wherever_it_starts(format: Format) -> None:
+    kernel = PackedDecode(format, blocks=8)  # on each of the even addresses modulo 16
+    starts = {number * format.block_bytes % 16 for number in range(kernel.blocks)}
+    assert starts == set(range(0, 16, 2))
+    w = format.random_blocks(np.random.default_rng(6), kernel.blocks, format.block)
+    wanted = kernel.reference(w=w)["y"]
+    results, findings = emulate(kernel, {"y": np.zeros_like(wanted), "w": w})
+    assert not findings, "\n".join(map(str, findings))
+    assert np.array_equal(results["y"], wanted)
