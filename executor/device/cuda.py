@@ -20,6 +20,7 @@ from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.device.readback import PAGE, Readback
 from executor.device.sharing import Sharing
 from executor.device.staging import Staging
 from executor.errors import DeviceError, DeviceFailed, OutOfMemory
@@ -93,6 +94,7 @@ class CudaDevice:
         self._allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
+        self._readback: Readback | None = None
         self._graphs: list[CudaGraph] = []
         self._launched: deque[object] = deque(maxlen=REMEMBERED)  # since the last wait
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
@@ -230,9 +232,15 @@ class CudaDevice:
         self._enter("downloading")
         nbytes = checked_bytes(array, writable=True)
         self._allocations.check(pointer, nbytes, "download")
-        self._checked(
-            self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream), f"downloading from {self.name}"
-        )
+        if nbytes <= PAGE:
+            if self._readback is None:
+                self._readback = Readback(self._cuda, self._stream, self._checked, self.name)
+            self._readback.start(pointer, nbytes)
+            self.synchronize()
+            self._readback.finish(array)
+            return
+        copied = self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream)
+        self._checked(copied, f"downloading from {self.name}")
         self.synchronize()
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
@@ -335,8 +343,8 @@ class CudaDevice:
             if status:  # the last chance to hear of a fault
                 self._context.failure(status, f"closing {self.name}", self._launched, self.name)
         self._launched.clear()
-        if self._staging is not None:
-            steps += self._staging.close()
+        for pinned in (self._staging, self._readback):
+            steps += [] if pinned is None else pinned.close()
         if not self.failed:  # else nothing can be given back but the context, and all goes with it
             held = self._sharing.held()
             steps += [cuda.cuMemFree(base) for base in self._allocations.bases() if base not in held]

@@ -16,16 +16,18 @@ class TokenPosition:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._held: tuple[object, ...] | None = None
+        self._generation: int | None = None  # of the workspace that the buffers were taken from
+        self._buffers: tuple[GpuBuffer, GpuBuffer]
 
     @property
     def position(self) -> GpuBuffer:
         """u32[1]: where the token under way stands."""
-        return self._workspace.buffer("position", (1,), U32)
+        return self._both()[0]
 
     @property
     def length(self) -> GpuBuffer:
         """u32[1]: position + 1, how many keys the token attends to."""
-        return self._workspace.buffer("length", (1,), U32)
+        return self._both()[1]
 
     def tell(self, position: int) -> None:
         """Copy it to the device unless it is there."""
@@ -39,6 +41,13 @@ class TokenPosition:
         """A kernel has left this position in the buffers."""
         self._held = self._state(position)
 
+    def _both(self) -> tuple[GpuBuffer, GpuBuffer]:
+        workspace = self._workspace
+        if self._generation != workspace.generation:
+            self._buffers = workspace.buffer("position", (1,), U32), workspace.buffer("length", (1,), U32)
+            self._generation = workspace.generation
+        return self._buffers
+
     def _state(self, position: int) -> tuple[object, ...]:
-        where, length = self.position, self.length
-        return position, where.allocation, where.version, length.allocation, length.version
+        where, length = self._both()
+        return position, where.allocation, where.allocation.version, length.allocation, length.allocation.version

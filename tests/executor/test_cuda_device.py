@@ -10,6 +10,7 @@ import pytest
 from executor.buffers import GpuBuffer
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
+from executor.device.readback import PAGE
 from executor.device.staging import CHUNK
 from executor.errors import DeviceError
 from executor.launch import Launcher
@@ -176,3 +177,14 @@ def test_two_device_objects_take_turns_on_one_thread(driver: FakeDriver) -> None
         second.alloc(64)
         first.alloc(64)
         assert entered == ["context 0", "context 1", "context 0"]
+
+
+@pytest.mark.parametrize("nbytes", [1, PAGE - 1, PAGE, PAGE + 1])
+def test_downloads_small_and_large_give_what_was_uploaded(driver: FakeDriver, nbytes: int) -> None:
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    with CudaDevice() as device:
+        buffer = GpuBuffer.from_numpy(device, content)
+        waits = device.waits
+        np.testing.assert_array_equal(buffer.to_numpy(), content)
+        assert device.waits == waits + 1
+    assert not any(driver.live.values())
