@@ -91,13 +91,13 @@ def main(
 
 
 def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
-    """What the host does for a token: microseconds to start a step and to fetch its token when the device has finished
-    (medians), how often it waits and allocates."""
+    """What the host does for a token: microseconds to start a step, and to fetch its token when the device has finished, of
+    which the host waits some for the copy (medians); how often it waits and allocates."""
     decoder, device = model.decoder, model.decoder.device
     decoder.reset()
     decoder.step(PROMPT[0])
     decoder.argmax()
-    start, fetch = [], []
+    start, fetch, wait = [], [], []
     marks, waits = device.mark(), device.waits
     for _ in range(tokens):
         before = time.perf_counter()
@@ -105,11 +105,21 @@ def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
         start.append(time.perf_counter() - before)
         decoder.argmax()
     counts = {"allocations": (device.mark() - marks) / tokens, "waits": (device.waits - waits) / tokens}
+    synchronize = device.synchronize
+
+    def timed() -> None:
+        before = time.perf_counter()
+        synchronize()
+        wait.append(time.perf_counter() - before)
+
+    device.synchronize = timed  # type: ignore[method-assign]
     for _ in range(tokens):
         before = time.perf_counter()
         decoder.argmax()
         fetch.append(time.perf_counter() - before)
-    return {"start_us": statistics.median(start) * 1e6, "fetch_us": statistics.median(fetch) * 1e6, **counts}
+    del device.synchronize
+    times = {"start_us": start, "fetch_us": fetch, "waiting_us": wait or [0.0]}
+    return {name: statistics.median(seconds) * 1e6 for name, seconds in times.items()} | counts
 
 
 def git_commit() -> str:
