@@ -16,9 +16,10 @@ from executor.errors import ModelError
 from executor.model.generation import LanguageModel
 from executor.model.gguf_file import GgufFile
 from executor.model.sampling import Sampler
+from executor.profile import GpuProfile
 from tests.model.variants import TOKENS, VARIANTS, Variant
 from tests.reference_model import ReferenceModel
-from tests.smollm2 import EXACT_IDS, LOGITS_TOKENS, PROMPT, PROMPT_IDS, smollm2_path
+from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, write_model
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "outputs"
@@ -61,6 +62,16 @@ def test_smollm2_continues_as_exact_arithmetic_does(smollm2: LanguageModel) -> N
     made = smollm2.generate(PROMPT_IDS, max_tokens=len(EXACT_IDS), sampler=Sampler())
     assert tuple(made.tokens) == EXACT_IDS
     assert made.stopped == "length"
+
+
+def test_smollm2_at_the_fast_precision_is_saved_by_the_routing_of_outliers(device: Device) -> None:
+    """Without it the ids are llama.cpp's, which also rounds activations to int8 in blocks of 32."""
+    with LanguageModel.load(smollm2_path(), device, context=64, profile=GpuProfile("fast")) as model:
+        routed = model.generate(PROMPT_IDS, max_tokens=len(EXACT_IDS), sampler=Sampler())
+        model.decoder.flagged = frozenset()
+        unrouted = model.generate(PROMPT_IDS, max_tokens=len(EXACT_IDS), sampler=Sampler())
+    assert tuple(routed.tokens) == EXACT_IDS
+    assert tuple(unrouted.tokens) == LLAMA_CPP_IDS
 
 
 def test_smollm2_logits_have_the_recorded_bits_of_a_gpu_at_64_positions(smollm2: LanguageModel) -> None:
