@@ -17,6 +17,7 @@ from executor.tuning.strategies import Strategy, bit_free, default_strategy, req
 from executor.tuning.table import Entry, Table
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
+from ptxgen.kernels.gemv.integer_type import IntegerGemvType
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
@@ -75,12 +76,14 @@ class GpuProfile:
         return cls(said.precision or PRECISIONS[0], said.gemv)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
-        """The kernel for n rows of k weights. accurate: of the accurate precision, whatever the profile's is. Raises
+        """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. Raises
         ArgumentError if the profile names a kernel that is not there or has other parameters."""
         named = self.gemv.get(format.id)
-        if named is not None and not accurate:
+        if named is not None:
             name, parameters = parse_variant(named)
-            return Choice(find(name).make(k=k, n=n, **parameters), f"the profile names {named} for {format.name}")
+            kernel = find(name).make(k=k, n=n, **parameters)
+            if not (accurate and isinstance(kernel, IntegerGemvType) and kernel.digits == 1):
+                return Choice(kernel, f"the profile names {named} for {format.name}")
         precision = PRECISIONS[0] if accurate else self.precision
         return self._fastest(precision, format, k, n) or self._usual(precision, format, k, n)
 

@@ -68,6 +68,21 @@ def test_an_input_with_an_outlier_gets_an_accurate_kernel_whatever_the_precision
 
 
 @pytest.mark.parametrize(
+    ("named", "chosen"),
+    [
+        ("mwv_q4k_gemv", "mwv_q4k_gemv"),
+        ("hw_dp4a_q4k_gemv:digits=2", "hw_dp4a_q4k_gemv(k=256, n=3, digits=2"),
+        ("hw_dp4a_q4k_gemv:digits=1", "hw_dp4a_q4k_gemv(k=256, n=3, digits=3"),
+    ],
+)
+def test_a_named_kernel_gives_way_to_an_outlier_only_if_it_reads_one_digit(
+    device: EmulatedDevice, named: str, chosen: str
+) -> None:
+    profile = GpuProfile("fast", gemv={"q4k": named})
+    assert str(gemv_kernel(weight(device, "Q4_K", k=256, n=3), profile, accurate=True).kernel).startswith(chosen)
+
+
+@pytest.mark.parametrize(
     ("format", "named", "said"),
     [
         ("Q4_0", "q4k_gemv", "is for Q4_K; the profile names it for Q4_0, the format of blk.0.ffn_up.weight"),
