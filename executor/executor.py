@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from executor.buffers import GpuBuffer
 from executor.errors import LaunchError
 from executor.front.matrices import Matrices
-from executor.indexed import Site, ValidatedLayerWeights, layer_weights
+from executor.indexed import BLOCK, Site, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.launch import LaunchGraph
 from executor.layers.calls import Recorder
 from executor.layers.sequence import LayerSequence
@@ -101,15 +101,13 @@ class CudaExecutor(Matrices):
         return self._sequence
 
     def build_indexed_weights(
-        self, layers: int, hidden_dim: int, intermediate_dim: int, prefix: Callable[[int], str] = "blk.{}".format
+        self, layers: int, hidden_dim: int, intermediate_dim: int, prefix: Callable[[int], str] = BLOCK.format
     ) -> tuple[ValidatedLayerWeights, ...]:
         """The weights of layers 0 to layers - 1, found by name, checked and bound to the profile's kernels once. They have the
         attention of init_kv_cache. Errors as executor.indexed.layer_weights."""
         shape = self.sequence.shape(hidden_dim, intermediate_dim, rms_eps=0.0)  # of which weights know nothing
         flagged = self._outliers.flagged
-        return tuple(
-            layer_weights(self.weights, prefix(i), shape, self.profile, layer=i, flagged=flagged) for i in range(layers)
-        )
+        return build_indexed_weights(self.weights, layers, shape, self.profile, prefix=prefix, flagged=flagged)
 
     def transformer_layer_gpu(
         self,

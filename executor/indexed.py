@@ -3,7 +3,7 @@ buffers are the weights'."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 
 from executor.buffers import GpuBuffer
@@ -28,6 +28,9 @@ INPUTS = {
 
 OUTPUTS = {"attn_norm": "y", "attention": "out", "ffn_norm": "y", "ffn_swiglu": "y", "output_norm": "y"}
 """These operations, and which argument of their kernel is the vector."""
+
+BLOCK = "blk.{}"
+"""How GGUF files name a layer."""
 
 Site = tuple[int | None, str]
 """A layer (None outside the layers) and an operation."""
@@ -142,12 +145,11 @@ def build_indexed_weights(
     shape: LayerShape,
     profile: GpuProfile,
     *,
+    prefix: Callable[[int], str] = BLOCK.format,
     flagged: Collection[Site] = (),
 ) -> tuple[ValidatedLayerWeights, ...]:
-    """The weights of layers 0 to layers - 1, called `blk.N.` in the file. See layer_weights."""
-    return tuple(
-        layer_weights(weights, f"blk.{layer}", shape, profile, layer=layer, flagged=flagged) for layer in range(layers)
-    )
+    """The weights of layers 0 to layers - 1. prefix: what the names of a layer start with. See layer_weights."""
+    return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
 
 
 def bind(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
