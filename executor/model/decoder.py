@@ -234,7 +234,7 @@ class Decoder:
             self.workspace,
             self._rope_table(),
             self.profile,
-            flagged=self.flagged,
+            flagged=self.flagged if self.profile.precision == "fast" else (),
             fused=self.modules.fused,
         )
 

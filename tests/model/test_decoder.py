@@ -262,6 +262,14 @@ class TestOutliers:
             assert (0, "ffn_norm") not in model.decoder.flagged
             assert digits["layer 0 ffn_gate"] == 1
 
+    def test_at_the_accurate_precision_the_verdicts_of_another_time_decide_nothing(self, spiked: Path, device: Device) -> None:
+        one_digit = GpuProfile(gemv={"q4k": "hw_dp4a_q4k_gemv:digits=1"})
+        with LanguageModel.load(spiked, device, context=32, profile=GpuProfile("fast")) as model:
+            model.decoder.profile = one_digit
+            changed = [plan.kernel for plan in model.decoder.prepare().whole]
+        with LanguageModel.load(spiked, device, context=32, profile=one_digit) as model:
+            assert [plan.kernel for plan in model.decoder.prepare().whole] == changed
+
     def test_routing_brings_the_logits_back(self, spiked: Path, device: Device) -> None:
         tokens = [9, 200, 31]
         with LanguageModel.load(spiked, device, context=32, profile=GpuProfile()) as model:
