@@ -19,8 +19,18 @@ AIM_OF_ALL = 10.0
 AIM_OF_LIST = 0.4
 SLOW = 3.0
 TRIES = 12
+YARDSTICK = 0.022  # seconds of the loop in `slowness` where the largest kernel here takes 0.043
 
 KERNELS = [next(iter(entry.cases())) for entry in entries().values()]
+
+
+def slowness() -> float:
+    """How many times longer plain Python takes now than on the machine that the bounds were set on; at least 1."""
+    start = process_time()
+    words = [f"%r{i}" for i in range(60_000)]
+    seen = {word: (i, word) for i, word in enumerate(words)}
+    assert sum(len(word) + seen[word][0] % 3 for word in words)
+    return max(1.0, (process_time() - start) / YARDSTICK)
 
 
 def seconds_to_emit(kernel: KernelType) -> float:
@@ -36,7 +46,7 @@ def seconds_to_emit(kernel: KernelType) -> float:
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_a_kernel_is_written_and_verified_in_milliseconds(kernel: KernelType) -> None:
     # The best of some tries counts: a neighbour on the same processor costs a single one up to a half more.
-    assert any(seconds_to_emit(kernel) < AIM_OF_ONE * SLOW for _ in range(TRIES))
+    assert any(seconds_to_emit(kernel) < AIM_OF_ONE * SLOW * slowness() for _ in range(TRIES))
 
 
 def test_one_kernel_of_each_name_is_written_in_seconds() -> None:
