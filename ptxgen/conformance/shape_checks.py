@@ -14,7 +14,7 @@ from ptxgen.arrays import numpy_dtype
 from ptxgen.assemble import assemble
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType
+from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
 from ptxgen.memory import LARGEST_ARRAY
 from ptxgen.module import emit
 from ptxgen.target import ALL, Target
@@ -55,8 +55,6 @@ def _argument(name: str, argument: Argument) -> None:
         if argument.low is not None and argument.high is not None and argument.low > argument.high:
             raise Nonconformity(f"{name} is to be from {argument.low} to {argument.high}: no value is")
         return
-    if not argument.shape or not all(_whole(extent) and extent > 0 for extent in argument.shape):
-        raise Nonconformity(f"{name} has the shape {argument.shape}; extents are whole numbers above 0")
     align = argument.align
     if align < argument.dtype.bytes or align > LARGEST_ALIGN or align & (align - 1):
         raise Nonconformity(
@@ -69,14 +67,10 @@ def _argument(name: str, argument: Argument) -> None:
 def _geometry(kernel: KernelType) -> None:
     launch = kernel.launch()
     for what, sizes, limits in (("grid", launch.grid, MAX_GRID), ("block", launch.block, MAX_BLOCK)):
-        if not all(_whole(size) and 1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
+        if not all(is_whole(size) and 1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
             raise Nonconformity(f"{what} {sizes} is out of range; whole numbers from (1, 1, 1) to {limits} are allowed")
     if launch.threads > MAX_THREADS:
         raise Nonconformity(f"block {launch.block} has {launch.threads} threads; at most {MAX_THREADS} are allowed")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def text(kernel: KernelType) -> None:

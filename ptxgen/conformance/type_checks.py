@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ptxgen.conformance.shape_checks import emulator, set_fields, signature
-from ptxgen.errors import ArgumentError, Nonconformity
-from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
+from ptxgen.kernels.kernel_type import Array, KernelType, is_whole
 from ptxgen.kernels.registry import Entry
 
 SMALLEST = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,8 +40,16 @@ def refusals(entry: Entry) -> None:
             if made is None:
                 continue
             if not isinstance(value, int):
-                raise Nonconformity(f"{name}={value!r} is taken; it must be an ArgumentError that says what is allowed")
-            signature(made)
+                raise Nonconformity(f"{name}={value!r} is taken; {_cure(name)}")
+            try:
+                signature(made)
+            except Exception as error:  # whatever the author's code makes of such a number
+                said = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
+                raise Nonconformity(f"{name}={value!r} is taken, but {said}; {_cure(name)}") from error
+
+
+def _cure(name: str) -> str:
+    return f'refuse it in __post_init__: require(self, "{name}") of ptxgen.kernels.shape says what is allowed'
 
 
 def tails(entry: Entry) -> None:
@@ -69,13 +77,15 @@ def _first_taken(kernel: KernelType, name: str, values: Any) -> Iterator[KernelT
 
 
 def _made(kernel: KernelType, name: str, value: Any) -> KernelType | None:
-    """The kernel with one field changed, None if its type refuses that."""
+    """The kernel with one field changed, None if its type or its signature refuses that."""
     try:
-        return replace(kernel, **{name: value})
+        made = replace(kernel, **{name: value})
+        made.signature()
     except ArgumentError:
         return None
     except Exception as error:
-        raise Nonconformity(f"{name}={value!r} raises {type(error).__name__} ({error}); it must be an ArgumentError") from error
+        raise Nonconformity(f"{name}={value!r} raises {type(error).__name__} ({error}); {_cure(name)}") from error
+    return made
 
 
 def smallest(entry: Entry) -> KernelType:
@@ -91,7 +101,7 @@ def array_bytes(kernel: KernelType) -> int:
 def whole_fields(entry: Entry, kernel: KernelType) -> list[str]:
     """The fields of the shape that are whole numbers."""
     shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
-    return [name for name, value in shape.items() if isinstance(value, int) and not isinstance(value, bool)]
+    return [name for name, value in shape.items() if is_whole(value)]
 
 
 def _is_prime(number: int) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ptxgen.errors import ArgumentError
 from ptxgen.types import DType
 
 if TYPE_CHECKING:
@@ -20,16 +21,26 @@ if TYPE_CHECKING:
 Direction = Literal["in", "out", "inout"]
 
 
+def is_whole(value: object) -> bool:
+    """Whether a value is an int; a bool is not one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True)
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
-    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included."""
+    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. ArgumentError for an
+    extent that is no whole number above 0: so a kernel type that checks nothing still refuses what makes no array."""
 
     dtype: DType
     shape: tuple[int, ...]
     direction: Direction = "in"
     align: int = 16
     partial: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
+            raise ArgumentError(f"no array has the shape {self.shape}; extents are whole numbers above 0")
 
     @property
     def size(self) -> int:
@@ -118,8 +129,9 @@ class Work:
 
 @dataclass(frozen=True)
 class KernelType(ABC):
-    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. It checks them in `__post_init__`
-    and raises ArgumentError. `family` groups kernels in lists; `least_sm` is the oldest GPU that it can be written for."""
+    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What no array of its signature refuses
+    it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists;
+    `least_sm` is the oldest GPU that it can be written for."""
 
     family: ClassVar[str]
     least_sm: ClassVar[int] = 75

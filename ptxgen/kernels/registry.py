@@ -53,7 +53,12 @@ class Entry:
         missing = [name for name, default in known.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
-        return self.type(**self.fixed, **shape)
+        kernel = self.type(**self.fixed, **shape)
+        try:
+            kernel.signature()
+        except ArgumentError as error:
+            raise ArgumentError(f"{kernel}: {error}") from error
+        return kernel
 
     def cases(self) -> Iterator[KernelType]:
         return self.type.cases(**self.fixed)

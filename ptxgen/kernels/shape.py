@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.kernels.kernel_type import KernelType, is_whole
 
 MOST_ROWS = 65535
 """The most rows of a batch where they are the second dimension of the grid (CUDA's limit)."""
@@ -13,8 +13,7 @@ def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = No
     """Raise ArgumentError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""
     for name in names:
         value = getattr(kernel, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < low or (high is not None and value > high) or value % multiple:
+        if not is_whole(value) or value < low or (high is not None and value > high) or value % multiple:
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
             raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {value!r}")

@@ -15,6 +15,7 @@ from ptxgen.conformance import Nonconformity, check, shape_checks
 from ptxgen.conformance.execution import CANARY, compare, emulate, inputs, placed
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.kernels.registry import Entry
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
@@ -178,12 +179,48 @@ def emit_wrong_on_new_targets(self: Doubled, k: KernelBuilder) -> None:
         ({"cases": classmethod(lambda cls, **fixed: iter([cls(n=5), cls(n=5)]))}, "cases", "test_doubled(n=5) twice"),
         ({"cases": classmethod(lambda cls, **fixed: iter([]))}, "cases", "names no shape"),
         ({"cases": classmethod(lambda cls, **fixed: iter([cls(n="5")]))}, "cases", "n must be an integer"),
-        ({"__post_init__": lambda self: None}, "refusals", "y has the shape (0,)"),
         ({"least_sm": 200}, "assembly", "least_sm is 200; the targets are"),
     ],
 )  # fmt: skip
 def test_each_fault_is_found_by_its_check(methods: dict[str, Any], found_by: str, said: str) -> None:
     assert said in reasons(made(**methods))[found_by]
+
+
+@pytest.mark.parametrize("extent", [0, -1, 2.5, "four", True, None])
+def test_an_extent_that_makes_no_array_is_refused_by_the_signature(extent: Any) -> None:
+    unchecked = made(__post_init__=lambda self: None)
+    with pytest.raises(ArgumentError, match="extents are whole numbers above 0"):
+        unchecked(n=extent).signature()
+    with pytest.raises(ArgumentError, match=rf"^test_doubled\(n={extent}\): no array has the shape"):
+        Entry("test_doubled", unchecked).make(n=extent)
+
+
+def test_a_first_kernel_whose_only_size_is_an_extent_needs_no_checks_of_its_own() -> None:
+    assert not reasons(made(__post_init__=lambda self: None))
+
+
+@dataclass(frozen=True)
+class Threaded(Doubled):
+    """As Doubled, with a size that no extent has."""
+
+    threads: int = THREADS
+
+    def launch(self) -> Launch:
+        return Launch(grid=-(-self.n // THREADS), block=self.threads)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (Threaded.launch, "threads=0 is taken, but block (0, 1, 1) is out of range"),
+        (lambda self: Launch(self.n // self.threads, THREADS), "threads=0 is taken, but ZeroDivisionError"),
+        (lambda self: Launch(-(-self.n // THREADS), THREADS), "threads=2.5 is taken"),
+    ],
+)
+def test_a_size_that_must_be_checked_is_named_with_the_cure(launch: Callable[..., Launch], said: str) -> None:
+    reason = reasons(dataclass(frozen=True)(type("Other", (Threaded,), {"launch": launch})))["refusals"]
+    assert reason.startswith(said)
+    assert 'refuse it in __post_init__: require(self, "threads") of ptxgen.kernels.shape' in reason
 
 
 def test_spills_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
