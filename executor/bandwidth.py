@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Final
 
@@ -11,13 +12,14 @@ import numpy as np
 
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
+from executor.disk_cache import cache_folder
 from executor.environment import settings
 from executor.errors import DeviceError
 from executor.launch import Launcher
 from executor.modules import Modules
 from executor.timing import chain_seconds, repeated
 from ptxgen.errors import ArgumentError
-from ptxgen.files import replacing
+from ptxgen.files import read_regular, replacing
 from ptxgen.kernels.kernel_type import Array
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32
@@ -26,6 +28,8 @@ FILE: Final = "bandwidth.json"
 SIZE: Final = 16384
 """Rows, and f32 values of a row, of the matrix that is read: 1 GiB, several times the cache of any GPU."""
 RUNS: Final = 5
+LIMIT: Final = 1 << 20
+"""Bytes of the file: one line a GPU and driver."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,9 +41,9 @@ def bandwidth(device: Device) -> float:
     if known is not None:
         return known
     measured = _measured(device)
-    path = _path()
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    root = settings().cache_dir
+    if root is not None:
+        path = cache_folder(root) / FILE
         content = json.dumps(_kept(path) | {_key(device): measured}, indent=1) + "\n"
         with replacing(path) as stream:
             stream.write(content.encode())
@@ -48,8 +52,10 @@ def bandwidth(device: Device) -> float:
 
 def known_bandwidth(device: Device) -> float | None:
     """What was measured on this GPU with this driver before; None if nothing was, and for the emulator."""
-    path = _path()
-    return None if device.kind != "cuda" or path is None else _kept(path).get(_key(device))
+    root = settings().cache_dir
+    if device.kind != "cuda" or root is None or not os.path.exists(root / FILE):
+        return None
+    return _kept(cache_folder(root) / FILE).get(_key(device))
 
 
 def _measured(device: Device) -> float:
@@ -77,11 +83,6 @@ def _measured(device: Device) -> float:
     return weights.nbytes / seconds
 
 
-def _path() -> Path | None:
-    folder = settings().cache_dir
-    return None if folder is None else folder / FILE
-
-
 def _key(device: Device) -> str:
     facts = device.describe()
     return f"{facts['product']}, driver {facts['cuda_driver']}"
@@ -90,10 +91,10 @@ def _key(device: Device) -> str:
 def _kept(path: Path) -> dict[str, float]:
     """What the file holds; nothing if it is not there."""
     try:
-        kept = json.loads(path.read_bytes())
+        kept = json.loads(read_regular(path, LIMIT))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} cannot be read as a file of bandwidths ({error}); remove it") from error
     if not isinstance(kept, dict) or not all(isinstance(value, float) and value > 0 for value in kept.values()):
         raise ArgumentError(f"{path} is no file of bandwidths, a name with bytes a second each; remove it")

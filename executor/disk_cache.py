@@ -2,7 +2,7 @@
 
 Entries are files, so several processes may share the folder: a file appears whole or not at all, and one that another process
 removes meanwhile is simply not there. The cache is a convenience: a folder that cannot be written is reported once and not
-used.
+used; nor is one that others own or may write to, since what lies in it is run.
 """
 
 from __future__ import annotations
@@ -10,33 +10,59 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
+import tempfile
 import time
+from functools import cached_property
 from pathlib import Path
-from uuid import uuid4
+
+from ptxgen.errors import ArgumentError
+from ptxgen.files import private_folder, read_regular
 
 MAGIC = b"ptxgen cache 1\n"
 STALE_SECONDS = 3600.0
 """Age from which a temporary file must be the rest of a process that died."""
+ENTRIES = (".bin", ".o")
+"""How the names of entries end, ours and the emulator's: no other file is ever removed to make room."""
 
 _log = logging.getLogger(__name__)
 
 
 class DiskCache:
-    """Bytes by key in `folder`, at most `limit_bytes` in all: when it is full, what was used least recently goes."""
+    """Bytes by key in the folder `root/names...`, at most `limit_bytes` in all: when it is full, what was used least recently
+    goes. From `root` on, folders must be the user's alone."""
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
-        self.folder = folder
+    def __init__(self, root: Path, limit_bytes: int, *names: str) -> None:
+        self.folder = root.joinpath(*names)
         self.limit_bytes = limit_bytes
         self.corrupt = 0
         """Entries found damaged or of no use, which were removed."""
-        self._usable = True
+        self._root, self._names = root, names
+        self._writable = True
+
+    @cached_property
+    def usable(self) -> bool:
+        """Whether the folder is there (it is made) and the user's alone; the reason why not is logged."""
+        try:
+            private_folder(self._root, *self._names)
+        except OSError as error:
+            _log.warning("compiled kernels cannot be kept in %s: %s", error.filename or self.folder, error.strerror or error)
+            return False
+        return True
 
     def get(self, key: str) -> bytes | None:
         """The bytes stored under `key`, None if there are none or they are damaged (then the entry is removed)."""
         path = self._path(key)
+        if not self.usable:
+            return None
         try:
-            content = path.read_bytes()
-        except OSError:
+            content = read_regular(path, self.limit_bytes, own=True)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.corrupt += 1
+            _log.warning("%s is not used and will be made again: %s", path, error.strerror)
+            _remove(path)
             return None
         at = len(MAGIC) + hashlib.sha256().digest_size
         payload = content[at:]
@@ -51,18 +77,19 @@ class DiskCache:
     def put(self, key: str, payload: bytes) -> None:
         """Store bytes under `key`. What is larger than the whole cache is not stored."""
         content = MAGIC + _digest(key, payload) + payload
-        if not self._usable or len(content) > self.limit_bytes:
+        if not self._writable or len(content) > self.limit_bytes or not self.usable:
             return
-        path = self._path(key)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.{uuid4().hex[:8]}.tmp")
+        temporary: str | None = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            os.replace(temporary, self._path(key))
         except OSError as error:
-            self._usable = False
+            self._writable = False
             _log.warning("compiled kernels cannot be kept in %s: %s", self.folder, error)
-            _remove(temporary)
+            if temporary is not None:
+                _remove(Path(temporary))
             return
         trim(self.folder, self.limit_bytes)
 
@@ -73,6 +100,18 @@ class DiskCache:
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.bin"
+
+
+def cache_folder(root: Path, *names: str) -> Path:
+    """The folder `root/names...` of the cache, made if it is not there. ArgumentError if it cannot be made or is not the user's
+    alone."""
+    try:
+        return private_folder(root, *names)
+    except OSError as error:
+        where = error.filename or root.joinpath(*names)
+        raise ArgumentError(
+            f"{where} cannot be used as a cache: {error.strerror or error}; PTXGEN_CACHE_DIR names another"
+        ) from error
 
 
 def touch(path: Path) -> None:
@@ -90,8 +129,8 @@ def trim(folder: Path, limit_bytes: int) -> None:
     files: list[tuple[float, int, Path]] = []
     for path in folder.rglob("*"):
         try:
-            status = path.stat()
-            if not path.is_file():
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
                 continue
             if path.suffix in (".tmp", ".part"):
                 if now - status.st_mtime > STALE_SECONDS:
@@ -99,7 +138,8 @@ def trim(folder: Path, limit_bytes: int) -> None:
                 continue
         except OSError:
             continue
-        files.append((status.st_mtime, status.st_size, path))
+        if path.suffix in ENTRIES:
+            files.append((status.st_mtime, status.st_size, path))
     total = sum(size for _, size, _ in files)
     for _, size, path in sorted(files):
         if total <= limit_bytes:

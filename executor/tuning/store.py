@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Final
 
+from executor.disk_cache import cache_folder
 from executor.environment import Settings
 from executor.gpu import EMULATOR, Gpu
 from executor.tuning.table import ANY, Entry, Table
 from ptxgen.errors import ArgumentError
-from ptxgen.files import replacing
+from ptxgen.files import read_regular, replacing
 
 SHIPPED: Final = Path(__file__).parent
 FOLDER: Final = "tuning"
+LIMIT: Final = 64 << 20
+"""Bytes of a table: an entry has 300, and a GPU some hundreds of entries."""
 
 
 def tables_for(gpu: Gpu, said: Settings) -> tuple[Table, ...]:
@@ -25,9 +29,11 @@ def tables_for(gpu: Gpu, said: Settings) -> tuple[Table, ...]:
     if said.tuning is False:
         return ()
     found = []
-    path = own_path(gpu, said)
-    if isinstance(said.tuning, Path) or (gpu.name != EMULATOR and path is not None and path.exists()):
-        assert path is not None
+    if isinstance(said.tuning, Path):
+        found.append(load_for(said.tuning, gpu))
+    elif gpu.name != EMULATOR and (path := own_path(gpu, said)) is not None and os.path.exists(path):
+        assert said.cache_dir is not None
+        cache_folder(said.cache_dir, FOLDER)
         found.append(load_for(path, gpu))
     if gpu.name != EMULATOR and (table := shipped_for(gpu)) is not None:
         found.append(table)
@@ -46,10 +52,10 @@ def own_path(gpu: Gpu, said: Settings) -> Path | None:
 def load(path: Path, *, shipped: bool = False) -> Table:
     """The table in a file. ArgumentError if it cannot be read or is none."""
     try:
-        said = json.loads(path.read_bytes())
+        said = json.loads(read_regular(path, LIMIT))
     except OSError as error:
         raise ArgumentError(f"{path}: the tuning table cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArgumentError(f"{path}: is no tuning table: {error}") from error
     return Table.from_json(str(path), said, shipped=shipped)
 
@@ -62,9 +68,17 @@ def load_for(path: Path, gpu: Gpu) -> Table:
     return table
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder of a table's file. ArgumentError if that is not possible."""
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
+
+
 def save(path: Path, table: Table) -> None:
-    """Write the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the file, whole or not at all. ArgumentError if it cannot be written."""
+    make_folder(path)
     said = table.to_json()
     entries = ",\n".join(json.dumps(entry) for entry in said.pop("entries"))
     head = json.dumps(said, indent=1).removesuffix("\n}")
@@ -74,7 +88,7 @@ def save(path: Path, table: Table) -> None:
 
 def add(path: Path, gpu: Gpu, entry: Entry) -> Table:
     """Put a measurement into the file, which is made if it is not there."""
-    table = load_for(path, gpu) if path.exists() else Table(str(path), gpu)
+    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
     table = table.with_entry(entry)
     save(path, table)
     return table

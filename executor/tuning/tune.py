@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from executor.launch import Launcher
 from executor.modules import Modules
 from executor.timing import FreshWeights, fresh_weights, time_gemv
 from executor.tuning.candidates import Candidate, candidates
-from executor.tuning.store import add, load_for
+from executor.tuning.store import add, load_for, make_folder
 from executor.tuning.table import Entry, Table
 from ptxgen import __version__
 from ptxgen.errors import ArgumentError, PtxGenError
@@ -64,8 +65,9 @@ def tune(
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
     gpu = Gpu.of(device)
+    make_folder(path)  # before anything is measured
     versions = f"ptxgen {__version__}, {device.build}"
-    table = load_for(path, gpu) if path.exists() else Table(str(path), gpu)
+    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
     known = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
     work = [(shape, candidates(*shape, precision, pattern)) for shape in shapes]
     total = sum(len(found) for _, found in work)

