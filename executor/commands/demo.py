@@ -37,13 +37,14 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
         click.echo(f"> {prompt}")
         made, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
         click.echo("\n")
+        running.say_if_full(made)
         model = running.model
         facts = {
             "device": f"{model.device.name}: {model.device.reason}",
             "model": str(path),
             "loaded in": f"{running.load_seconds:.2f} s",
             "kernels": str(model.modules.counts),
-            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {made.prompt_tokens} tokens",
+            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {front.counted(made.prompt_tokens, 'token')}",
             "speed": f"{made.tokens_per_second:.1f} tokens/s",
         }
     for name, value in facts.items():

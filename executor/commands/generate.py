@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 from dataclasses import asdict
@@ -34,7 +35,7 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 @click.command("generate")
 @click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
-@click.option("-p", "--prompt", required=True, metavar="TEXT", help="The prompt; - reads it from stdin.")
+@click.option("-p", "--prompt", required=True, metavar="TEXT", help="The prompt; - reads it from stdin, less its last newline.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Most tokens to generate.")
 @click.option("--greedy", is_flag=True, help="Take the likeliest token each time: the default without the next five.")
 @click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 is greedy.")
@@ -80,15 +81,17 @@ def generate_command(
             return
         click.echo()
         click.echo(
-            f"{len(made.tokens)} tokens, {made.tokens_per_second:.1f} tokens/s, first after {made.prompt_seconds:.2f} s, "
-            f"{running.model.device.name}",
+            f"{front.counted(len(made.tokens), 'token')}, {made.tokens_per_second:.1f} tokens/s, "
+            f"first after {made.prompt_seconds:.2f} s, {running.model.device.name}",
             err=True,
         )
+        running.say_if_full(made)
 
 
 def _stdin() -> str:
+    """All of it, but for the one newline that `echo` and every text file end with."""
     try:
-        return sys.stdin.buffer.read().decode()
+        return re.sub(r"\r?\n\Z", "", sys.stdin.buffer.read().decode())
     except UnicodeDecodeError as error:
         raise ArgumentError(f"stdin is not UTF-8: byte {error.start}") from error
 

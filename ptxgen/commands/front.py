@@ -122,6 +122,11 @@ def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = (), pl
     return click.version_option(__version__, prog_name=name)(group)
 
 
+def counted(count: int, thing: str) -> str:
+    """How many there are of a thing, whose plural has an s."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def print_json(facts: Any) -> None:
     """Facts as JSON on stdout, in the order in which they were given."""
     click.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))

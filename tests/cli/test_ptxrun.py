@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,11 +63,25 @@ def test_a_run_without_a_seed_says_the_one_it_took(model: Path) -> None:
     assert facts("ptxrun", *words, "--seed", first["sampling"]["seed"])["token_ids"] == first["token_ids"]
 
 
-def test_a_prompt_may_come_from_stdin(model: Path) -> None:
-    words = ("generate", model, "-n", "2", *EMULATOR)
-    piped, given = invoke("ptxrun", *words, "-p", "-", stdin="the"), invoke("ptxrun", *words, "-p", "the")
+@pytest.mark.parametrize(("stdin", "prompt"), [("the", "the"), ("the\n", "the"), ("the\r\n", "the"), ("the\n\n", "the\n")])
+def test_a_prompt_may_come_from_stdin_and_its_last_newline_is_no_part_of_it(model: Path, stdin: str, prompt: str) -> None:
+    words = ("generate", model, "-n", "2", *EMULATOR, "--json", "-p")
+    piped, given = invoke("ptxrun", *words, "-", stdin=stdin), invoke("ptxrun", *words, prompt)
     assert (piped.exit_code, given.exit_code) == (0, 0)
-    assert piped.stdout == given.stdout
+    assert json.loads(piped.stdout)["prompt_ids"] == json.loads(given.stdout)["prompt_ids"]
+
+
+def test_a_full_context_is_told_and_so_is_what_can_be_done(model: Path) -> None:
+    words = ("ptxrun", "generate", model, "-p", "the", "-n", "99", *EMULATOR)
+    assert facts(*words, "--context", "4")["stopped"] == "context"
+    assert "stopped: the context of 4 tokens is full; --context takes up to 64\n" in invoke(*words, "--context", "4").stderr
+    assert "the context of 1 token is full" in invoke(*words, "--context", "1", "-p", "").stderr
+    assert "the model can take no more" in invoke(*words, "--context", "64").stderr
+    assert "stopped" not in invoke(*words, "-n", "1").stderr
+
+
+def test_one_token_is_one_token(model: Path) -> None:
+    assert invoke("ptxrun", "generate", model, "-p", "the", "-n", "1", *EMULATOR).stderr.startswith("1 token, ")
 
 
 def test_chat_puts_the_prompt_into_the_models_template(model: Path) -> None:
