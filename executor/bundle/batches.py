@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from executor.buffers import GpuBuffer
 from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
 from executor.layers.calls import Call
-from executor.ops.batched import PREFIX, batched_forms
+from executor.ops.batched import PREFIX, batched_forms, tiles
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import entries
@@ -17,40 +17,58 @@ from ptxgen.kernels.registry import entries
 
 @dataclass(frozen=True)
 class Batch:
-    """m sequences. kernels: by id; launches: by id, the numbers of the token's launches that this kernel does for all of them.
-    A launch that no kernel names runs once a sequence."""
+    """m sequences. kernels: by id; launches: by id, the numbers of the token's launches that this kernel does for as many
+    sequences as it has rows; firsts: by id, the sequences that it is launched from. A launch that no kernel names runs once a
+    sequence."""
 
     m: int
     kernels: dict[str, KernelType]
     launches: dict[str, list[int]]
+    firsts: dict[str, range]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A batched kernel and the sequences that it is launched from."""
+
+    kernel: KernelType
+    firsts: range
 
 
 def batch(model: Description, m: int) -> Batch:
-    """The batched kernels of a model for m sequences.
+    """The batched kernels of a model for m sequences; matrices are multiplied in tiles, as the executor does.
 
     Raises ArgumentError for an m below 2, for one that a kernel cannot do, and where a matrix has no batched GEMV: without
     one a batch saves nothing."""
     if m < 2:
         raise ArgumentError(f"a batch of {m} has no batched kernels; use 1 for single launches, or 2 and more")
-    made = Batch(m, {}, {})
-    forms: dict[tuple[str, tuple[str, ...]], KernelType | None] = {}
+    made = Batch(m, {}, {}, {})
+    forms: dict[tuple[str, tuple[str, ...]], list[_Tile]] = {}
     for number, call in enumerate(model.calls):
         arguments = model.launches[number]["arguments"]
         tensors = tuple(name for name, argument in arguments.items() if "tensor" in argument)
         key = (str(call.kernel), tensors)
         if key not in forms:
-            forms[key] = _batched(call, tensors, Traced(m, "m"))
-        kernel = forms[key]
-        if kernel is not None:
-            made.kernels[str(kernel)] = kernel
-            made.launches.setdefault(str(kernel), []).append(number)
-        elif call.kernel.family == "gemv":
+            forms[key] = list(_tiled(call, tensors, m))
+        for tile in forms[key]:
+            id = str(tile.kernel)
+            made.kernels[id], made.firsts[id] = tile.kernel, tile.firsts
+            made.launches.setdefault(id, []).append(number)
+        if call.kernel.family == "gemv" and not forms[key]:
             known = ", ".join(name for name in entries() if name.startswith(PREFIX) and name.endswith("_gemv")) or "none"
             raise ArgumentError(
                 f"a batch of {m} is not possible: {arguments['w'].get('tensor')} is multiplied by {call.kernel.name}, and no "
                 f"kernel is called {PREFIX}{call.kernel.name}; batched GEMVs: {known}"
             )
     return made
+
+
+def _tiled(call: Call, tensors: Collection[str], m: int) -> Iterator[_Tile]:
+    """The kernels that together do the call for all m sequences; none if there is no batched form."""
+    for rows, firsts in tiles(m) if call.kernel.family == "gemv" else [(m, range(1))]:
+        kernel = _batched(call, tensors, Traced(rows, "m"))
+        if kernel is not None:
+            yield _Tile(kernel, firsts)
 
 
 def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:

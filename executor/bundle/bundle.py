@@ -21,8 +21,10 @@ from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.target import Target
 
 FORMAT: Final = "ptxgen bundle"
-VERSION: Final = 2
+VERSION: Final = 3
 """Rises when a reader of older manifests would misunderstand a new one."""
+KNOWN: Final = (2, VERSION)
+"""Version 2 has no `sequences` in its batches, which the executor does not read."""
 MANIFEST: Final = "manifest.json"
 
 
@@ -55,8 +57,9 @@ class Bundle:
             raise BundleError(f"is not a bundle: {MANIFEST} is not JSON: {error}", where) from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise BundleError(f"is not a bundle: {MANIFEST} does not say format {FORMAT!r}", where)
-        if manifest.get("version") != VERSION:
-            raise BundleError(f"has version {manifest.get('version')!r} of the manifest; known: {VERSION}", where)
+        if manifest.get("version") not in KNOWN:
+            known = ", ".join(map(str, KNOWN))
+            raise BundleError(f"has version {manifest.get('version')!r} of the manifest; known: {known}", where)
         try:
             target = Target.parse(str(manifest.get("target")))
         except ArgumentError as error:

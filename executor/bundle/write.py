@@ -134,7 +134,9 @@ def _buffers(folder: Path, model: Description) -> dict[str, dict[str, Any]]:
 
 
 def _batch(group: Batch) -> list[dict[str, Any]]:
-    return [{"kernel": name, "launches": numbers} for name, numbers in group.launches.items()]
+    return [
+        {"kernel": name, "sequences": list(group.firsts[name]), "launches": numbers} for name, numbers in group.launches.items()
+    ]
 
 
 def _file(folder: Path, name: str, content: bytes) -> dict[str, Any]:

@@ -47,11 +47,20 @@ def project_rows(launch: Launch, operation: str, projection: Projection, *, x: G
     """y = x W^T in tiles of 8 rows, each of which reads the weights once; x: f32[m, k], y: f32[m, n], any m. Raises
     ArgumentError if the projection's kernel has no form for several rows."""
     m = x.shape[0]
-    for start in range(0, m, TILE):
-        rows = min(TILE, m - start)
+    for rows, starts in tiles(m):
         kernel = _for_rows(projection.kernel, rows)
-        tile = {name: b.view(start * b.nbytes // m, (rows, b.shape[1])) for name, b in (("x", x), ("y", y))}
-        project(launch, operation, replace(projection, kernel=kernel), **tile)
+        for start in starts:
+            tile = {name: b.view(start * b.nbytes // m, (rows, b.shape[1])) for name, b in (("x", x), ("y", y))}
+            project(launch, operation, replace(projection, kernel=kernel), **tile)
+
+
+def tiles(m: int) -> Iterator[tuple[int, range]]:
+    """How m rows are multiplied by a matrix: launches of so many rows each, and the rows that they start at."""
+    whole = m // TILE * TILE
+    if whole:
+        yield TILE, range(0, whole, TILE)
+    if whole < m:
+        yield m - whole, range(whole, m, TILE)
 
 
 def _for_rows(kernel: KernelType, m: int) -> KernelType:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.emulator import compile_module
+from ptxgen.emulator.machine import Kernel
 
 BYTES = {"f32": np.float32, "u32": np.uint32}
 PACKED = {"u32": "I", "f32": "f"}
@@ -25,10 +26,8 @@ class BundleProgram:
     def __init__(self, folder: Path, model: Path, m: int = 1) -> None:
         self.m = m
         self.manifest = json.loads((folder / "manifest.json").read_text())
-        self.kernels = {
-            name: compile_module((folder / facts["ptx"]["path"]).read_text()).kernel(facts["entry"])
-            for name, facts in self.manifest["kernels"].items()
-        }
+        self.folder = folder
+        self.kernels: dict[str, Kernel] = {}  # those that were launched
         content = np.fromfile(model, np.uint8)
         self.tensors = {
             name: aligned(content[facts["file_offset"] : facts["file_offset"] + facts["bytes"]])
@@ -39,7 +38,10 @@ class BundleProgram:
             for name, facts in self.manifest["buffers"].items()
         }
         batches = self.manifest["batches"][str(m)] if m > 1 else []
-        self.batched: dict[int, str] = {launch: batch["kernel"] for batch in batches for launch in batch["launches"]}
+        self.batched: dict[int, list[tuple[str, int]]] = {}
+        for batch in batches:
+            for launch in batch["launches"]:
+                self.batched.setdefault(launch, []).extend((batch["kernel"], first) for first in batch["sequences"])
         self.position = 0
 
     def step(self, *tokens: int, positions: tuple[int, ...] | None = None) -> NDArray[np.float32]:
@@ -47,23 +49,23 @@ class BundleProgram:
             for i, position in enumerate(positions or (self.position,) * self.m):
                 self.array(write["buffer"])[i] = eval(write["value"], {"position": position, "token": tokens[i]})
         for number, launch in enumerate(self.manifest["launches"]):
-            if number in self.batched:
-                self.launch(self.batched[number], launch["arguments"], 0)
-            else:
-                for sequence in range(self.m):
-                    self.launch(launch["kernel"], launch["arguments"], sequence)
+            single = [(launch["kernel"], sequence) for sequence in range(self.m)]
+            for name, first in self.batched.get(number, single):
+                self.launch(name, launch["arguments"], first)
         self.position += 1
         logits: NDArray[np.float32] = self.array(self.manifest["results"]["logits"]).copy()
         return logits.reshape(self.m, -1) if self.m > 1 else logits
 
     def launch(self, name: str, arguments: dict[str, Any], sequence: int) -> None:
-        """A batched kernel takes the arguments of the single one in their order, from the first sequence on."""
+        """A batched kernel takes the arguments of the single one in their order, from sequence `sequence` on."""
         facts = self.manifest["kernels"][name]
         parameters = b""
         for parameter, argument in zip(facts["parameters"], arguments.values(), strict=True):
             code, value = self.packed(parameter, argument, sequence)
             size = struct.calcsize("<" + code)
             parameters = parameters.ljust(-(-len(parameters) // size) * size, b"\0") + struct.pack("<" + code, value)
+        if name not in self.kernels:
+            self.kernels[name] = compile_module((self.folder / facts["ptx"]["path"]).read_text()).kernel(facts["entry"])
         self.kernels[name].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters)
 
     def packed(self, parameter: dict[str, Any], argument: dict[str, Any], sequence: int) -> tuple[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
 from executor.bundle.write import write_bundle
+from executor.ops.batched import tiles
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.target import Target
@@ -66,7 +67,7 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
     monkeypatch.setenv("PTXGEN_GEMV_Q8_0", named)
     write_bundle(path, tmp_path / "bundle", Target(90), batches=(1, 2))
     together = BundleProgram(tmp_path / "bundle", path, m=2)
-    assert {name.split("(")[0] for name in together.batched.values()} >= {
+    assert {name.split("(")[0] for uses in together.batched.values() for name, _ in uses} >= {
         "batched_q8_0_gemv" if named else "batched_hw_dp4a_q8_0_gemv",
         "batched_rope" + "_neox" * (arch == "qwen2"),
     }
@@ -77,9 +78,35 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
     np.testing.assert_array_equal(np.stack(got, axis=1), [first, second])
 
 
+def test_more_sequences_than_a_kernel_multiplies_at_once_are_multiplied_in_tiles_of_eight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "hw_dp4a_q8_0_gemv:digits=1")  # the shortest kernels
+    shape = {"hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "context": 8, "layers": 1}
+    path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **shape)  # type: ignore[arg-type]  # all are ints
+    write_bundle(path, tmp_path / "bundle", Target(90), batches=(9,))
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    for use in manifest["batches"]["9"]:
+        tile = manifest["kernels"][use["kernel"]]["shape"]["m"]
+        assert use["sequences"] == {8: [0], 1: [8], 9: [0]}[tile]
+        assert use["kernel"].startswith("batched_hw_dp4a_q8_0_gemv") == (tile != 9)
+    tokens = range(5, 14)
+    together = BundleProgram(tmp_path / "bundle", path, m=9).step(*tokens)
+    alone = BundleProgram(tmp_path / "bundle", path)
+    for sequence in (0, 7, 8):
+        np.testing.assert_array_equal(together[sequence], alone.step(tokens[sequence], positions=(0,)))
+
+
+@pytest.mark.parametrize("m", [1, 7, 8, 9, 16, 17, 65535])
+def test_tiles_take_every_row_once_and_at_most_eight_at_a_time(m: int) -> None:
+    taken = [row for rows, starts in tiles(m) for start in starts for row in range(start, start + rows)]
+    assert taken == list(range(m))
+    assert max(rows for rows, _ in tiles(m)) <= 8
+
+
 def test_a_batch_that_a_kernel_cannot_do_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"m must be .* got 100000"):
-        write_bundle(model, tmp_path / "bundle", Target(90), batches=(100000,))
+    with pytest.raises(ArgumentError, match=r"m must be .* got 1000000000"):
+        write_bundle(model, tmp_path / "bundle", Target(90), batches=(10**9,))
 
 
 def test_a_matrix_without_a_batched_gemv_is_named(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

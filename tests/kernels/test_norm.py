@@ -8,6 +8,7 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm, RmsNorm
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.module import emit
 from tests.kernels.checking import check, run
 
@@ -35,6 +36,29 @@ def test_a_massive_channel_keeps_the_others_exact() -> None:
     arguments = kernel.inputs(np.random.default_rng(3))
     arguments["x"][0, 408] = 26.0 * np.sqrt(1536)
     check(kernel, arguments)
+
+
+@pytest.mark.parametrize("kind", [RmsNorm, RmsNormDigits])
+@pytest.mark.parametrize("hidden", [32, 4096])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_row_is_right_below_the_root_mean_square_that_the_docstring_names_and_zeros_above(
+    kind: type[RmsNorm], hidden: int, alike: bool
+) -> None:
+    assert "sqrt(3.4e38 / hidden)" in str(RmsNorm.__doc__)
+    limit = np.sqrt(float(np.finfo(np.float32).max) / hidden)
+    kernel = kind(hidden=hidden)
+    arguments = kernel.inputs(np.random.default_rng(6))
+    shape = np.ones((1, hidden)) if alike else np.eye(1, hidden) * np.sqrt(hidden)  # root mean square 1
+    margin = 2.0**-16  # more than all roundings of the sum together
+    check(kernel, arguments | {"x": (shape * limit * (1 - margin)).astype(np.float32)})
+    above = run(kernel, arguments | {"x": (shape * limit * (1 + margin)).astype(np.float32)})
+    assert not above["y"].any()
+
+
+def test_the_examples_in_the_docstring_are_the_formula() -> None:
+    for hidden, said in ((1, "1.8e19 at\n    hidden=1"), (4096, "2.9e17 at 4096")):
+        assert said in str(RmsNorm.__doc__)
+        assert said.startswith(f"{np.sqrt(3.4e38 / hidden):.1e}".replace("+", ""))
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others() -> None:

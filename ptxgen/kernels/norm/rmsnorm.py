@@ -27,7 +27,8 @@ class RmsNorm(KernelType):
     """y = gamma * x / sqrt(mean(x^2) + eps), one row a block.
 
     y, x: f32[1, hidden]; gamma: f32[hidden]; eps: f32 scalar, an argument so that no cached kernel can hold a wrong one.
-    The squares are summed in f32: a row with a value beyond about 1e19 overflows to zeros.
+    The squares are summed in f32, whose largest value is 3.4e38: from a root mean square of sqrt(3.4e38 / hidden) on (1.8e19 at
+    hidden=1, 2.9e17 at 4096) the sum is infinite and the row becomes zeros.
     """
 
     family: ClassVar[str] = "norm"
