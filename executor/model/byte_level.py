@@ -120,7 +120,16 @@ class ByteLevelEncoder:
             lost = self._absent.intersection(fragment.encode())
             if lost:
                 _log.warning("bytes left out, having no token: %s", ", ".join(f"0x{byte:02x}" for byte in sorted(lost)))
-        return list(self._backend.encode(fragment, add_special_tokens=False).ids)
+        ids: list[int] = self._backend.encode(fragment, add_special_tokens=False).ids
+        return ids if self._vocabulary.control_ids.isdisjoint(ids) else self._spelt(ids)
+
+    def _spelt(self, ids: list[int]) -> list[int]:
+        """The ids with each control token, which a merge or a whole word may be, as its characters: text is never control."""
+        out: list[int] = []
+        for index in ids:
+            control = index in self._vocabulary.control_ids
+            out += (self._ids[c] for c in self._vocabulary.tokens[index] if c in self._ids) if control else (index,)
+        return [index for index in out if index not in self._vocabulary.control_ids]
 
     def piece(self, index: int) -> bytes:
         """The bytes that a token stands for."""

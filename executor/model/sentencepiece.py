@@ -40,7 +40,7 @@ class SentencePieceEncoder:
                     keys.fail("tokens", f"has the byte token {repr(text)[:80]} at {index}; allowed: <0x00> to <0xFF>")
                 self._byte_of[index] = int(match[1], 16)
                 self._bytes.setdefault(self._byte_of[index], index)
-            elif kind in (TokenKind.NORMAL, TokenKind.USER_DEFINED):
+            elif kind in (TokenKind.NORMAL, TokenKind.USER_DEFINED) and index not in vocabulary.control_ids:
                 self._ids.setdefault(text, index)
 
     def encode(self, fragment: str) -> list[int]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Final, Protocol
 
 from executor.errors import ModelError
 from executor.model.byte_level import ByteLevelEncoder
 from executor.model.gguf_file import GgufFile
+from executor.model.marks import Marks, Span
 from executor.model.sentencepiece import SentencePieceEncoder
-from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+from executor.model.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template
 from ptxgen.errors import ArgumentError
 
 ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] = {
@@ -19,8 +20,6 @@ ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] 
     "llama": SentencePieceEncoder,
 }
 NO_VOCABULARY: Final = ("none", "no_vocab")
-_SPECIAL: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-_SILENT: Final = (*_SPECIAL, TokenKind.UNUSED)
 
 
 class Encoder(Protocol):
@@ -49,12 +48,11 @@ class Tokenizer:
         self.bos_id = vocabulary.bos_id if vocabulary else keys.token_id("bos_token_id", vocab_size)
         self.eos_id = vocabulary.eos_id if vocabulary else keys.token_id("eos_token_id", vocab_size)
         self.eos_ids = vocabulary.end_ids if vocabulary else frozenset(() if self.eos_id is None else (self.eos_id,))
-        self.chat_template = _template(file)
+        self.chat_template = vocabulary.template if vocabulary else chat_template(file)
         self.add_bos = keys.flag("add_bos_token", encoder.default_add_bos if encoder else False)
         self.add_eos = keys.flag("add_eos_token", False)
         self._vocabulary = vocabulary
         self._encoder = encoder
-        self._marks: dict[bool, tuple[re.Pattern[str] | None, dict[str, int]]] = {}
         for wanted, key, index in ((self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id)):
             if wanted and index is None and encoder is not None:
                 keys.fail(f"{key}_token_id", f"is missing, and the file wants {key.upper()} added to every text")
@@ -86,16 +84,24 @@ class Tokenizer:
         """Ids of a text.
 
         add_special: put BOS and EOS around it if the model wants them; a text that already starts with BOS gets no second one.
-        parse_special: control tokens written in the text become their ids; if not, they are ordinary characters.
+        parse_special: control tokens written in the text become their ids; if not, they are ordinary characters, and the ids
+        hold no control token but those of add_special.
         """
-        vocabulary, encoder = self._parts()
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
+        return self.encode_spans([Span(text, trusted=parse_special)], add_special=add_special)
+
+    def encode_spans(self, spans: Iterable[Span], *, add_special: bool = True) -> list[int]:
+        """Ids of the text that the spans are together. A control token counts where all of it stands in trusted spans; the
+        words around it are encoded as if the spans were one text. executor/model/chat.py makes such spans."""
+        _, encoder = self._parts()
+        spans = list(spans)
+        for span in spans:
+            try:
+                span.text.encode()
+            except UnicodeEncodeError as error:
+                raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
         out: list[int] = []
         after_special = True
-        for fragment, index in self._fragments(vocabulary, text, parse_special):
+        for fragment, index in self._marks.cut(spans):
             if index is None:
                 prefix = " " if after_special and encoder.adds_space_prefix else ""
                 out += encoder.encode(prefix + fragment)
@@ -126,11 +132,15 @@ class Tokenizer:
         vocabulary, encoder = self._parts()
         if not 0 <= index < self.vocab_size:
             raise ArgumentError(f"token id {index} is out of range; allowed: 0 to {self.vocab_size - 1}")
-        return b"" if skip_special and vocabulary.kinds[index] in _SILENT else encoder.piece(index)
+        return b"" if skip_special and vocabulary.kinds[index] in SILENT else encoder.piece(index)
 
     def adds_space_after(self, index: int) -> bool:
         """Whether text after this id got a space that is not the writer's: only so after BOS, in some vocabularies."""
         return self._encoder is not None and self._encoder.adds_space_prefix and index == self.bos_id
+
+    @cached_property
+    def _marks(self) -> Marks:
+        return self._parts()[0].marks()
 
     def _text(self, index: int | None) -> str:
         return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""
@@ -139,21 +149,6 @@ class Tokenizer:
         if self._vocabulary is None or self._encoder is None:
             raise ModelError("the file has no vocabulary, so there is no text; give and take token ids", self.path)
         return self._vocabulary, self._encoder
-
-    def _fragments(self, vocabulary: Vocabulary, text: str, parse_special: bool) -> Iterator[tuple[str, int | None]]:
-        """Runs of plain text (with no id) and marks (with theirs). User-defined tokens are always marks."""
-        if parse_special not in self._marks:
-            wanted = (TokenKind.USER_DEFINED, *_SPECIAL) if parse_special else (TokenKind.USER_DEFINED,)
-            self._marks[parse_special] = _marks(vocabulary, wanted)
-        pattern, ids = self._marks[parse_special]
-        at = 0
-        for match in pattern.finditer(text) if pattern else ():
-            if match.start() > at:
-                yield text[at : match.start()], None
-            yield match[0], ids[match[0]]
-            at = match.end()
-        if at < len(text):
-            yield text[at:], None
 
 
 class TextStream:
@@ -178,23 +173,6 @@ class TextStream:
     def finish(self) -> str:
         """What is left when no more ids come: U+FFFD for a character that never got whole, or nothing."""
         return self._decoder.decode(b"", final=True)
-
-
-def _marks(vocabulary: Vocabulary, kinds: tuple[TokenKind, ...]) -> tuple[re.Pattern[str] | None, dict[str, int]]:
-    pairs = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    ids: dict[str, int] = {}
-    for index, (text, kind) in enumerate(pairs):
-        if text and kind in kinds:
-            ids.setdefault(text, index)
-    longest_first = sorted(ids, key=len, reverse=True)
-    return (re.compile("|".join(map(re.escape, longest_first))) if ids else None), ids
-
-
-def _template(file: GgufFile) -> str | None:
-    value = file.metadata.get("tokenizer.chat_template")
-    if value is not None and not isinstance(value, str):
-        raise ModelError("tokenizer.chat_template must be a string", file.path)
-    return value
 
 
 def _stated_size(file: GgufFile) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from executor.errors import ModelError
 from executor.model.gguf_file import GgufFile, Value
+from executor.model.marks import Marks, bracketed, looks_like_control
 
 KEY: Final = "tokenizer.ggml."
 
@@ -45,9 +46,19 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_SPECIAL: Final = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
+SILENT: Final = _SPECIAL | {TokenKind.UNUSED}
+"""Kinds that are no part of the text that people read."""
+
+
 @dataclass(frozen=True)
 class Vocabulary:
-    """Token texts and kinds by id, f32-valued scores (empty if the file has none), and the ids with a meaning of their own."""
+    """Token texts and kinds by id, f32-valued scores (empty if the file has none), and the ids with a meaning of their own.
+
+    control_ids: of tokens that steer a model, which ordinary text never becomes. Beside those that the file calls control or
+    unknown, user-defined ones that end a generation, look like <|this|>, or stand in brackets in the chat template: Gemma's
+    <start_of_turn> is one. template: the file's chat template, or None.
+    """
 
     tokens: list[str]
     kinds: list[TokenKind]
@@ -56,6 +67,8 @@ class Vocabulary:
     eos_id: int | None
     unknown_id: int | None
     end_ids: frozenset[int]
+    control_ids: frozenset[int]
+    template: str | None
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> Vocabulary:
@@ -76,15 +89,45 @@ class Vocabulary:
         eos_id = reader.token_id("eos_token_id", size)
         ends = {eos_id, reader.token_id("eot_token_id", size), reader.token_id("eom_token_id", size)}
         ends |= {index for index, text in enumerate(tokens) if text in END_TEXTS}
+        kinds = [known[int(value)] for value in raw] or [TokenKind.NORMAL] * size
+        template = chat_template(file)
+        written = bracketed(template or "")
+
+        def steers(index: int, kind: TokenKind) -> bool:
+            if kind is not TokenKind.USER_DEFINED:
+                return kind in _SPECIAL
+            return index in ends or tokens[index] in written or looks_like_control(tokens[index])
+
         return cls(
             tokens=tokens,
-            kinds=[known[int(value)] for value in raw] or [TokenKind.NORMAL] * size,
+            kinds=kinds,
             scores=scores,
             bos_id=reader.token_id("bos_token_id", size),
             eos_id=eos_id,
             unknown_id=reader.token_id("unknown_token_id", size),
             end_ids=frozenset(index for index in ends if index is not None),
+            control_ids=frozenset(index for index, kind in enumerate(kinds) if steers(index, kind)),
+            template=template,
         )
+
+    def marks(self) -> Marks:
+        """The tokens that are cut out of a text before its words are encoded. The first of equal texts counts."""
+        control: dict[str, int] = {}
+        others: dict[str, int] = {}
+        for index, kind in enumerate(self.kinds):
+            if index in self.control_ids:
+                control.setdefault(self.tokens[index], index)
+            elif kind is TokenKind.USER_DEFINED:
+                others.setdefault(self.tokens[index], index)
+        return Marks(control, others)
+
+
+def chat_template(file: GgufFile) -> str | None:
+    """The Jinja2 template of the file, if it has one. ModelError if that is no text."""
+    value = file.metadata.get("tokenizer.chat_template")
+    if value is not None and not isinstance(value, str):
+        raise ModelError("tokenizer.chat_template must be a string", file.path)
+    return value
 
 
 class VocabularyKeys:
