@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import extents, whole
 from executor.device.loans import Loan
 from executor.dlpack import make_capsule
 from executor.errors import DeviceError, SharingError
@@ -126,11 +127,10 @@ class GpuBuffer:
         """New memory, contents undefined. Raises ArgumentError for a shape with nothing in it, DeviceError when memory is
         full."""
         numpy_dtype(dtype)
-        if not all(isinstance(extent, int) and extent > 0 for extent in shape):
-            raise ArgumentError(f"buffer {name or 'without a name'}: shape {list(shape)} must be whole numbers of at least 1")
+        shape = extents(f"the shape of {name or 'a buffer'}", shape)
         nbytes = prod(shape) * dtype.bytes
         base = device.alloc(nbytes, name)
-        return cls(Allocation(device, base, nbytes), base, dtype, tuple(shape), name)
+        return cls(Allocation(device, base, nbytes), base, dtype, shape, name)
 
     @classmethod
     def zeros(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
@@ -160,8 +160,9 @@ class GpuBuffer:
     def view(self, offset: int, shape: tuple[int, ...], dtype: DType | None = None) -> GpuBuffer:
         """`shape` elements that start `offset` bytes into this buffer; shares version and life. Raises ArgumentError beyond
         its end."""
+        shape, offset = extents(f"the shape of a view of {self}", shape, 0), whole("the offset", offset)
         view = GpuBuffer(self.allocation, self.pointer + offset, dtype or self.dtype, shape, self.name)
-        if offset < 0 or not all(extent > 0 for extent in shape) or offset + view.nbytes > self.nbytes:
+        if offset < 0 or not view.nbytes or offset + view.nbytes > self.nbytes:
             raise ArgumentError(
                 f"{view.dtype}{list(shape)} at byte {offset} does not fit in {self}, which has {self.nbytes} bytes"
             )
@@ -185,7 +186,8 @@ class GpuBuffer:
         self.allocation.writes.count += 1
 
     def fill(self, byte: int = 0) -> None:
-        """Set every byte."""
+        """Set every byte, to a number from 0 to 255."""
+        byte = whole("the byte", byte, 0, 255)
         self._need_writable()
         self.device.fill(self.pointer, self.nbytes, byte)
         self.allocation.writes.count += 1

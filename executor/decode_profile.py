@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from executor.arguments import token as checked_token
+from executor.arguments import whole
 from executor.bandwidth import bandwidth
 from executor.device.protocol import Device
 from executor.model.decoder import Decoder
@@ -55,8 +57,8 @@ def profile_decoding(
     debug mode), which waits for each."""
     if decoder.launcher.observers:
         raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing; switch that off")
-    if steps < 1:
-        raise ArgumentError(f"the number of steps to profile must be at least 1, got {steps}")
+    steps = whole("the number of steps to profile", steps, 1)
+    token = checked_token("the token", token, decoder.config.vocab)
     start, room = decoder.position, decoder.context - decoder.position
     if room < WARM_UP + steps:
         raise ArgumentError(f"{steps} steps and {WARM_UP} to warm up need room for {WARM_UP + steps} tokens; {room} are left")
@@ -73,7 +75,7 @@ def profile_decoding(
         run(WARM_UP, 0)
         before = device.record()
         run(steps, WARM_UP)
-        whole = device.elapsed(before, device.record())
+        elapsed = device.elapsed(before, device.record())
         decoder.cache.truncate(start)
         decoder.profiler = tiles
         run(WARM_UP, WARM_UP + steps)
@@ -82,4 +84,4 @@ def profile_decoding(
     finally:
         decoder.profiler = None
         decoder.cache.truncate(min(start, decoder.position))
-    return DecodeProfile(tiles, whole / steps)
+    return DecodeProfile(tiles, elapsed / steps)

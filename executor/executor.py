@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
+from executor.arguments import instance, whole
 from executor.buffers import GpuBuffer
 from executor.errors import LaunchError
 from executor.front.matrices import Matrices
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from executor.kv_cache import KvCache
+    from executor.model.decoder import Decoder
     from executor.model.generation import LanguageModel, Progress
 
 
@@ -105,6 +107,7 @@ class CudaExecutor(Matrices):
     ) -> tuple[ValidatedLayerWeights, ...]:
         """The weights of layers 0 to layers - 1, found by name, checked and bound to the profile's kernels once. They have the
         attention of init_kv_cache. Errors as executor.indexed.layer_weights."""
+        layers = whole("layers", layers, 1)
         shape = self.sequence.shape(hidden_dim, intermediate_dim, rms_eps=0.0)  # of which weights know nothing
         flagged = self._outliers.flagged
         return build_indexed_weights(self.weights, layers, shape, self.profile, prefix=prefix, flagged=flagged)
@@ -137,7 +140,7 @@ class CudaExecutor(Matrices):
     ) -> GpuBuffer:
         """As transformer_layer_gpu, with weights of build_indexed_weights."""
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        return self._layer_into_new(input, layer_idx, layer_weights, shape)
+        return self._layer_into_new(input, layer_idx, _bound(layer_weights), shape)
 
     def transformer_layer_workspace(
         self,
@@ -153,7 +156,8 @@ class CudaExecutor(Matrices):
         once the workspace has its size. A position before the layer's next one makes it forget what came after."""
         self._at_once("the position is copied to the device")
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        self._layer_at(position, vector(self.device, input, (hidden_dim,), "input"), layer_idx, layer_weights, shape)
+        hidden = vector(self.device, input, (shape.hidden,), "input")
+        self._layer_at(position, hidden, layer_idx, _bound(layer_weights), shape)
 
     def transformer_layer_workspace_for_capture(
         self,
@@ -168,10 +172,10 @@ class CudaExecutor(Matrices):
         `graph.replay(position)` sets it."""
         if self._capture is None:
             raise LaunchError("there is no capture under way; write `with executor.capture() as graph:` around this")
-        self.sequence.require_layer(layer_idx)
+        layer = self.sequence.require_layer(layer_idx)
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        self._layer(vector(self.device, input, (hidden_dim,), "input"), layer_idx, layer_weights, shape)
-        self._capture.runs_layer(self.sequence, layer_idx)
+        self._layer(vector(self.device, input, (shape.hidden,), "input"), layer, _bound(layer_weights), shape)
+        self._capture.runs_layer(self.sequence, layer)
 
     def transformer_layer_gpu_tiled_profiled(
         self,
@@ -195,7 +199,7 @@ class CudaExecutor(Matrices):
         f32[heads, head_dim] and how many positions q attended to. q and k are rotated already."""
         self._at_once("the position is copied to the device")
         s = self.sequence
-        s.require_layer(layer)
+        layer = s.require_layer(layer)
         query = vector(self.device, q, (s.heads, s.head_dim), "q")
         key, value = (vector(self.device, x, (s.kv_heads, s.head_dim), name) for x, name in ((k, "k"), (v, "v")))
         position = s.lengths[layer]
@@ -219,17 +223,15 @@ class CudaExecutor(Matrices):
 
     def capture_decode(self, model: LanguageModel) -> LaunchGraph:
         """The graph of one decode step of a model on this device, which serves every position; captured unless it is there."""
-        if model.device is not self.device:
-            raise ArgumentError(f"the model is on {model.device.name}; must be on {self.device.name}")
-        return model.decoder.graph()
+        return self._decoder(model).graph()
 
     def replay_decode(self, model: LanguageModel, token: int | None = None) -> int:
         """Run one token (None: the likeliest after the last) by one launch of the graph, and return the likeliest next one, for
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
-        model.decoder.profiler = self._profiler
-        self.capture_decode(model)
-        model.decoder.step(token)
-        return model.decoder.argmax()
+        decoder = self._decoder(model)
+        decoder.profiler = self._profiler
+        decoder.step(token)
+        return decoder.argmax()
 
     def enable_tile_profiling(self) -> TileProfiler:
         """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of replay_decode, and of blocks `with
@@ -267,9 +269,17 @@ class CudaExecutor(Matrices):
             self._verdicts = OutlierVerdicts(self.weights, self.workspace)
         return self._verdicts
 
+    def _decoder(self, model: LanguageModel) -> Decoder:
+        from executor.model.generation import LanguageModel
+
+        if instance("model", model, LanguageModel, "load_model").device is not self.device:
+            raise ArgumentError(f"the model is on {model.device.name}; must be on {self.device.name}")
+        return model.decoder
+
     def _named_weights(
         self, layer: int, prefix: str, shape: LayerShape, attn_norm_gamma: Any, ffn_norm_gamma: Any
     ) -> ValidatedLayerWeights:
+        layer = self.sequence.require_layer(layer)
         gammas = {"attn_norm": attn_norm_gamma, "ffn_norm": ffn_norm_gamma}
         norms = {name: vector(self.device, gamma, (shape.hidden,), f"{name}_gamma") for name, gamma in gammas.items()}
         flagged = self._outliers.flagged
@@ -287,6 +297,7 @@ class CudaExecutor(Matrices):
     def _layer_at(
         self, position: int, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
     ) -> None:
+        position, layer = whole("position", position), self.sequence.require_layer(layer)
         self.sequence.go_to(position, layer)
         self._layer(hidden, layer, weights, shape)
         self.sequence.took(position, layer)
@@ -314,7 +325,7 @@ class CudaExecutor(Matrices):
     ) -> GpuBuffer:
         """The layer at its own next position, on a copy of its input."""
         self._at_once("the input is copied to a new buffer")
-        self.sequence.require_layer(layer)
+        layer = self.sequence.require_layer(layer)
         source = vector(self.device, input, (shape.hidden,), "input")
 
         def run(hidden: GpuBuffer) -> None:
@@ -329,3 +340,7 @@ class CudaExecutor(Matrices):
 
     def _capture_state(self) -> object:
         return super()._capture_state(), self._sequence
+
+
+def _bound(weights: ValidatedLayerWeights) -> ValidatedLayerWeights:
+    return instance("layer_weights", weights, ValidatedLayerWeights, "build_indexed_weights")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from executor.arguments import whole
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from ptxgen.errors import ArgumentError
@@ -30,9 +31,7 @@ class KvCache:
         """Allocate; contents are undefined until written, and nothing beyond `length` may be read. Raises ArgumentError for a
         size below 1, DeviceError when memory is full."""
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ArgumentError(f"KV cache: {name} is {size}; must be at least 1")
+        layers, kv_heads, head_dim, max_len = (whole(f"KV cache: {name}", size, 1) for name, size in sizes.items())
         self.device = device
         self.max_len = max_len
         self.length = 0
@@ -45,8 +44,7 @@ class KvCache:
 
     def advance(self, count: int = 1) -> int:
         """Take `count` more positions; returns the first of them. Raises ArgumentError when they do not fit, and takes none."""
-        if count < 1:
-            raise ArgumentError(f"KV cache: cannot advance by {count}; must be at least 1")
+        count = whole("KV cache: the number of positions to take", count, 1)
         if self.length + count > self.max_len:
             raise ArgumentError(
                 f"the context is full: {self.length} of {self.max_len} positions are taken, {count} more do not fit"
@@ -57,9 +55,7 @@ class KvCache:
 
     def truncate(self, length: int) -> None:
         """Forget all positions from `length` on."""
-        if not 0 <= length <= self.length:
-            raise ArgumentError(f"KV cache: cannot cut to {length}; must be from 0 to {self.length}")
-        self.length = length
+        self.length = whole("KV cache: the length to cut to", length, 0, self.length)
 
     def reset(self) -> None:
         """Start a new sequence."""
@@ -68,8 +64,7 @@ class KvCache:
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is in the cache stays. Raises ArgumentError for less room than there is, and
         DeviceError when memory is full: then the cache is as it was."""
-        if max_len < self.max_len:
-            raise ArgumentError(f"KV cache: cannot shrink from {self.max_len} to {max_len} positions")
+        max_len = whole("KV cache: max_len", max_len, self.max_len)
         if max_len == self.max_len:
             return
         new = self._like(max_len)

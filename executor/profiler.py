@@ -12,6 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
+from executor.arguments import whole
 from executor.device.protocol import Device, Event, Grid
 from executor.launch import Launcher, LaunchGraph, LaunchRecord, Place, Plan
 from ptxgen.errors import ArgumentError
@@ -118,6 +119,8 @@ class TileProfiler:
     def step(self, length: int | None = None) -> Iterator[None]:
         """Time the launches of the block, seen as an observer, as one step; waits for them at its end. length: how many
         positions attention goes over (default: as many as its cache holds). What an exception ends is not counted."""
+        if length is not None:
+            length = whole("the length of a step", length, 1)
         if self._open is not None:
             raise ArgumentError("a step is being profiled already; its block must end before the next one starts")
         opened = self._open = _Step([self.device.record()])

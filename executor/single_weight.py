@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import extents, same_shape, shown
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.errors import ModelError
@@ -35,13 +36,14 @@ def host_weight(device: Device, name: str, data: HostData, type: str | int | For
     for a shape that the type cannot have and for data that are not exactly the bytes of type and shape.
     """
     format = format_of(type)
-    if not shape or not all(isinstance(extent, int) and extent > 0 for extent in shape):
+    shape = extents(f"tensor {name}: shape", shape, 0)
+    if not shape or 0 in shape:
         raise ModelError(f"tensor {name}: shape {list(shape)} must be whole numbers of at least 1")
     n, k = prod(shape[:-1]), shape[-1]
     if k % format.block:
         raise ModelError(f"tensor {name}: rows of {k} values cannot be {format.name}, whose blocks have {format.block}")
     row = format.row_bytes(k)
-    blocks = _bytes(name, data, format)
+    blocks = _bytes(name, data, format, shape)
     if blocks.size != n * row:
         raise ModelError(
             f"tensor {name}: {format.name} of shape {list(shape)} has {n * row} bytes ({n} rows of {row}), got {blocks.size}"
@@ -51,11 +53,21 @@ def host_weight(device: Device, name: str, data: HostData, type: str | int | For
     return Weight(name, GpuBuffer.from_numpy(device, blocks.reshape(n, row), U8, name), format, n, k)
 
 
-def _bytes(name: str, data: HostData, format: Format) -> NDArray[np.uint8]:
+def _bytes(name: str, data: HostData, format: Format, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The bytes of a tensor of this shape. An array is flat, or has the shape itself (of numbers) or with rows of bytes."""
+    if not isinstance(data, np.ndarray | bytes | bytearray | memoryview):
+        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array, got {shown(data)}")
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     plain = _PLAIN.get(format.name)
     if array.dtype not in (np.uint8, plain):
         allowed = f"uint8 or {plain}" if plain is not None else "uint8"
         raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array of {allowed}, got {array.dtype}")
+    wanted = shape if array.dtype == plain else (*shape[:-1], format.row_bytes(shape[-1]))
+    if array.size == prod(wanted) and not (same_shape(array.shape, wanted) or same_shape(array.shape, _rows(wanted))):
+        raise ModelError(f"tensor {name}: {array.dtype}{list(array.shape)} are not the rows of {list(wanted)}")
     flat: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat
+
+
+def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
+    return prod(shape[:-1]), shape[-1]

@@ -11,6 +11,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from executor.arguments import array as host_array
+from executor.arguments import instance, whole
 from executor.buffers import GpuBuffer
 from executor.bundle.bundle import Bundle
 from executor.capture import Capture
@@ -41,6 +43,8 @@ class Loaded:
         sanitize: bool = False,
         profile: GpuProfile | None = None,
     ) -> None:
+        if profile is not None:
+            instance("profile", profile, GpuProfile)
         opened = None if bundle is None else Bundle.open(bundle)
         self.device = open_device(device, sanitize=sanitize)
         try:
@@ -58,9 +62,18 @@ class Loaded:
         self._eager = Eager(self.launcher, self.workspace, fused=self.modules.fused)
         self._capture: Capture | None = None
 
+    @property
+    def profile(self) -> GpuProfile:
+        """Which kernels are used. It may be set anew at any time."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, profile: GpuProfile) -> None:
+        self._profile = instance("profile", profile, GpuProfile)
+
     def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array on the device; see GpuBuffer.from_numpy."""
-        return GpuBuffer.from_numpy(self.device, np.ascontiguousarray(array), dtype, name)
+        return GpuBuffer.from_numpy(self.device, np.ascontiguousarray(host_array("the array", array)), dtype, name)
 
     def zeros(self, *shape: int, dtype: DType = F32, name: str = "") -> GpuBuffer:
         """A new buffer of zeros."""
@@ -69,7 +82,7 @@ class Loaded:
     def on_stream(self, stream: int) -> AbstractContextManager[None]:
         """In the block, work here comes after what the caller's stream has started, and before what it starts after the block;
         see executor.interop.foreign_stream."""
-        return foreign_stream(self.device, stream)
+        return foreign_stream(self.device, whole("stream", stream, 0))
 
     def load_weights(
         self, file: str | Path | TensorFile, names: list[str] | None = None, progress: Progress | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from executor.arguments import whole
 from executor.buffers import GpuBuffer
 from executor.front.loaded import Loaded
 from executor.indexed import Projection, bind
@@ -45,7 +46,9 @@ class Matrices(Loaded):
     def q4k_gemv_into_legacy(self, weight: WeightLike, input: Any, output: Any, n: int, k: int) -> None:
         """Tiled where the input fits its shared memory, else in chunks. A k that is no multiple of 256 is an error: rows of
         Q4_K are whole super-blocks, for the basic kernel too."""
-        self._named("tiled_q4k_gemv" if k <= tiled.LARGEST else "chunked_tiled_q4k_gemv", weight, input, output, n, k)
+        self._named(
+            "tiled_q4k_gemv" if whole("k", k) <= tiled.LARGEST else "chunked_tiled_q4k_gemv", weight, input, output, n, k
+        )
 
     def coalesced_q4k_gemv_into(self, weight: WeightLike, input: Any, output: Any, n: int, k: int) -> None:
         """output = W input by `coalesced_q4k_gemv`, whatever the profile; the next ones in the same way by theirs."""
@@ -83,22 +86,23 @@ class Matrices(Loaded):
 
     def q4k_gemv_cached_async(self, name: str, input: Any, n: int, k: int) -> GpuBuffer:
         """f32[n]: the Q4_K weight of this name times the input, in a new buffer."""
-        return self._into_new((n,), lambda output: self.q4k_gemv_into(name, input, output, n, k))
+        return self._product("Q4_K", name, input, n, k)
 
     def q4k_gemv_indexed_async(self, weight: WeightLike, input: Any, n: int, k: int) -> GpuBuffer:
         """f32[n]: Q4_K blocks at an address times the input, in a new buffer."""
-        return self._into_new((n,), lambda output: self.q4k_gemv_into(weight, input, output, n, k))
+        return self._product("Q4_K", weight, input, n, k)
 
     def q6k_gemv_indexed_async(self, weight: WeightLike, input: Any, n: int, k: int) -> GpuBuffer:
         """f32[n]: Q6_K blocks at an address times the input, in a new buffer."""
-        return self._into_new((n,), lambda output: self.q6k_gemv_into(weight, input, output, n, k))
+        return self._product("Q6_K", weight, input, n, k)
 
     def batched_q4k_gemv_cached(
         self, name: str, input: ArrayLike, output: NDArray[np.float32] | None, m: int, k: int, n: int
     ) -> NDArray[np.float32]:
         """f32[m, n]: the rows of the host array input, f32[m, k], times the Q4_K weight, read once for 8 rows; into `output` if
         there is one. Row i has the bits of `q4k_gemv_into` on row i where both are of one strategy."""
-        p = bind(self._weight(name, n, k, format_of("Q4_K")), self.profile)
+        m, p = whole("m", m, 1), bind(self._weight(name, n, k, format_of("Q4_K")), self.profile)
+        n, k = p.shape
 
         def run(launch: Launch, x: GpuBuffer, y: GpuBuffer) -> None:
             project_rows(launch, "batched_gemv", p, x=x, y=y)
@@ -117,12 +121,13 @@ class Matrices(Loaded):
         """down(gelu(up(input))) on host arrays, f32[hidden_dim], in one round trip; weights of any type."""
         up = bind(self._weight(up_name, intermediate_dim, hidden_dim), self.profile)
         down = bind(self._weight(down_name, hidden_dim, intermediate_dim), self.profile)
-        buffers = FfnBuffers.of(self.workspace, intermediate_dim)
+        hidden, ff = down.shape
+        buffers = FfnBuffers.of(self.workspace, ff)
 
         def run(launch: Launch, x: GpuBuffer, y: GpuBuffer) -> None:
             gelu_ffn(launch, up, down, buffers, x=x, y=y)
 
-        return self._on_host(run, input, (hidden_dim,), output, (hidden_dim,))
+        return self._on_host(run, input, (hidden,), output, (hidden,))
 
     def fused_ffn_swiglu_gpu(
         self,
@@ -137,9 +142,10 @@ class Matrices(Loaded):
         """down(silu(gate(input)) * up(input)), f32[hidden_dim], in a new buffer. digits: int8 digits of the activations,
         instead of the profile's kernels."""
         projections = self._ffn(gate, up, down, hidden_dim, intermediate_dim, digits)
-        x = vector(self.device, input, (hidden_dim,), "input")
-        buffers = FfnBuffers.of(self.workspace, intermediate_dim)
-        return self._into_new((hidden_dim,), lambda y: swiglu_ffn(self._launch, *projections, buffers, x=x, y=y))
+        hidden, ff = projections[2].shape
+        x = vector(self.device, input, (hidden,), "input")
+        buffers = FfnBuffers.of(self.workspace, ff)
+        return self._into_new((hidden,), lambda y: swiglu_ffn(self._launch, *projections, buffers, x=x, y=y))
 
     def fused_ffn_swiglu_indexed_gpu(
         self, input: Any, gate: WeightLike, up: WeightLike, down: WeightLike, hidden_dim: int, intermediate_dim: int
@@ -173,12 +179,13 @@ class Matrices(Loaded):
     ) -> NDArray[np.float32]:
         """As fused_ffn_swiglu_gpu on host arrays, in one round trip."""
         projections = self._ffn(gate_name, up_name, down_name, hidden_dim, intermediate_dim, None)
-        buffers = FfnBuffers.of(self.workspace, intermediate_dim)
+        hidden, ff = projections[2].shape
+        buffers = FfnBuffers.of(self.workspace, ff)
 
         def run(launch: Launch, x: GpuBuffer, y: GpuBuffer) -> None:
             swiglu_ffn(launch, *projections, buffers, x=x, y=y)
 
-        return self._on_host(run, input, (hidden_dim,), output, (hidden_dim,))
+        return self._on_host(run, input, (hidden,), output, (hidden,))
 
     def _weight(self, given: WeightLike, n: int, k: int, format: Format | None = None) -> Weight:
         return weight(self.device, self.weights, given, n, k, format)
@@ -187,7 +194,12 @@ class Matrices(Loaded):
         """output = W input by the kernel of this name."""
         entry = find(name)
         found = self._weight(given, n, k, entry.fixed["format"])
-        self._project(Projection(found, entry.make(k=k, n=n, **parameters), f"{name} was asked for"), input, output)
+        kernel = entry.make(k=found.k, n=found.n, **parameters)
+        self._project(Projection(found, kernel, f"{name} was asked for"), input, output)
+
+    def _product(self, type: str, weight: WeightLike, input: Any, n: int, k: int) -> GpuBuffer:
+        """f32[n]: W input in a new buffer."""
+        return self._into_new((whole("n", n, 1),), lambda output: self.gemv_dispatch(type, weight, input, output, n, k))
 
     def _project(self, p: Projection, input: Any, output: Any) -> None:
         n, k = p.shape
@@ -203,13 +215,13 @@ class Matrices(Loaded):
                 return bind(found, self.profile)
             if not found.format.packed_width:
                 raise ArgumentError(f"{found.name} is {found.format.name}, which has no packed codes for int8 digits")
-            kernel = find(f"hw_dp4a_{found.format.id}_gemv").make(k=k, n=n, digits=digits)
+            kernel = find(f"hw_dp4a_{found.format.id}_gemv").make(k=found.k, n=found.n, digits=self._digits(digits))
             return Projection(found, kernel, f"{digits} int8 digits were asked for")
 
         return bound(gate, ff, hidden), bound(up, ff, hidden), bound(down, hidden, ff)
 
     def _digits(self, asked: int | None) -> int:
-        return DIGITS[self.profile.precision] if asked is None else asked
+        return DIGITS[self.profile.precision] if asked is None else whole("digits", asked, 1, 3)
 
     def _into_new(self, shape: tuple[int, ...], run: Callable[[GpuBuffer], None]) -> GpuBuffer:
         """A new buffer that `run` has filled, or is going to: freed if that fails."""

@@ -6,11 +6,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from executor.arguments import number, one_of, whole
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.kv_cache import KvCache
 from executor.layers.position import TokenPosition
-from executor.layers.shape import LayerShape, RopeStyle
+from executor.layers.shape import ROPE_STYLES, LayerShape, RopeStyle
 from executor.workspace import Workspace
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.rope.table import rope_table
@@ -37,19 +38,16 @@ class LayerSequence:
         rope_dim: int | None = None,
         rope_freqs: ArrayLike | None = None,
     ) -> None:
-        if rope_style not in ("adjacent", "neox"):
-            raise ArgumentError(f"rope_style is {rope_style!r}; must be adjacent or neox")
-        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        self.heads, self.kv_heads = whole("heads", heads, 1), whole("kv_heads", kv_heads, 1)
+        if self.heads % self.kv_heads:
             raise ArgumentError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
-        self.heads = heads
-        self.kv_heads = kv_heads
-        self.head_dim = head_dim
-        self.rope_style = rope_style
-        self.rope_dim = head_dim if rope_dim is None else rope_dim
-        self.lengths = [0] * layers
+        self.head_dim = whole("head_dim", head_dim, 1)
+        self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
+        self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
+        self.lengths = [0] * whole("layers", layers, 1)
         self._token = TokenPosition(workspace)
-        self._table_of = (rope_base, None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
-        table = rope_table(max_len, self.rope_dim, *self._table_of)
+        self._table_of = (number("rope_base", rope_base), None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
+        table = rope_table(whole("max_len", max_len, 1), self.rope_dim, *self._table_of)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
             self.rope_table = GpuBuffer.from_numpy(device, table, name="rope table")
@@ -58,9 +56,16 @@ class LayerSequence:
             raise
 
     def shape(self, hidden: int, ff: int, rms_eps: float) -> LayerShape:
-        """The dimensions of a layer with this attention."""
+        """The dimensions of a layer with this attention. ArgumentError for a size below 1 or a negative rms_eps."""
         return LayerShape(
-            hidden, ff, self.heads, self.kv_heads, self.head_dim, rms_eps, rope_style=self.rope_style, rope_dim=self.rope_dim
+            whole("hidden_dim", hidden, 1),
+            whole("intermediate_dim", ff, 1),
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            number("epsilon", rms_eps, 0),
+            rope_style=self.rope_style,
+            rope_dim=self.rope_dim,
         )
 
     @property
@@ -73,14 +78,17 @@ class LayerSequence:
         """u32[1]: position + 1."""
         return self._token.length
 
-    def require_layer(self, layer: int) -> None:
-        """ArgumentError unless there is a layer of this number."""
-        if not 0 <= layer < len(self.lengths):
+    def require_layer(self, layer: int) -> int:
+        """The number of a layer. ArgumentError if there is none of this number."""
+        number = whole("the layer", layer)
+        if not 0 <= number < len(self.lengths):
             raise ArgumentError(f"there is no layer {layer}; the KV cache has {len(self.lengths)}, from 0")
+        return number
 
     def go_to(self, position: int, *layers: int) -> None:
         """The token under way stands at `position`, and these layers will take it. Raises ArgumentError for a position beyond
         the cache or one that would leave a gap; nothing has changed then."""
+        position = whole("position", position)
         for layer in layers:
             self.require_layer(layer)
             if not 0 <= position <= self.lengths[layer]:
@@ -99,7 +107,7 @@ class LayerSequence:
 
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""
-        table = rope_table(max_len, self.rope_dim, *self._table_of)
+        table = rope_table(whole("max_len", max_len, 1), self.rope_dim, *self._table_of)
         new = GpuBuffer.from_numpy(self.rope_table.device, table, name="rope table")
         try:
             self.cache.grow(max_len)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, get_args
 
 RopeStyle = Literal["adjacent", "neox"]
+ROPE_STYLES: Final[tuple[RopeStyle, ...]] = get_args(RopeStyle)
 
 
 @dataclass(frozen=True)

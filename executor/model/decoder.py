@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import token as checked_token
 from executor.buffers import GpuBuffer
 from executor.debug import watch
 from executor.device.protocol import Device
@@ -139,8 +140,10 @@ class Decoder:
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:
         """Run one more token: `token`, or the likeliest one after the last. Without `head` its logits are not computed. Raises
-        ArgumentError when the context is full, and where no step with a head has found the likeliest token. After an exception
-        of any kind the sequence is as it was."""
+        ArgumentError for what is no token of the vocabulary, when the context is full, and where no step with a head has found
+        the likeliest token. After an exception of any kind the sequence is as it was."""
+        if token is not None:
+            token = checked_token("the token", token, self.config.vocab)
         step = self.prepare()
         position, chosen = self.position, step.launches.token
         if token is None and self._found != position:

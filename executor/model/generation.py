@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import instance, shown, tokens, whole
 from executor.device.allocations import undone_on_error
 from executor.device.protocol import Device
 from executor.errors import ModelError, OutOfMemory
@@ -139,19 +140,19 @@ class LanguageModel:
         """The most tokens a sequence can have."""
         return self.decoder.context
 
-    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def logits(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """f32[len(tokens), vocab]: the logits after each token. Starts a new sequence."""
-        self._check_prompt(tokens)
+        prompt = self._prompt(tokens)
         self.decoder.reset()
-        rows = np.empty((len(tokens), self.config.vocab), np.float32)
-        for row, token in zip(rows, tokens, strict=True):
+        rows = np.empty((len(prompt), self.config.vocab), np.float32)
+        for row, token in zip(rows, prompt, strict=True):
             self.decoder.step(token)
             row[:] = self.decoder.logits()
         return rows
 
     def generate(
         self,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | NDArray[np.integer[Any]],
         *,
         max_tokens: int,
         sampler: Sampler,
@@ -160,15 +161,15 @@ class LanguageModel:
     ) -> Generation:
         """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result.
         `on_token` sees each token as soon as it is known. Starts a new sequence. ModelError if the logits hold NaN."""
-        self._check_prompt(prompt)
-        if max_tokens < 1:
-            raise ArgumentError(f"the number of tokens to generate must be at least 1, got {max_tokens}")
-        made = Generation(prompt_tokens=len(prompt))
+        *before, token = given = self._prompt(prompt)
+        most = whole("max_tokens", max_tokens, 1)
+        ends = frozenset(tokens("stop", stop, self.config.vocab))
+        instance("sampler", sampler, Sampler)
+        made = Generation(prompt_tokens=len(given))
         self.decoder.reset()
         start = time.perf_counter()
-        for token in prompt[:-1]:
-            self.decoder.step(token, head=False)
-        token = prompt[-1]
+        for earlier in before:
+            self.decoder.step(earlier, head=False)
         while True:
             # The likeliest token is on the device already, which need not be told.
             self.decoder.step(None if sampler.is_greedy and made.tokens else token)
@@ -177,13 +178,13 @@ class LanguageModel:
             if not made.tokens:
                 made.prompt_seconds = now - start
             made.decode_seconds = now - start - made.prompt_seconds
-            if token in stop:
+            if token in ends:
                 made.stopped = "eos"
                 break
             made.tokens.append(token)
             if on_token is not None:
                 on_token(token)
-            if len(made.tokens) == max_tokens:
+            if len(made.tokens) == most:
                 made.stopped = "length"
                 break
             if self.decoder.position == self.context:
@@ -198,16 +199,15 @@ class LanguageModel:
             raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
         return token
 
-    def _check_prompt(self, tokens: Sequence[int]) -> None:
+    def _prompt(self, given: object) -> list[int]:
         if self.closed:
             raise ModelError("the model is closed; load it again")
-        if not tokens:
+        prompt = tokens("the prompt", given, self.config.vocab)
+        if not prompt:
             raise ArgumentError("the prompt has no tokens; give at least one")
-        if len(tokens) > self.context:
-            raise ArgumentError(f"the prompt has {len(tokens)} tokens, the context holds {self.context}")
-        for token in tokens:
-            if not 0 <= token < self.config.vocab:
-                raise ArgumentError(f"token id {token} is out of range; the vocabulary has ids 0 to {self.config.vocab - 1}")
+        if len(prompt) > self.context:
+            raise ArgumentError(f"the prompt has {len(prompt)} tokens, the context holds {self.context}")
+        return prompt
 
 
 def calibration_tokens(tokenizer: Tokenizer) -> list[int]:
@@ -220,7 +220,8 @@ def calibration_tokens(tokenizer: Tokenizer) -> list[int]:
 
 def chosen_context(config: ModelConfig, asked: int | None) -> int:
     """How many tokens a sequence gets room for. ArgumentError if that is more than the model can take."""
-    context = min(config.context_length, DEFAULT_CONTEXT) if asked is None else asked
-    if not 1 <= context <= config.context_length:
-        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {context}")
-    return context
+    if asked is None:
+        return min(config.context_length, DEFAULT_CONTEXT)
+    if whole("context", asked) not in range(1, config.context_length + 1):
+        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {shown(asked)}")
+    return whole("context", asked)

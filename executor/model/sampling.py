@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import number, whole
 from executor.errors import ModelError
 from ptxgen.errors import ArgumentError
 
@@ -27,17 +28,13 @@ class Sampler:
     def __init__(
         self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int | None = None
     ) -> None:
-        _check("temperature", 0 <= temperature < math.inf, temperature, "0 or more, finite")
-        _check("top_k", top_k >= 0, top_k, "0 (off) or more")
-        _check("top_p", 0 < top_p <= 1, top_p, "above 0, up to 1 (off)")
-        _check("min_p", 0 <= min_p <= 1, min_p, "0 (off) to 1")
-        _check("seed", seed is None or 0 <= seed <= MAX_SEED, seed, f"0 to {MAX_SEED}")
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
-        self.min_p = min_p
-        self.seed = seed
-        self._random = np.random.Generator(np.random.PCG64(seed))
+        self.temperature = number("temperature", temperature, 0)
+        self.top_k = whole("top_k", top_k, 0)
+        self.top_p = number("top_p", top_p)
+        _check("top_p", 0 < self.top_p <= 1, top_p, "above 0, up to 1 (off)")
+        self.min_p = number("min_p", min_p, 0, 1)
+        self.seed = None if seed is None else whole("seed", seed, 0, MAX_SEED)
+        self._random = np.random.Generator(np.random.PCG64(self.seed))
 
     @property
     def is_greedy(self) -> bool:

@@ -4,11 +4,13 @@ checked before anything is launched."""
 from __future__ import annotations
 
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from executor.arguments import array, same_shape, shown, whole
 from executor.buffers import GpuBuffer, allocation_at
 from executor.device.protocol import Device
 from executor.errors import LaunchError, ModelError
@@ -25,31 +27,30 @@ has."""
 
 
 def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
-    """f32 of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. As many values in another
-    shape will do; a shape of None makes a vector of as many as there are. Raises ArgumentError, LaunchError for a buffer that
-    was freed."""
+    """f32 of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. Flat will do; a shape of
+    None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed."""
     buffer = as_buffer(device, value, name=name)
     if not buffer.alive:
         raise LaunchError(f"{name} ({buffer}) was freed")
     wanted = (prod(buffer.shape),) if shape is None else shape
-    if buffer.dtype != F32 or prod(buffer.shape) != prod(wanted):
+    if buffer.dtype != F32 or not (shape is None or same_shape(buffer.shape, wanted)):
         raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be f32{list(wanted)}")
     return buffer if buffer.shape == wanted else buffer.view(0, wanted)
 
 
 def host_values(given: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
-    """f32 of this shape, row-major, from as many real numbers of the host. ArgumentError for anything else."""
-    array = np.asarray(given)
-    if array.dtype.kind not in "biuf" or array.size != prod(shape):
-        raise ArgumentError(f"{name} is {array.dtype}{list(array.shape)} on the host; must be {list(shape)} real numbers")
-    return np.ascontiguousarray(array, np.float32).reshape(shape)
+    """f32 of this shape, row-major, from real numbers of the host in this shape or flat. ArgumentError for anything else."""
+    values = array(name, given)
+    if values.dtype.kind not in "biuf" or not same_shape(values.shape, shape):
+        raise ArgumentError(f"{name} is {values.dtype}{list(values.shape)} on the host; must be {list(shape)} real numbers")
+    return np.ascontiguousarray(values, np.float32).reshape(shape)
 
 
 def host_output(given: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """An array of the host that results can be written to: `given` if there is one. ArgumentError if it does not fit."""
     if given is None:
         return np.empty(shape, np.float32)
-    fits = isinstance(given, np.ndarray) and given.dtype == np.float32 and given.size == prod(shape)
+    fits = isinstance(given, np.ndarray) and given.dtype == np.float32 and same_shape(given.shape, shape)
     if not (fits and given.flags.c_contiguous and given.flags.writeable):
         raise ArgumentError(f"output must be a writable, row-major NumPy array of float32{list(shape)}, got {_words(given)}")
     return given
@@ -71,8 +72,9 @@ def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, 
 
     format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError for a
     name that is not there and for a weight of another type or shape, LaunchError for a pointer that is null, freed, of another
-    device, or has too little memory behind it.
+    device, or has too little memory behind it, ArgumentError for what is none of these, and n and k below 1.
     """
+    n, k = whole("n", n), whole("k", k)
     if isinstance(value, str):
         found = weights[value]
     elif isinstance(value, Projection):
@@ -80,9 +82,18 @@ def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, 
     elif isinstance(value, Weight):
         found = value
     else:
-        found = _at_pointer(device, weights, value, n, k, format)
+        found = _at_pointer(device, weights, value if isinstance(value, GpuBuffer) else _address(value), n, k, format)
     _check(found, n, k, format)
     return found
+
+
+def _address(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentError(
+            f"the weight is {shown(value)}; allowed: its name, its address (a whole number), a GpuBuffer, or what `weights` "
+            "or an indexed layer holds"
+        )
+    return whole("the address of the weight", value, 0)
 
 
 def _check(found: Weight, n: int, k: int, format: Format | None) -> None:
