@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from ptxgen.errors import PtxGenError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
 
 
 class ModelError(PtxGenError):
@@ -14,6 +18,18 @@ class ModelError(PtxGenError):
     def __init__(self, message: str, path: Path | str | None = None) -> None:
         self.path = path
         super().__init__(message if path is None else f"{path}: {message}")
+
+
+def shown(value: object) -> str:
+    """What a stranger's file says, for a message: it may hold megabytes, and codes that a terminal obeys. A text that can be
+    printed is as it is, all else as Python writes it."""
+    text = value if isinstance(value, str) and value.isprintable() else quoted(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def quoted(value: object) -> str:
+    """As `shown`, with quotes around any text."""
+    return _SHORT.repr(value)
 
 
 class BundleError(PtxGenError):

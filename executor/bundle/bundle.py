@@ -1,7 +1,8 @@
 """A bundle on disk: its manifest and its checked files. Loading kernels from it is executor/modules.py's business.
 
-Nothing in the folder is believed: a file must lie in the folder and have the hash that the manifest names, and a kernel must
-have the parameters and the geometry that this version of the package launches it with.
+What the manifest says is not believed: a file must lie in the folder, be of a sane size and have the hash that the manifest
+names, and a kernel must have the parameters and the geometry that this version of the package launches it with. What the
+kernels do is another matter: a bundle is a program, and whoever wrote it decides that (docs/bundles.md).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from executor.environment import PRECISIONS
-from executor.errors import BundleError
+from executor.errors import BundleError, quoted, shown
 from ptxgen.errors import ArgumentError
+from ptxgen.files import read_regular
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.target import Target
 
@@ -26,6 +28,8 @@ VERSION: Final = 3
 KNOWN: Final = (2, VERSION)
 """Version 2 has no `sequences` in its batches, which the executor does not read."""
 MANIFEST: Final = "manifest.json"
+LARGEST: Final = 16 << 20
+"""Bytes of a file that are read. A manifest has 300 to 700 KB, a kernel at most some hundred KB."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,12 @@ class Bundle:
     def open(cls, folder: str | Path) -> Bundle:
         """Read the manifest. BundleError if the folder holds no bundle, or one of a version that is not known here."""
         where = Path(folder)
-        try:
-            manifest = json.loads((where / MANIFEST).read_bytes())
-        except OSError as error:
-            raise BundleError(f"is not a bundle: {MANIFEST} cannot be read: {error.strerror}", where) from error
-        except ValueError as error:
-            raise BundleError(f"is not a bundle: {MANIFEST} is not JSON: {error}", where) from error
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            raise BundleError(f"is not a bundle: {MANIFEST} does not say format {FORMAT!r}", where)
+        manifest = read_manifest(where)
         if manifest.get("version") not in KNOWN:
             known = ", ".join(map(str, KNOWN))
-            raise BundleError(f"has version {manifest.get('version')!r} of the manifest; known: {known}", where)
+            raise BundleError(f"has version {quoted(manifest.get('version'))} of the manifest; known: {known}", where)
         try:
-            target = Target.parse(str(manifest.get("target")))
+            target = Target.parse(shown(manifest.get("target")))
         except ArgumentError as error:
             raise BundleError(str(error), where) from error
         for name in ("kernels", "numbers"):
@@ -73,7 +70,7 @@ class Bundle:
     def context(self) -> int:
         context = self.manifest["numbers"].get("context")
         if isinstance(context, bool) or not isinstance(context, int) or context < 1:
-            self._fail(f"the context is {context!r}; it must be a whole number of at least 1")
+            self._fail(f"the context is {quoted(context)}; it must be a whole number of at least 1")
         return context
 
     @property
@@ -81,7 +78,7 @@ class Bundle:
         """Of the kernels that multiply by weights; older bundles are accurate and do not say so."""
         precision = self.manifest.get("precision", PRECISIONS[0])
         if precision not in PRECISIONS:
-            self._fail(f"the precision is {precision!r}; known: {', '.join(PRECISIONS)}")
+            self._fail(f"the precision is {quoted(precision)}; known: {', '.join(PRECISIONS)}")
         return str(precision)
 
     def runs_on(self, target: Target, *, emulated: bool) -> bool:
@@ -109,7 +106,7 @@ class Bundle:
         except UnicodeDecodeError:
             self._fail(f"{kernel}: its PTX is not ASCII")
         if not re.search(rf"\.entry\s+{re.escape(entry)}\b", text):
-            self._fail(f"{kernel}: its PTX has no entry {entry}")
+            self._fail(f"{kernel}: its PTX has no entry {shown(entry)}")
         return Packed(entry, text, cubin)
 
     def _check(self, kernel: KernelType, facts: Mapping[str, Any]) -> None:
@@ -118,38 +115,52 @@ class Bundle:
         try:
             said = {"grid": facts["grid"], "block": facts["block"], "parameters": list(map(_said, facts["parameters"]))}
         except (KeyError, TypeError) as error:
-            self._fail(f"{kernel}: {MANIFEST} does not describe its launch ({error})")
+            self._fail(f"{kernel}: {MANIFEST} does not describe its launch ({shown(str(error))})")
         for what, value in wanted.items():
             if said[what] != value:
                 self._fail(
-                    f"{kernel} has {what} {said[what]}, this version of ptxgen launches it with {value}; write the bundle anew"
+                    f"{kernel} has {what} {shown(said[what])}, this version of ptxgen launches it with {shown(value)}; "
+                    "write the bundle anew"
                 )
 
     def _file(self, record: Any) -> bytes:
         if not isinstance(record, dict):
-            self._fail(f"{MANIFEST} names a file by {record!r}; it must be path and sha256")
-        name, wanted = str(record["path"]), record["sha256"]
+            self._fail(f"{MANIFEST} names a file by {quoted(record)}; it must be path and sha256")
+        name, label, wanted = str(record["path"]), shown(record["path"]), record["sha256"]
         root = self.folder.resolve()
-        path = (root / name).resolve()
-        if not path.is_relative_to(root):
-            self._fail(f"{MANIFEST} names the file {name}, which is not in the folder")
         try:
-            content = path.read_bytes()
-        except (OSError, ValueError) as error:
-            self._fail(f"file {name} cannot be read: {getattr(error, 'strerror', None) or error}")
+            path = (root / name).resolve()
+            if not path.is_relative_to(root):
+                self._fail(f"{MANIFEST} names the file {label}, which is not in the folder")
+            content = read_regular(path, LARGEST)
+        except (OSError, ValueError, RuntimeError) as error:  # resolve: a NUL, links in a circle
+            self._fail(f"file {label} cannot be read: {getattr(error, 'strerror', None) or error}")
         found = hashlib.sha256(content).hexdigest()
         if found != wanted:
-            self._fail(f"file {name} has sha256 {found}, {MANIFEST} says {wanted}: it is damaged or was changed")
+            self._fail(f"file {label} has sha256 {found}, {MANIFEST} says {shown(wanted)}: it is damaged or was changed")
         return content
 
     def _others(self, kernel: KernelType) -> str:
         near = [name for name in self.manifest["kernels"] if name.startswith(f"{kernel.name}(")]
         if near:
-            return f"it has {', '.join(near[:4])}; was it written for another model or context?"
+            return f"it has {', '.join(map(shown, near[:4]))}; was it written for another model or context?"
         return "it was written for another model, or by another version of ptxgen"
 
     def _fail(self, message: str) -> NoReturn:
         raise BundleError(message, self.folder)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a bundle of any version. BundleError if the folder holds none."""
+    try:
+        manifest = json.loads(read_regular(folder / MANIFEST, LARGEST))
+    except OSError as error:
+        raise BundleError(f"is not a bundle: {MANIFEST} cannot be read: {error.strerror}", folder) from error
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"is not a bundle: {MANIFEST} is not JSON: {error}", folder) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BundleError(f"is not a bundle: {MANIFEST} does not say format {FORMAT!r}", folder)
+    return manifest
 
 
 def _parameters(kernel: KernelType) -> list[tuple[Any, ...]]:

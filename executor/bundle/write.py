@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from executor.bundle.batches import Batch, batch
-from executor.bundle.bundle import FORMAT, MANIFEST, VERSION
+from executor.bundle.bundle import FORMAT, MANIFEST, VERSION, read_manifest
 from executor.bundle.describe import Description, describe, is_zero, outlier_kernels
 from executor.bundle.formula import formula_of, plain
+from executor.errors import BundleError
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.generation import chosen_context
 from executor.model.gguf_file import GgufFile
@@ -187,9 +188,8 @@ def _check_replaceable(folder: Path) -> None:
     try:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return
-        manifest: Mapping[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        if manifest.get("format") == FORMAT:
-            return
-    except (OSError, ValueError, AttributeError) as error:
+        read_manifest(folder)
+        return
+    except (OSError, BundleError) as error:
         _log.debug("%s: %s", folder, error)
     raise ArgumentError(f"{folder} is there and is not a bundle; name a new folder, or remove it first")

@@ -25,7 +25,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from executor.errors import ModelError
+from executor.errors import ModelError, shown
 
 GgmlType: TypeAlias = GGMLQuantizationType
 Array: TypeAlias = NDArray[np.generic]
@@ -204,8 +204,8 @@ class _Reader:
         for index in range(pair_count):
             key = self.string(f"metadata key {index}")
             if key in metadata:
-                self.fail(f"metadata key {_short(key)} is there twice")
-            label = _short(key)
+                self.fail(f"metadata key {shown(key)} is there twice")
+            label = shown(key)
             metadata[key] = self.value(self.u32(f"the value type of {label}"), label, MAX_NESTING)
         self.refuse_parts(metadata)
         alignment = self.alignment(metadata)
@@ -213,7 +213,7 @@ class _Reader:
         for index in range(tensor_count):
             tensor = self.tensor(index, alignment)
             if tensor.name in tensors:
-                self.fail(f"tensor {_short(tensor.name)} is there twice")
+                self.fail(f"tensor {shown(tensor.name)} is there twice")
             tensors[tensor.name] = tensor
         return metadata, self.placed(tensors, alignment)
 
@@ -298,13 +298,13 @@ class _Reader:
     def alignment(self, metadata: Mapping[str, Value]) -> int:
         value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0 or value & (value - 1):
-            self.fail(f"general.alignment is {_short(value)}; allowed: a power of two")
+            self.fail(f"general.alignment is {shown(value)}; allowed: a power of two")
         return value
 
     def tensor(self, index: int, alignment: int) -> TensorInfo:
         """One directory entry; its offset is still relative to the data section."""
         name = self.string(f"the name of tensor {index}")
-        label = f"tensor {_short(name)}"
+        label = f"tensor {shown(name)}"
         dimensions = self.u32(f"the dimensions of {label}")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             self.fail(f"{label} has {dimensions} dimensions; allowed: 1 to {MAX_DIMENSIONS}")
@@ -331,18 +331,12 @@ class _Reader:
         for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
             if tensor.offset < taken:
                 self.fail(
-                    f"tensor {_short(tensor.name)} at offset {tensor.offset} overlaps {_short(owner)}, which ends at {taken}"
+                    f"tensor {shown(tensor.name)} at offset {tensor.offset} overlaps {shown(owner)}, which ends at {taken}"
                 )
             taken, owner = tensor.offset + tensor.nbytes, tensor.name
             if taken > self.size - start:
                 self.fail(
-                    f"tensor {_short(owner)} with shape {list(tensor.shape)} and type {tensor.ggml_type.name} ends at "
+                    f"tensor {shown(owner)} with shape {list(tensor.shape)} and type {tensor.ggml_type.name} ends at "
                     f"{start + taken}, beyond the end of the file at {self.size}"
                 )
         return {name: TensorInfo(name, t.ggml_type, t.shape, start + t.offset, t.nbytes) for name, t in tensors.items()}
-
-
-def _short(value: object) -> str:
-    """A value for a message: a hostile file may hold megabytes."""
-    text = value if isinstance(value, str) and value.isprintable() else repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from gguf.constants import GGMLQuantizationType as Q
 import executor.modules
 from executor import CudaExecutor
 from executor.bundle.bundle import Bundle
-from executor.bundle.write import write_bundle
+from executor.bundle.write import _check_replaceable, write_bundle
 from executor.device.emulated import EmulatedDevice
 from executor.errors import BundleError
 from executor.model.config import ModelConfig
@@ -251,3 +252,41 @@ def test_a_failed_write_leaves_the_old_bundle(small: tuple[Path, Path], monkeypa
     with pytest.raises(AssertionError, match="emitted"):
         write_bundle(model, folder, Target(80))
     assert Bundle.open(folder).target == Target(90)
+
+
+def test_a_manifest_names_no_file_that_would_hang_or_fill_the_memory(small: tuple[Path, Path], tmp_path: Path) -> None:
+    _, folder = small
+    os.mkfifo(folder / "pipe")
+    with (folder / "large").open("wb") as stream:
+        stream.truncate(20 << 30)  # takes no room on the disk
+    (folder / "circle").symlink_to("circle")
+    kernel = find("rmsnorm").make(hidden=64)
+    for name, why in {
+        "pipe": "cannot be read: it is not a regular file",
+        "large": f"cannot be read: it has {20 << 30} bytes",
+        "a\0b": "cannot be read",
+        "\ud800": "cannot be read",
+        "circle": "cannot be read",
+        "/etc/passwd": "which is not in the folder",
+    }.items():
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["kernels"][RMSNORM]["ptx"]["path"] = name
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(BundleError, match=why):
+            Bundle.open(folder).kernel(kernel)
+
+
+@pytest.mark.parametrize("planted", ["pipe", "large", "nested"])
+def test_a_manifest_that_is_a_pipe_or_huge_or_nested_without_end_is_refused(tmp_path: Path, planted: str) -> None:
+    path = tmp_path / "manifest.json"
+    if planted == "pipe":
+        os.mkfifo(path)
+    elif planted == "large":
+        with path.open("wb") as stream:
+            stream.truncate(20 << 30)
+    else:
+        path.write_text("[" * 1_000_000)
+    with pytest.raises(BundleError, match=r"is not a bundle: manifest\.json"):
+        Bundle.open(tmp_path)
+    with pytest.raises(ArgumentError, match="is there and is not a bundle"):
+        _check_replaceable(tmp_path)
