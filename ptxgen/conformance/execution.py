@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
+from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.module import Emitted, emit
@@ -20,7 +21,6 @@ Arguments = Mapping[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
 CANARY = 0xA5
-MARGIN = 64  # bytes of canary on each side of an array
 
 
 @lru_cache(maxsize=32)
@@ -104,7 +104,7 @@ def emulate(
 
 def placed(array: NDArray[Any], align: int, *, tight: bool) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """A copy of an array in memory of its own, and that memory with the canaries. `tight`: at an odd multiple of `align`."""
-    memory = np.full(array.nbytes + 2 * MARGIN + 4 * align, CANARY, np.uint8)
+    memory = np.full(array.nbytes + 2 * REDZONE + 4 * align, CANARY, np.uint8)
     start = _start(memory, align, tight)
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
@@ -112,8 +112,8 @@ def placed(array: NDArray[Any], align: int, *, tight: bool) -> tuple[NDArray[Any
 
 
 def _start(memory: NDArray[np.uint8], align: int, tight: bool) -> int:
-    address = memory.ctypes.data + MARGIN
-    start = MARGIN + (-address) % (2 * align)
+    address = memory.ctypes.data + REDZONE
+    start = REDZONE + (-address) % (2 * align)
     return start + align if tight else start
 
 

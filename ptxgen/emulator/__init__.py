@@ -4,17 +4,19 @@
 
 Rounding, subnormals and NaN follow the PTX ISA bit for bit, in every direction. Not modelled: the bits of `.approx` functions
 (the result is right, not the hardware's), weak memory order, caches and time. A block runs to its end before its worker takes
-the next, so blocks that wait for each other are an endless loop. Without the sanitiser nothing checks addresses: one outside
-every array is an access of this process."""
+the next, so blocks that wait for each other are an endless loop. Without the sanitiser nothing checks addresses (but those of
+parameters by name): one outside every array is an access of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
+from ptxgen.emulator.redzones import kept_apart
 from ptxgen.emulator.sanitizer import Finding, MemoryMap
 from ptxgen.errors import ArgumentError
 
@@ -56,9 +58,11 @@ def run(
     kernel = _module(text, sanitize).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
         kernel = compile_module(text, sanitize=sanitize).kernel(entry)
-    memory = MemoryMap()
-    params = _pack(kernel, args, memory)
-    return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed)
+    arrays = [array for array in map(_array, args) if array is not None and array.flags.c_contiguous]
+    with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
+        memory = MemoryMap()
+        params = _pack(kernel, args, memory, iter(addresses))
+        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed)
 
 
 @lru_cache(maxsize=32)
@@ -67,8 +71,16 @@ def _module(text: str, sanitize: bool) -> Module:
     return compile_module(text, sanitize=sanitize)
 
 
-def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap) -> bytes:
-    """The parameter bytes; registers every array in `memory`."""
+def _array(argument: Any) -> np.ndarray[Any, Any] | None:
+    """The array that an argument is, None for a value."""
+    import numpy as np
+
+    value = argument.array if isinstance(argument, Uninitialised) else argument
+    return value if isinstance(value, np.ndarray) and value.ndim > 0 else None
+
+
+def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Iterator[int]) -> bytes:
+    """The parameter bytes; registers every array in `memory`, at the addresses that the arrays have for this launch."""
     import numpy as np
 
     if len(args) != len(kernel.parameters):
@@ -78,14 +90,15 @@ def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap) -> bytes:
     for parameter, given in zip(kernel.parameters, args, strict=True):
         unwritten = isinstance(given, Uninitialised)
         value = given.array if isinstance(given, Uninitialised) else given
-        if isinstance(value, np.ndarray) and value.ndim > 0:
+        if _array(given) is not None:
             if not value.flags.c_contiguous:
                 raise ArgumentError(f"{kernel.name}: the array for {parameter.name} is not C-contiguous")
             if parameter.size != 8:
                 raise ArgumentError(f"{kernel.name}: {parameter.name} is {parameter.type}, not a pointer to an array")
             name = f"the array of {parameter.name}"
-            memory.add(value.ctypes.data, value.nbytes, name, initialised=not unwritten, read_only=not value.flags.writeable)
-            data = value.ctypes.data.to_bytes(8, "little")
+            base, own, read_only = next(addresses), value.ctypes.data, not value.flags.writeable
+            memory.add(base, value.nbytes, name, initialised=not unwritten, read_only=read_only, stands_for=own)
+            data = base.to_bytes(8, "little")
         elif isinstance(value, np.generic | np.ndarray):
             data = value.tobytes()
         else:

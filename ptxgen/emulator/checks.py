@@ -14,8 +14,8 @@ MAP_ENTRY = 32
 
 
 def checker(e: Emitter) -> str:
-    """i32 (context, state, addresses, mask, size, space, access, line) -> the lanes that may go on. Spaces: 0 global, 1 shared,
-    2 local, 3 generic. Reports what it refuses and what it dislikes."""
+    """i32 (context, state, addresses, mask, size, space, access, line) -> the lanes that may go on. Spaces: SPACE_CODES.
+    Reports what it refuses and what it dislikes."""
     if "check" in e.functions:
         return "check"
     reporter(e)
@@ -52,7 +52,8 @@ def checker(e: Emitter) -> str:
         say(FindingKind.MISALIGNED),
         "  br label %refuse",
         "aligned:",
-        "  switch i32 %space, label %global [ i32 1, label %sharedspace i32 2, label %localspace i32 3, label %generic ]",
+        "  switch i32 %space, label %global [ i32 1, label %sharedspace i32 2, label %localspace i32 3, label %generic "
+        "i32 4, label %paramspace ]",
         "generic:",
         "  br i1 %sin, label %sharedok, label %generic2",
         "generic2:",
@@ -61,6 +62,15 @@ def checker(e: Emitter) -> str:
         "  br i1 %sin, label %sharedok, label %outside",
         "localspace:",
         "  br i1 %lin, label %localok, label %outside",
+        "paramspace:",
+        "  %poff = sub i64 %al, %params",
+        "  %pend = add i64 %poff, %size",
+        "  %pin0 = icmp ule i64 %pend, %paramn",
+        "  %pin1 = icmp ult i64 %poff, %paramn",
+        "  %pin = and i1 %pin0, %pin1",
+        "  br i1 %pin, label %paramok, label %outside",
+        "paramok:",
+        "  br i1 %isload, label %accept, label %readonly",
         "outside:",
         say(FindingKind.BOUNDS),
         "  br label %refuse",
@@ -230,6 +240,8 @@ def checker(e: Emitter) -> str:
         *slot_lines("sharedn", Slot.SHARED_BYTES),
         *slot_lines("local", Slot.LOCAL),
         *slot_lines("localn", Slot.LOCAL_BYTES),
+        *slot_lines("params", Slot.PARAMETERS),
+        *slot_lines("paramn", Slot.PARAMETER_BYTES),
         *slot_lines("map", Slot.MAP),
         *slot_lines("mapn", Slot.MAP_COUNT),
         *slot_lines("shadow", Slot.SHADOW),

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgen.emulator.barriers import warp_functions
+from ptxgen.emulator.barriers import BARRIERS, warp_functions
 from ptxgen.emulator.emitter import Emitter, vector
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
-from ptxgen.emulator.layout import BLOCKED, EXITED, FINISHED, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.memory import Place
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.queues import QUEUE_BYTES
+from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.schedule import scheduler
 from ptxgen.emulator.values import Lanes
-from ptxgen.types import PRED, U32
+from ptxgen.types import PRED, U32, U64
 
 _EXIT = EXITED - (1 << 32)
 
@@ -34,15 +35,15 @@ class Compiled:
 
 
 def module_layout(program: Program) -> tuple[dict[str, Place], int]:
-    """Where the module's global and const variables lie in its data, and how many bytes they take."""
+    """Where the module's global and const variables lie in its data, with redzones around, and how many bytes they take."""
     places: dict[str, Place] = {}
     size = 0
     for variable in program.variables.values():
         if variable.space in ("global", "const"):
-            size = -(-size // variable.alignment) * variable.alignment
+            size = -(-(size + REDZONE) // variable.alignment) * variable.alignment
             places[variable.name] = Place(variable.space, size, variable.size)
             size += variable.size
-    return places, size
+    return places, size + REDZONE if places else 0
 
 
 def compile_kernel(program: Program, entry: str, *, sanitize: bool) -> Compiled:
@@ -313,6 +314,8 @@ class _Kernel:
         stopped = self.guarded_mask(end, mask)
         end.row.meaning(self.v, *self.v.sources(end), **end.modifiers)
         _, operands = self.v.barrier_operands
+        if self.sanitize:
+            self._check_barrier(operands, stopped)
         kind = self.v.spread(self._masked(operands[0]) + 1)
         need = self.v.spread(operands[1] if len(operands) > 1 else self.v.const(0, U32))
         self.v.store_written(block.live_out, False)
@@ -322,6 +325,15 @@ class _Kernel:
         kinds = vector("i32")
         e.do(f"call void @park(ptr %s, i32 {stopped}, i32 {following}, {kinds} {kind}, {kinds} {need}, i32 {end.line})")
         e.do("br label %dispatch")
+
+    def _check_barrier(self, operands: tuple[Lanes, ...], lanes: str) -> None:
+        """Report the lanes that name a barrier, or ask for a number of threads, that there is not."""
+        checks = [(FindingKind.BARRIER_NUMBER, operands[0], operands[0] > BARRIERS - 1)]
+        checks += [(FindingKind.BARRIER_COUNT, count, (count & 31) != 0) for count in operands[1:]]
+        for kind, number, wrong in checks:
+            bits = self.e.emit(f"bitcast <32 x i1> {self.v.spread(wrong)} to i32")
+            stopped = self.e.emit(f"and i32 {bits}, {lanes}")
+            self.v.report_lanes(kind, stopped, self.v.spread(self.v.convert(number, U64)), 0)
 
     def _masked(self, number: Lanes) -> Lanes:
         return number & 15

@@ -71,6 +71,9 @@ EXITED = 0xFFFFFFFF
 FINISHED, BLOCKED, YIELDED, TRAPPED, DEADLOCKED, ENDLESS = range(6)
 """What a warp returns (first four) and what a run of blocks returns (all but BLOCKED and YIELDED)."""
 
+REDZONE = 256
+"""Bytes around what a kernel may touch that belong to nothing, so that an access a little beyond one thing meets no other."""
+
 ASYNC_CAPACITY = 64
 """Copies in flight a lane; one more completes the oldest early, which a program cannot tell from a fast memory."""
 ASYNC_ENTRY = 32

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ptxgen.emulator.checks import MAP_ENTRY
-from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, TRAPPED, Slot, State
+from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TRAPPED, Slot, State
 from ptxgen.emulator.program import Parameter, Program
-from ptxgen.emulator.sanitizer import NAMES, Finding, FindingKind, MemoryMap, Record, describe, unflatten
+from ptxgen.emulator.sanitizer import NAMES, Allocation, Finding, FindingKind, MemoryMap, Record, describe, unflatten
 from ptxgen.emulator.schedule import YIELD_COST
 from ptxgen.emulator.scratch import QUANTUM, Scratch, aligned
 from ptxgen.errors import ArgumentError, PtxGenError
@@ -104,17 +104,19 @@ class Kernel:
         if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
             count = 1
         steps = budget or (SANITIZED_BUDGET if self.sanitize else DEFAULT_BUDGET)
-        buffer = ctypes.create_string_buffer(params, max(len(params), 1))
+        buffer, start = aligned(len(params) + 2 * REDZONE)
+        ctypes.memmove(start + REDZONE, params, len(params))
+        known = self._known(memory, start + REDZONE)
         scratches = [self._take(block3, shared) for _ in range(count)]
         try:
             for scratch in scratches:
                 c = scratch.context
-                c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = ctypes.addressof(buffer), len(params)
+                c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = start + REDZONE, len(params)
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
                 c[Slot.BUDGET] = max(steps // QUANTUM * YIELD_COST, YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
-            keep = self._prepare(scratches[0], blocks, memory, seed)
+            keep = self._prepare(scratches[0], blocks, known, seed)
             started = time.perf_counter_ns()
             worst = scratches[0]
             if count == 1:
@@ -122,8 +124,8 @@ class Kernel:
             else:
                 status, worst = self._run_parallel(scratches, blocks)
             self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
-            del keep
-            return self._finish(worst, status, memory, block3)
+            del keep, buffer
+            return self._finish(worst, status, known, block3)
         finally:
             with self._lock:
                 self._scratch.setdefault((block3, shared), []).extend(scratches)
@@ -154,7 +156,15 @@ class Kernel:
                 return free.pop()
         return Scratch(self, block, shared)
 
-    def _prepare(self, scratch: Scratch, blocks: int, memory: MemoryMap | None, seed: int | None) -> list[Any]:
+    def _known(self, memory: MemoryMap | None, parameters: int) -> MemoryMap:
+        """What a launch may touch: what the caller says, the module's variables, the parameters."""
+        if not self.sanitize:
+            return MemoryMap()
+        given = memory.allocations if memory is not None else {}
+        own = [*self.module.variables, Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True)]
+        return MemoryMap({**given, **{a.base: a for a in own}})
+
+    def _prepare(self, scratch: Scratch, blocks: int, memory: MemoryMap, seed: int | None) -> list[Any]:
         """Fill in orders and the memory map; returns what must stay alive during the launch."""
         keep: list[Any] = []
         c = scratch.context
@@ -170,10 +180,8 @@ class Kernel:
             return keep
         scratch.findings.count = 0
         entries: list[tuple[int, int, int, int]] = []
-        for a in memory.allocations.values() if memory is not None else ():
+        for a in memory.allocations.values():
             entries.append((a.base, a.size, int(a.read_only), ctypes.addressof(a.shadow) if a.shadow is not None else 0))
-        entries.append((self.module.data_address, self.module.data_bytes, 0, 0))
-        entries.append((c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES], 1, 0))
         entries.sort()
         flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(x for entry in entries for x in entry))
         keep.append(flat)
@@ -205,12 +213,12 @@ class Kernel:
             future.result()
         return worst[0]
 
-    def _finish(self, scratch: Scratch, status: int, memory: MemoryMap | None, block: tuple[int, int, int]) -> list[Finding]:
+    def _finish(self, scratch: Scratch, status: int, memory: MemoryMap, block: tuple[int, int, int]) -> list[Finding]:
         found: list[Finding] = []
         c = scratch.context
         if self.sanitize:
             for record in scratch.findings.records[: scratch.findings.count]:
-                found.append(self._finding(record, list(c), memory or MemoryMap(), block))
+                found.append(self._finding(record, list(c), memory, block))
         if status == FINISHED:
             return found
         kind, words = _MESSAGES[status]
@@ -240,7 +248,8 @@ class Kernel:
         kind = FindingKind(record.kind)
         text, location, source = self.module.source_of(record.line)
         grid = (context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z])
-        _, address = classify(record.address, record.extra, context)
+        space, address = classify(record, context)
+        address = address if space else memory.known(address)
         return Finding(
             NAMES[kind], self.name, describe(record, self.name, context, memory, block), record.line, text, location,
             unflatten(record.thread, block), unflatten(record.block, grid), address, record.count, source,
@@ -257,6 +266,7 @@ class Module:
         self._block_lines: dict[str, list[int]] = {}
         self._data: Any = None
         self.data_address = self.data_bytes = 0
+        self.variables: list[Allocation] = []
 
     @property
     def program(self) -> Program:
@@ -325,6 +335,8 @@ class Module:
             if variable.name not in places:
                 continue
             at = self.data_address + places[variable.name].offset
+            constant = variable.space == "const"
+            self.variables.append(Allocation(at, variable.size, f"the variable {variable.name}", read_only=constant))
             if variable.initial is not None:
                 ctypes.memmove(at, variable.initial, len(variable.initial))
             for offset, symbol, addend in variable.pointers:

@@ -14,7 +14,7 @@ from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
 from ptxgen.emulator.queues import async_functions
 from ptxgen.emulator.reports import reporter
-from ptxgen.emulator.sanitizer import FindingKind
+from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
 from ptxgen.emulator.shadow import Access
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
@@ -138,6 +138,18 @@ class MemoryOperations:
             return self.whole.const(0, PRED)
         return {"shared": in_shared, "local": in_local, "global": ~(in_shared | in_local)}[space]
 
+    def beyond(self, space: str, address: Address | Value, size: int) -> bool:
+        """Whether an access to `space` is known to leave the parameter that it names. Without the sanitiser that is refused, so
+        that no text can make this process read what lies behind its parameters."""
+        if space != "param" or not isinstance(address, Address) or not isinstance(address.base, Symbol):
+            return False
+        place, offset = self.place(address.base.name), address.offset
+        outside = offset < 0 or offset + size > place.size
+        if outside and not self.sanitize:
+            name = address.base.name
+            raise ParseError(f"{name} has {place.size} bytes; {size} bytes at {offset} are not among them", self.line)
+        return outside
+
     # Loads and stores
     def sort(self, addresses: Lanes, mask: str, step: int) -> tuple[str, str]:
         """The memory and the pattern of addresses; found once a block for the same ones."""
@@ -156,7 +168,9 @@ class MemoryOperations:
 
     def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Lanes, ...]:
         where, offset, space = self.parts(space, address)
-        checked = self.sanitize and space != "param"
+        if self.beyond(space, address, type.bytes * count):
+            return self._refused(where, type, count, Access.LOAD)
+        checked = self.sanitize and not _names_parameter(space, address)
         if checked:
             where, offset = where + offset, self.whole.const(0, U64)
         if where.uniform and not self.guarded and not checked:
@@ -166,6 +180,12 @@ class MemoryOperations:
         if checked:
             vectors = [self._poison(v, mask, type.bits) for v in vectors]
         return tuple(self._loaded(v, type, False) for v in vectors)
+
+    def _refused(self, where: Lanes, type: DType, count: int, access: Access) -> tuple[Lanes, ...]:
+        """Report an access beyond a parameter instead of making it; what a load would have given is all ones."""
+        size = type.bytes * count
+        self.report_lanes(FindingKind.BOUNDS, self.mask, self.whole.spread(where), _extra("param", size, access))
+        return tuple(self._loaded("-1", type, True) for _ in range(count))
 
     def _load_lanes(self, where: Lanes, offset: Lanes, mask: str, type: DType, count: int) -> list[str]:
         name, result = loader(self.e, type.bits, count), result_type(type.bits, count)
@@ -192,7 +212,10 @@ class MemoryOperations:
 
     def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
         where, offset, space = self.parts(space, address)
-        checked = self.sanitize and space != "param"
+        if self.beyond(space, address, type.bytes * len(values)):
+            self._refused(where, type, len(values), Access.STORE)
+            return
+        checked = self.sanitize
         if checked:
             where, offset = where + offset, self.whole.const(0, U64)
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
@@ -230,11 +253,10 @@ class MemoryOperations:
 
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
         name = checker(self.e)
-        codes = {"shared": 1, "local": 2, "generic": 3}
         size = type.bytes * count
         return self.e.emit(
             f"call i32 @{name}(ptr %c, ptr %s, {_V64} {self.whole.spread(where)}, i32 {self.mask}, i64 {size}, "
-            f"i32 {codes.get(space, 0)}, i32 {int(access)}, i32 {self.line})"
+            f"i32 {SPACE_CODES.get(space, 0)}, i32 {int(access)}, i32 {self.line})"
         )
 
     # Atomics
@@ -310,6 +332,16 @@ class MemoryOperations:
     def wait_async(self, pending: int) -> None:
         async_functions(self.e, self.sanitize)
         self.e.do(f"call void @async.wait(ptr %c, ptr %s, ptr %q, i32 {self.mask}, i32 {pending})")
+
+
+def _names_parameter(space: str, address: Address | Value) -> bool:
+    """Whether an access is to a place in the parameters that is known here, so that nothing is left to check."""
+    return space == "param" and isinstance(address, Address) and isinstance(address.base, Symbol)
+
+
+def _extra(space: str, size: int, access: Access) -> int:
+    """What a record says of an access besides its address; the checks make the same (checks.py)."""
+    return size | SPACE_CODES.get(space, 0) << 16 | (access is not Access.LOAD) << 24
 
 
 def _needs_resize(value: Value, type: DType) -> bool:

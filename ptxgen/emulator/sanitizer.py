@@ -26,6 +26,8 @@ class FindingKind(IntEnum):
     ENDLESS = 13
     DEADLOCK = 14
     TRAP = 15
+    BARRIER_NUMBER = 16
+    BARRIER_COUNT = 17
 
 
 NAMES = {
@@ -44,7 +46,15 @@ NAMES = {
     FindingKind.ENDLESS: "endless loop",
     FindingKind.DEADLOCK: "deadlock",
     FindingKind.TRAP: "trap",
+    FindingKind.BARRIER_NUMBER: "barrier",
+    FindingKind.BARRIER_COUNT: "barrier",
 }
+
+SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
+"""How the compiled checks name the space of an access; global and constant memory are 0."""
+
+_NEAR = 1 << 24
+"""Bytes. What is farther from all memory that is known has nothing to do with it."""
 
 CAPACITY = 512
 """Different findings of one launch; later ones are dropped."""
@@ -73,8 +83,8 @@ class Records(ctypes.Structure):
 @dataclass(frozen=True)
 class Finding:
     """Something a kernel did that it must not. `thread` and `block` are (x, y, z) of the first occurrence, `address` its byte
-    address (an offset in shared and local memory), `location` the author's file:line if the text has one, `count` how often
-    it happened at this line."""
+    address (an offset in shared, local and parameter memory), `location` the author's file:line if the text has one, `count`
+    how often it happened at this line."""
 
     kind: str
     kernel: str
@@ -99,13 +109,19 @@ class Finding:
 
 @dataclass
 class Allocation:
-    """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written."""
+    """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written.
+    `stands_for` is the address that its owner knows it by, where a launch works on a copy."""
 
     base: int
     size: int
     name: str
     read_only: bool = False
     shadow: ctypes.Array[ctypes.c_uint8] | None = None
+    stands_for: int | None = None
+
+    def distance(self, address: int) -> int:
+        """Bytes from here to an address; 0 for one inside."""
+        return max(self.base - address, address - (self.base + self.size - 1), 0)
 
 
 @dataclass
@@ -114,10 +130,19 @@ class MemoryMap:
 
     allocations: dict[int, Allocation] = field(default_factory=dict)
 
-    def add(self, base: int, size: int, name: str, *, initialised: bool = True, read_only: bool = False) -> None:
+    def add(
+        self,
+        base: int,
+        size: int,
+        name: str,
+        *,
+        initialised: bool = True,
+        read_only: bool = False,
+        stands_for: int | None = None,
+    ) -> None:
         """Register `size` bytes at `base`; with `initialised` false, reads of bytes that no kernel wrote are findings."""
         shadow = None if initialised else (ctypes.c_uint8 * size)()
-        self.allocations[base] = Allocation(base, size, name, read_only, shadow)
+        self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for)
 
     def remove(self, base: int) -> None:
         self.allocations.pop(base, None)
@@ -131,17 +156,23 @@ class MemoryMap:
 
     def nearest(self, address: int) -> str:
         """Where an address lies, in words."""
-        best: tuple[int, str] | None = None
-        for a in self.allocations.values():
-            if a.base <= address < a.base + a.size:
-                return f"byte {address - a.base} of {a.name}, which has {a.size}"
-            past = address - (a.base + a.size) if address >= a.base else a.base - address
-            side = f"{past} bytes {'past the end' if address >= a.base else 'before the start'} of {a.name} ({a.size} bytes)"
-            if best is None or past < best[0]:
-                best = (past, side)
-        if best is None or best[0] > 1 << 24:
+        a = self._nearest(address)
+        if a is None:
             return "in no allocation"
-        return best[1]
+        if a.base <= address < a.base + a.size:
+            return f"byte {address - a.base} of {a.name}, which has {a.size}"
+        if address < a.base:
+            return f"{a.base - address} bytes before the start of {a.name} ({a.size} bytes)"
+        return f"{address - (a.base + a.size)} bytes past the end of {a.name} ({a.size} bytes)"
+
+    def known(self, address: int) -> int:
+        """The address as the owner of what lies there, or next to it, knows it."""
+        a = self._nearest(address)
+        return address if a is None or a.stands_for is None else address - a.base + a.stands_for
+
+    def _nearest(self, address: int) -> Allocation | None:
+        nearest = min(self.allocations.values(), key=lambda a: a.distance(address), default=None)
+        return None if nearest is None or nearest.distance(address) > _NEAR else nearest
 
 
 def describe(record: Record, kernel: str, context: Sequence[int], memory: MemoryMap, threads: tuple[int, int, int]) -> str:
@@ -149,16 +180,18 @@ def describe(record: Record, kernel: str, context: Sequence[int], memory: Memory
     kind = FindingKind(record.kind)
     where = f"{kernel}, thread {_text(unflatten(record.thread, threads))}"
     where += f" of block {_text(unflatten(record.block, _grid(context)))}"
-    space, address = classify(record.address, record.extra, context)
+    space, address = classify(record, context)
     size = record.extra & 0xFFFF
     store = bool(record.extra >> 24 & 1)
     verb = "writes" if store else "reads"
-    place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{address:#x} ({size} bytes)"
+    place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.known(address):#x} ({size} bytes)"
     other = f"thread {_text(unflatten(record.other, threads))}" if record.other >= 0 else "another thread"
     if kind is FindingKind.BOUNDS:
         detail = memory.nearest(address) if not space else f"the block has {context[Slot.SHARED_BYTES]} bytes"
         if space == "local":
             detail = f"the thread has {context[Slot.LOCAL_BYTES]} bytes"
+        if space == "param":
+            detail = f"outside of the parameter that it names; together they have {context[Slot.PARAMETER_BYTES]} bytes"
         return f"{where} {verb} {place}: {detail}"
     if kind is FindingKind.MISALIGNED:
         return f"{where} {verb} {place}, which is not aligned to {size} bytes"
@@ -174,26 +207,35 @@ def describe(record: Record, kernel: str, context: Sequence[int], memory: Memory
     if kind is FindingKind.EARLY:
         return f"{where} reads {place} before the cp.async that fills it was waited for"
     if kind is FindingKind.READ_ONLY:
-        return f"{where} writes {place}: {memory.nearest(address)} and is read-only"
+        detail = "the parameters of a kernel are" if space else f"{memory.nearest(address)} and is"
+        return f"{where} writes {place}: {detail} read-only"
     if kind is FindingKind.BARRIER:
         block = _text(unflatten(record.block, _grid(context)))
         return f"{kernel}, block {block}: {record.address} of {record.extra} threads reach barrier {record.other}"
     if kind is FindingKind.BARRIER_DIVERGED:
         return f"{where} waits at another barrier instruction than other threads of its warp"
+    if kind is FindingKind.BARRIER_NUMBER:
+        return f"{where} waits at barrier {record.address}; a block has barriers 0 to 15"
+    if kind is FindingKind.BARRIER_COUNT:
+        return f"{where} waits for {record.address} threads; a barrier takes whole warps, multiples of 32"
     if kind is FindingKind.SHUFFLE:
         return f"{where} reads the register of lane {record.address}, which does not take part in the shuffle"
     return f"{where} takes part in a shuffle whose member mask does not name it"
 
 
-def classify(address: int, extra: int, context: Sequence[int]) -> tuple[str, int]:
-    """(`shared` or `local`, the offset there), or ("", address) for global memory."""
-    space = extra >> 16 & 0xFF
-    shared = address - context[Slot.SHARED]
-    if space == 1 or (space == 3 and 0 <= shared < context[Slot.SHARED_BYTES]):
+def classify(record: Record, context: Sequence[int]) -> tuple[str, int]:
+    """(`shared`, `local` or `param`, the offset there), or ("", address) for global memory."""
+    code = record.extra >> 16 & 0xFF
+    shared = record.address - context[Slot.SHARED]
+    local = record.address - context[Slot.LOCAL] - record.thread * context[Slot.LOCAL_BYTES]
+    generic = code == SPACE_CODES["generic"]
+    if code == SPACE_CODES["shared"] or (generic and 0 <= shared < context[Slot.SHARED_BYTES]):
         return "shared", shared
-    if space == 2:
-        return "local", (address - context[Slot.LOCAL]) % max(context[Slot.LOCAL_BYTES], 1)
-    return "", address & (1 << 64) - 1
+    if code == SPACE_CODES["local"] or (generic and 0 <= local < context[Slot.LOCAL_BYTES]):
+        return "local", local
+    if code == SPACE_CODES["param"]:
+        return "param", record.address - context[Slot.PARAMETERS]
+    return "", record.address & (1 << 64) - 1
 
 
 def unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
