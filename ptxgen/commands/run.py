@@ -42,6 +42,14 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Run warps and blocks in an order shuffled by this seed.")
 @click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="How long the launch may take.",
+)
+@click.option(
     "saves", "--save", multiple=True, metavar="ARG=FILE.npy", help="Save an array afterwards, by index from 0 or name."
 )
 @click.option("as_json", "--json", is_flag=True, help="The findings and the arrays' first elements as JSON.")
@@ -56,13 +64,14 @@ def run_command(
     shared: int,
     sanitize: bool,
     seed: int | None,
+    timeout: float,
     saves: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
     Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any, or if the
-    kernel cannot finish.
+    kernel cannot finish in its time.
 
     \b
     Example:
@@ -94,7 +103,7 @@ def run_command(
     arguments = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in given]
     start = time.perf_counter()
     try:
-        findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed)
+        findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed, seconds=timeout)
     except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
         findings = [error.finding]
     seconds = time.perf_counter() - start
@@ -106,6 +115,8 @@ def run_command(
         click.echo("\n".join(map(str, findings)))
     else:
         front.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
+    if any(finding.kind == "timeout" for finding in findings):
+        click.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
     if findings:
         ctx.exit(front.FAILED)
 

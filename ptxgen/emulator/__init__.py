@@ -47,13 +47,15 @@ def run(
     shared: int = 0,
     sanitize: bool = True,
     seed: int | None = None,
+    seconds: float | None = None,
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
     `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
     not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
-    Raises ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
+    `seconds` is how long the launch may take; compiling does not count. Raises ParseError, ArgumentError, and without
+    `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
@@ -62,7 +64,7 @@ def run(
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
         params = _pack(kernel, args, memory, iter(addresses))
-        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed)
+        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds)
 
 
 @lru_cache(maxsize=32)

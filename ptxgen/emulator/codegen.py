@@ -19,6 +19,7 @@ from ptxgen.files import private_folder, read_regular
 
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()  # LLVM contexts are shared by all threads
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _MAGIC = b"PTXO2\n"
 _LARGEST = 1 << 28
 """Bytes of kept code that are read: a kernel has 20 to 200 KB."""

@@ -34,7 +34,7 @@ class Slot(IntEnum):
     CTA_ORDER = 23  # address of i64[blocks], or 0
     WARP_ORDER = 24  # address of i64[warps], or 0
     FAULT_LINE = 25  # ptx line of a trap
-    FAULT_BLOCK = 26  # linear number of the block that stopped the launch
+    TURNS = 26  # what the block at hand has taken from the budget so far; 0 where it has not begun
     FINDINGS = 27  # address of the findings
     MAP = 28  # address of the memory map
     MAP_COUNT = 29
@@ -44,6 +44,7 @@ class Slot(IntEnum):
     SERIAL = 33  # instructions checked so far
     DATA_BYTES = 34
     PARAMETER_BYTES = 35
+    NEXT = 36  # the block (before it is reordered) at which a run that paused goes on
 
 
 class State:
@@ -68,8 +69,11 @@ WAITING = 0x80000000
 """Set in the pc of a lane that waits; the rest is where it goes on."""
 EXITED = 0xFFFFFFFF
 
-FINISHED, BLOCKED, YIELDED, TRAPPED, DEADLOCKED, ENDLESS = range(6)
-"""What a warp returns (first four) and what a run of blocks returns (all but BLOCKED and YIELDED)."""
+FINISHED, BLOCKED, YIELDED, TRAPPED, DEADLOCKED, ENDLESS, PAUSED = range(7)
+"""What a warp returns (first four) and what a run of blocks returns (all but BLOCKED and YIELDED). One that is PAUSED goes on
+at NEXT when it is called again."""
+TIMED_OUT = 7
+"""What workers.py makes of a launch that has had its time."""
 
 REDZONE = 256
 """Bytes around what a kernel may touch that belong to nothing, so that an access a little beyond one thing meets no other."""

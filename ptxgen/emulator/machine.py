@@ -5,20 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ptxgen.emulator.checks import MAP_ENTRY
-from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TRAPPED, Slot, State
+from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TIMED_OUT, TRAPPED, Slot, State
 from ptxgen.emulator.program import Parameter, Program
 from ptxgen.emulator.sanitizer import NAMES, Allocation, Finding, FindingKind, MemoryMap, Record, describe, unflatten
 from ptxgen.emulator.schedule import YIELD_COST
-from ptxgen.emulator.scratch import QUANTUM, Scratch, aligned
+from ptxgen.emulator.scratch import Scratch, aligned
+from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError
 
 DEFAULT_BUDGET = 1 << 28
@@ -26,17 +25,19 @@ SANITIZED_BUDGET = 1 << 24
 """Backward jumps that a warp may take before a launch counts as endless."""
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
+_MOST_ORDERED = 1 << 22
 _PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads for
 
 _MESSAGES = {
     TRAPPED: (FindingKind.TRAP, "executes trap"),
     DEADLOCKED: (FindingKind.DEADLOCK, "waits at a barrier that no other thread will reach"),
     ENDLESS: (FindingKind.ENDLESS, "makes no progress: its budget of steps is spent"),
+    TIMED_OUT: (FindingKind.TIMEOUT, "was running when the time of the launch was over"),
 }
 
 
 class EmulationError(PtxGenError):
-    """A kernel that cannot finish: a trap, a deadlock or an endless loop. `finding` says where."""
+    """A kernel that cannot finish: a trap, a deadlock, an endless loop or too little time. `finding` says where."""
 
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
@@ -75,7 +76,6 @@ class Kernel:
         self._code = code
         self._run = RUN(code.function("run"))
         self._scratch: dict[tuple[tuple[int, int, int], int], list[Scratch]] = {}
-        self._lock = threading.Lock()
         self._block_ns: dict[tuple[int, int, int], float] = {}
 
     def launch(
@@ -89,17 +89,23 @@ class Kernel:
         workers: int | None = None,
         seed: int | None = None,
         budget: int | None = None,
+        seconds: float | None = None,
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
-        Returns what the sanitiser found. Without it, a trap, a deadlock or a loop that spends `budget` (backward jumps of a
-        warp) raises EmulationError; ArgumentError for a launch that no GPU would take. Blocks run on `workers` threads (by
-        default as many as the host has CPUs), or one after the other if the kernel is sanitised, seeded or uses global
-        atomics, so that its result is always the same. `seed` shuffles the order of blocks and warps.
+        Returns what the sanitiser found. Without it, a trap, a deadlock, a loop that spends `budget` (backward jumps of a
+        warp) or a launch that takes longer than `seconds` raises EmulationError; ArgumentError for a launch that no GPU would
+        take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
+        is sanitised, seeded or uses global atomics, so that its result is always the same. `seed` shuffles the order of
+        blocks and warps. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next one is as good as any.
         """
         grid3, block3 = shape(grid, "grid"), shape(block, "block")
         self._check(grid3, block3, params, shared)
         blocks = grid3[0] * grid3[1] * grid3[2]
+        if seconds is not None and not seconds > 0:
+            raise ArgumentError(f"{self.name}: a launch of {seconds} seconds; it must have more than 0")
+        if seed is not None and blocks > _MOST_ORDERED:
+            raise ArgumentError(f"{self.name}: a seed orders up to {_MOST_ORDERED} blocks; the grid has {blocks}")
         count = 1 if self.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
         if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
             count = 1
@@ -113,22 +119,19 @@ class Kernel:
                 c = scratch.context
                 c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = start + REDZONE, len(params)
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
-                c[Slot.BUDGET] = max(steps // QUANTUM * YIELD_COST, YIELD_COST)
+                c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
-                c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = 0
+                c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
+                c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
             keep = self._prepare(scratches[0], blocks, known, seed)
             started = time.perf_counter_ns()
-            worst = scratches[0]
-            if count == 1:
-                status = self._run(worst.address, 0, blocks)
-            else:
-                status, worst = self._run_parallel(scratches, blocks)
-            self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
+            status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
+            if status == FINISHED:
+                self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
             del keep, buffer
             return self._finish(worst, status, known, block3)
         finally:
-            with self._lock:
-                self._scratch.setdefault((block3, shared), []).extend(scratches)
+            self._scratch.setdefault((block3, shared), []).extend(scratches)
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: bytes, shared: int) -> None:
         threads = block[0] * block[1] * block[2]
@@ -150,11 +153,10 @@ class Kernel:
             raise ArgumentError(f"{self.name}: {len(params)} bytes of parameters, but the kernel takes {self.parameter_bytes}")
 
     def _take(self, block: tuple[int, int, int], shared: int) -> Scratch:
-        with self._lock:
-            free = self._scratch.get((block, shared))
-            if free:
-                return free.pop()
-        return Scratch(self, block, shared)
+        try:
+            return self._scratch[block, shared].pop()
+        except (KeyError, IndexError):
+            return Scratch(self, block, shared)
 
     def _known(self, memory: MemoryMap | None, parameters: int) -> MemoryMap:
         """What a launch may touch: what the caller says, the module's variables, the parameters."""
@@ -188,31 +190,6 @@ class Kernel:
         c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(flat), len(entries)
         return keep
 
-    def _run_parallel(self, scratches: list[Scratch], blocks: int) -> tuple[int, Scratch]:
-        """Blocks in ranges, several a worker so that uneven ones even out; returns the worst status and its scratch."""
-        pieces = min(blocks, 4 * len(scratches))
-        bounds = [blocks * i // pieces for i in range(pieces + 1)]
-        left = iter(range(pieces))
-        lock = threading.Lock()
-        worst: list[tuple[int, Scratch]] = [(FINISHED, scratches[0])]
-
-        def work(scratch: Scratch) -> None:
-            while True:
-                with lock:
-                    piece = next(left, None)
-                if piece is None or worst[0][0] != FINISHED:
-                    return
-                status = self._run(scratch.address, bounds[piece], bounds[piece + 1])
-                if status != FINISHED:
-                    with lock:
-                        worst[0] = (status, scratch)
-
-        futures = [_pool().submit(work, s) for s in scratches[1:]]
-        work(scratches[0])
-        for future in futures:
-            future.result()
-        return worst[0]
-
     def _finish(self, scratch: Scratch, status: int, memory: MemoryMap, block: tuple[int, int, int]) -> list[Finding]:
         found: list[Finding] = []
         c = scratch.context
@@ -222,7 +199,7 @@ class Kernel:
         if status == FINISHED:
             return found
         kind, words = _MESSAGES[status]
-        index = unflatten(c[Slot.FAULT_BLOCK], (c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z]))
+        index = c[Slot.CTAID_X], c[Slot.CTAID_Y], c[Slot.CTAID_Z]
         line = c[Slot.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
         message = f"{self.name}, block ({index[0]},{index[1]},{index[2]}) {words}"
         text, location, source = self.module.source_of(line)
@@ -384,16 +361,6 @@ def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
         raise ArgumentError(f"{what} must be a whole number or up to three, got {value!r}")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
-
-
-_executor: ThreadPoolExecutor | None = None
-
-
-def _pool() -> ThreadPoolExecutor:
-    global _executor
-    if _executor is None:
-        _executor = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="ptx")
-    return _executor
 
 
 def _source_line(file: str, line: int) -> str:

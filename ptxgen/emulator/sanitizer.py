@@ -28,6 +28,7 @@ class FindingKind(IntEnum):
     TRAP = 15
     BARRIER_NUMBER = 16
     BARRIER_COUNT = 17
+    TIMEOUT = 18
 
 
 NAMES = {
@@ -48,6 +49,7 @@ NAMES = {
     FindingKind.TRAP: "trap",
     FindingKind.BARRIER_NUMBER: "barrier",
     FindingKind.BARRIER_COUNT: "barrier",
+    FindingKind.TIMEOUT: "timeout",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}

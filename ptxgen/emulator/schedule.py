@@ -6,7 +6,7 @@ import platform
 
 from ptxgen.emulator.barriers import BARRIERS, release_function
 from ptxgen.emulator.emitter import Emitter
-from ptxgen.emulator.layout import BLOCKED, DEADLOCKED, ENDLESS, FINISHED, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BLOCKED, DEADLOCKED, ENDLESS, FINISHED, PAUSED, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.reports import reporter, slot_lines
 from ptxgen.emulator.shadow import SHADOW_BYTES
 
@@ -14,11 +14,12 @@ _I32 = "<32 x i32>"
 _DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
 BLOCKED_COST = 1
 YIELD_COST = 1024
-"""What a turn takes from the budget: one in which warps only meet at barriers, one in which some warp used its quantum up."""
+"""What a turn takes from the budget: one in which warps only meet at barriers, one in which some warp used its quantum up. A
+block pauses when it has taken as much as the latter, so that whoever called can throw the launch away."""
 
 
 def scheduler(e: Emitter, sanitize: bool) -> None:
-    """i32 @run(context, first, last): blocks first..last-1 of the launch, one after the other."""
+    """i32 @run(context, first, last): blocks first..last-1 of the launch, one after the other, until they end or pause."""
     e.declare("llvm.memset.p0.i64", "void", "ptr", "i8", "i64", "i1")
     e.declare("llvm.ctpop.i32", "i32", "i32")
     e.declare("llvm.cttz.i32", "i32", "i32", "i1")
@@ -57,10 +58,12 @@ entry:
 {_slot("size", Slot.STATE_BYTES)}
 {_slot("budget", Slot.BUDGET)}
 {_slot("order", Slot.WARP_ORDER)}
+{_slot("begun", Slot.TURNS)}
+  %enough = add i64 %begun, {YIELD_COST}
   %base = inttoptr i64 %warps to ptr
   br label %round
 round:
-  %turns = phi i64 [ 0, %entry ], [ %more, %again ]
+  %turns = phi i64 [ %begun, %entry ], [ %more, %again ]
   br label %next
 next:
   %i = phi i64 [ 0, %round ], [ %i1, %done ]
@@ -103,7 +106,11 @@ spend:
 endless:
   ret i32 {ENDLESS}
 again:
-  br label %round
+  %pause = icmp uge i64 %more, %enough
+  br i1 %pause, label %paused, label %round
+paused:
+  store i64 %more, ptr %begun.p
+  ret i32 {PAUSED}
 }}"""
 
 
@@ -156,13 +163,17 @@ pick:
   store i64 %by, ptr %byp
   %bzp = getelementptr i64, ptr %c, i64 {int(Slot.CTAID_Z)}
   store i64 %bz, ptr %bzp
+{_slot("turns", Slot.TURNS)}
+  %begun = icmp ne i64 %turns, 0
+  br i1 %begun, label %start, label %fresh
+fresh:
   call void @llvm.memset.p0.i64(ptr %sharedp, i8 -1, i64 %sharedn, i1 false)
   call void @llvm.memset.p0.i64(ptr %localp, i8 -1, i64 %localall, i1 false)
   call void @llvm.memset.p0.i64(ptr %arrivedp, i8 0, i64 {4 * BARRIERS}, i1 false)
 {shadows if sanitize else ""}
   br label %reset
 reset:
-  %w = phi i64 [ 0, %go ], [ %w1, %resetone ]
+  %w = phi i64 [ 0, %fresh ], [ %w1, %resetone ]
   %wover = icmp uge i64 %w, %n
   br i1 %wover, label %start, label %resetone
 resetone:
@@ -179,12 +190,18 @@ resetone:
 start:
   %status = call i32 @cta(ptr %c)
   %fine = icmp eq i32 %status, {FINISHED}
-  br i1 %fine, label %blockdone, label %fault
+  br i1 %fine, label %blockdone, label %stopped
+stopped:
+  %pausing = icmp eq i32 %status, {PAUSED}
+  br i1 %pausing, label %pause, label %fault
 fault:
-  %bfp = getelementptr i64, ptr %c, i64 {int(Slot.FAULT_BLOCK)}
-  store i64 %b, ptr %bfp
   ret i32 %status
+pause:
+{_slot("next", Slot.NEXT)}
+  store i64 %i, ptr %next.p
+  ret i32 {PAUSED}
 blockdone:
+  store i64 0, ptr %turns.p
   %i1 = add i64 %i, 1
   br label %blocks
 }}"""

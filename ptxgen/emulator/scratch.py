@@ -11,7 +11,8 @@ from ptxgen.emulator.sanitizer import Records
 from ptxgen.emulator.shadow import SHADOW_BYTES
 
 QUANTUM = 1 << 16
-"""Backward jumps of a warp before it lets the others run."""
+SANITIZED_QUANTUM = 1 << 12
+"""Backward jumps of a warp before it lets the others run: some milliseconds."""
 
 
 class Needs(Protocol):
@@ -49,7 +50,7 @@ class Scratch:
         c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, needs.local_bytes
         c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
         c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
-        c[Slot.THREADS], c[Slot.QUANTUM] = threads, QUANTUM
+        c[Slot.THREADS], c[Slot.QUANTUM] = threads, SANITIZED_QUANTUM if needs.sanitize else QUANTUM
         c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
         if needs.sanitize:
             self.shadow, c[Slot.SHADOW] = aligned(total * SHADOW_BYTES)

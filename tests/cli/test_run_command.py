@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,19 @@ def test_a_kernel_that_cannot_finish_is_a_finding_with_or_without_the_sanitiser(
     assert (finding["kind"], finding["ptx_line"]) == ("trap", FIRST_LINE)
 
 
+@pytest.mark.parametrize("sanitize", ["--sanitize", "--no-sanitize"])
+def test_an_endless_loop_is_told_when_its_time_is_over(tmp_path: Path, sanitize: str) -> None:
+    path = tmp_path / "spin.ptx"
+    path.write_text(kernel("ld.param.u64 %rd1, [p0];\nL1:\natom.global.cas.b32 %r3, [%rd1], 1, 2;\nbra L1;", "u64"))
+    words = ("run", path, "--block", "1024", "--arg", "u32[1]=0", sanitize)
+    started = time.monotonic()
+    result = invoke("ptxgen", *words, "--timeout", "0.2")
+    assert time.monotonic() - started < 8
+    assert result.exit_code == 1
+    assert result.stdout.startswith("timeout: k, block (0,0,0) was running when the time of the launch was over")
+    assert result.stderr == "ptxgen: the launch had 0.2 seconds; --timeout gives it others\n"
+
+
 def test_reading_memory_that_nothing_wrote_is_a_finding(add: Path) -> None:
     assert invoke("ptxgen", "run", add, "--block", "256", "--arg", "f32[5]=out", "--arg", "f32[5]=ones").exit_code == 1
 
@@ -111,7 +125,8 @@ def test_wrong_words_are_one_clear_line(add: Path, words: tuple[str, ...], said:
 
 
 @pytest.mark.parametrize(
-    "words", [("--grid", "0x4"), ("--grid", "1,2,3,4"), ("--block", ""), ("--shared", "-1"), ("--seed", "-1")]
+    "words",
+    [("--grid", "0x4"), ("--grid", "1,2,3,4"), ("--block", ""), ("--shared", "-1"), ("--seed", "-1"), ("--timeout", "0")],
 )
 def test_wrong_numbers_are_usage_errors(add: Path, words: tuple[str, ...]) -> None:
     assert invoke("ptxgen", "run", add, *ADD, *words).exit_code == 2
