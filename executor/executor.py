@@ -206,7 +206,7 @@ class CudaExecutor(Matrices):
         s.go_to(position, layer)
 
         def run(out: GpuBuffer) -> None:
-            cache = s.cache.layers[layer]
+            cache = s.cache.layer(layer)
             remember(self._eager, cache, k=key, v=value, position=s.position)
             attend(self._eager, cache, q=query, out=out, length=s.length)
 
@@ -290,7 +290,7 @@ class CudaExecutor(Matrices):
         launch.layer = layer
         try:
             activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
-            transformer_layer(launch, shape, weights, sequence.cache.layers[layer], activations)
+            transformer_layer(launch, shape, weights, sequence.cache.layer(layer), activations)
         finally:
             launch.layer = None
 
@@ -308,7 +308,7 @@ class CudaExecutor(Matrices):
         """The layer at its own next position, as a step of the profiler."""
         sequence, recorder = self.sequence, Recorder(self.workspace, layer, fused=self.modules.fused)
         activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
-        transformer_layer(recorder, shape, weights, sequence.cache.layers[layer], activations)
+        transformer_layer(recorder, shape, weights, sequence.cache.layer(layer), activations)
         plans = [self.launcher.prepare(call.kernel, call.place, **call.arguments) for call in recorder.take()]
         position = sequence.lengths[layer]
         sequence.go_to(position, layer)

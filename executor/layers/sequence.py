@@ -20,8 +20,9 @@ from ptxgen.kernels.rope.table import rope_table
 class LayerSequence:
     """Keys, values and rotations of `layers` layers for one sequence of at most max_len tokens.
 
-    `lengths[layer]` is how many positions a layer has: where its next token goes. Position and length of the token under way
-    lie in the workspace, where kernels read them. rope_freqs: divisors of the rotary frequencies, rope_dim / 2 of them."""
+    Memory and lengths are the cache's: whoever resets, cuts or grows that does it to the sequence. Position and length of the
+    token under way lie in the workspace, where kernels read them. rope_freqs: divisors of the rotary frequencies, rope_dim / 2
+    of them."""
 
     def __init__(
         self,
@@ -44,13 +45,11 @@ class LayerSequence:
         self.head_dim = whole("head_dim", head_dim, 1)
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
         self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
-        self.lengths = [0] * whole("layers", layers, 1)
         self._token = TokenPosition(workspace)
         self._table_of = (number("rope_base", rope_base), None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
-        table = rope_table(whole("max_len", max_len, 1), self.rope_dim, *self._table_of)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
-            self.rope_table = GpuBuffer.from_numpy(device, table, name="rope table")
+            self._table = self._table_for(self.cache.max_len)
         except BaseException:
             self.cache.free()
             raise
@@ -69,6 +68,18 @@ class LayerSequence:
         )
 
     @property
+    def lengths(self) -> list[int]:
+        """How many positions each layer has: where its next token goes."""
+        return self.cache.lengths
+
+    @property
+    def rope_table(self) -> GpuBuffer:
+        """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that the cache has room for."""
+        if self._table.shape[0] != self.cache.max_len:
+            self._take_table(self._table_for(self.cache.max_len))
+        return self._table
+
+    @property
     def position(self) -> GpuBuffer:
         """u32[1]: where the token under way stands."""
         return self._token.position
@@ -79,11 +90,9 @@ class LayerSequence:
         return self._token.length
 
     def require_layer(self, layer: int) -> int:
-        """The number of a layer. ArgumentError if there is none of this number."""
-        number = whole("the layer", layer)
-        if not 0 <= number < len(self.lengths):
-            raise ArgumentError(f"there is no layer {layer}; the KV cache has {len(self.lengths)}, from 0")
-        return number
+        """The number of a layer. Errors as KvCache.layer."""
+        self.cache.layer(layer)
+        return whole("the layer", layer)
 
     def go_to(self, position: int, *layers: int) -> None:
         """The token under way stands at `position`, and these layers will take it. Raises ArgumentError for a position beyond
@@ -103,26 +112,30 @@ class LayerSequence:
         """These layers have the key and the value of `position` now, and what came after is forgotten."""
         for layer in layers:
             self.lengths[layer] = position + 1
-        self.cache.length = max(self.lengths)
 
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""
-        table = rope_table(whole("max_len", max_len, 1), self.rope_dim, *self._table_of)
-        new = GpuBuffer.from_numpy(self.rope_table.device, table, name="rope table")
+        table = self._table_for(self.cache.checked_room(max_len))
         try:
             self.cache.grow(max_len)
         except BaseException:
-            new.free()
+            table.free()
             raise
-        self.rope_table.free()
-        self.rope_table = new
+        self._take_table(table)
 
     def reset(self) -> None:
         """Start a new sequence."""
-        self.lengths = [0] * len(self.lengths)
         self.cache.reset()
 
     def free(self) -> None:
         """Give the memory back."""
         self.cache.free()
-        self.rope_table.free()
+        self._table.free()
+
+    def _take_table(self, table: GpuBuffer) -> None:
+        old, self._table = self._table, table
+        old.free()
+
+    def _table_for(self, max_len: int) -> GpuBuffer:
+        table = rope_table(max_len, self.rope_dim, *self._table_of)
+        return GpuBuffer.from_numpy(self.cache.device, table, name="rope table")

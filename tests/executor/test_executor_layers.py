@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuProfile
-from executor.errors import LaunchError, ModelError
+from executor.errors import DeviceError, LaunchError, ModelError
 from executor.interop import as_buffer
 from executor.launch import LaunchRecord
 from ptxgen.errors import ArgumentError
@@ -69,8 +69,13 @@ def makes_digits(record: LaunchRecord) -> bool:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[CudaExecutor]:
-    with opened(written(tmp_path_factory.mktemp("model"), "llama"), "llama", cache) as made:
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture(scope="module")
+def llama(path: Path, cache: Path) -> Iterator[CudaExecutor]:
+    with opened(path, "llama", cache) as made:
         yield made
 
 
@@ -233,6 +238,46 @@ def test_a_grown_cache_keeps_what_it_holds(ways: FiveWays) -> None:
     for i in range(LAYERS):
         x = ways.executor.transformer_layer_indexed(x, i, ways.indexed[i], HIDDEN, FF, ways.eps)
     np.testing.assert_array_equal(x.to_numpy(), whole[3])
+
+
+def test_what_is_done_to_the_cache_is_done_to_the_sequence(ways: FiveWays) -> None:
+    given, cache = inputs(), ways.executor.sequence.cache
+    first = ways.by_index(given)
+    cache.truncate(1)
+    assert ways.executor.sequence.lengths == [1, 1]
+    np.testing.assert_array_equal(ways.by_index(given[1:])[1], first[2])
+    cache.reset()
+    assert ways.executor.sequence.lengths == [0, 0]
+    for made, expected in zip(ways.by_index(given), first, strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
+def test_the_rotations_follow_a_cache_that_grows(path: Path, cache: Path) -> None:
+    given = inputs(5)
+    with opened(path, "llama", cache) as executor:
+        rows = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"]).by_index(given)
+        small = executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, 3)
+        ways = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"])
+        made = ways.by_index(given[:3])
+        small.grow(5)
+        made += ways.by_index(given[3:])
+        np.testing.assert_array_equal(np.stack(made), np.stack(rows))
+        allocated = executor.device.memory().allocated
+        with pytest.raises(ArgumentError, match="max_len must be"):
+            executor.sequence.grow(1 << 31)
+        assert (small.max_len, executor.device.memory().allocated) == (5, allocated)
+
+
+def test_a_layer_whose_cache_was_freed_says_so(path: Path, cache: Path) -> None:
+    with opened(path, "llama", cache) as executor:
+        layers = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+        executor.sequence.cache.free()
+        with pytest.raises(DeviceError, match="the KV cache was freed"):
+            executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
+        with pytest.raises(ArgumentError, match="head_dim must be"):
+            executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, 40, ROOM)
+        executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)
+        executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
 
 
 class TestAttention:

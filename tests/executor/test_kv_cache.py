@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from executor.device import Device
+from executor.errors import DeviceError
 from executor.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
 
@@ -101,3 +102,36 @@ def test_a_size_of_zero_is_named(emulator: Device, name: str) -> None:
     sizes = {"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4, name: 0}
     with pytest.raises(ArgumentError, match=f"{name} is 0"):
         KvCache(emulator, **sizes)
+
+
+@pytest.mark.parametrize(("sizes", "said"), [({"head_dim": 40}, "head_dim must be"), ({"max_len": 1 << 31}, "max_len must be")])
+def test_a_shape_that_no_attention_kernel_takes_is_refused(emulator: Device, sizes: dict[str, int], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        KvCache(emulator, **{"layers": 1, "kv_heads": 1, "head_dim": 32, "max_len": 4} | sizes)
+    assert emulator.memory().allocated == 0
+
+
+def test_a_cache_does_not_grow_beyond_what_attention_kernels_take(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=1, kv_heads=1, head_dim=32, max_len=4)
+    cache.advance(2)
+    with pytest.raises(ArgumentError, match="max_len must be"):
+        cache.grow(1 << 31)
+    assert (cache.max_len, cache.length, cache.generation) == (4, 2, 0)
+
+
+def test_layers_of_different_lengths_are_cut_alike_and_take_nothing_together(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=2, kv_heads=1, head_dim=32, max_len=4)
+    cache.lengths[:] = 3, 1
+    with pytest.raises(ArgumentError, match=r"the layers have \[3, 1\] positions"):
+        cache.advance()
+    cache.truncate(2)
+    assert (cache.lengths, cache.length) == ([2, 1], 2)
+
+
+def test_a_cache_that_was_freed_says_so(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=1, kv_heads=1, head_dim=32, max_len=4)
+    cache.free()
+    cache.free()
+    for used in (lambda: cache.grow(8), lambda: cache.layer(0), lambda: cache.set_aside(1).__enter__()):
+        with pytest.raises(DeviceError, match="the KV cache was freed"):
+            used()
