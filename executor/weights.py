@@ -1,4 +1,4 @@
-"""Model weights on a device: straight from the mapped file, in one pool. What the bytes of a block mean is ptxgen.formats'
+"""Model weights on a device: straight from the file, in one pool. What the bytes of a block mean is ptxgen.formats'
 business."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -33,6 +34,8 @@ class TensorFile(Protocol):
     def tensors(self) -> Mapping[str, TensorInfo]: ...
 
     def data(self, name: str) -> NDArray[np.uint8]: ...
+
+    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -125,9 +128,10 @@ class Weights(Mapping[str, Weight]):
 def load_weights(device: Device, file: TensorFile, names: Sequence[str], progress: Progress | None = None) -> Weights:
     """Put the tensors of these names on the device.
 
-    A device that can read the file's mapping itself (the emulator) gets no copy; a GPU gets one allocation, each tensor on a
-    256-byte boundary. Raises ModelError for a missing tensor or a type that no kernel reads, OutOfMemory when memory is full.
-    After an exception of any kind nothing of it stays on the device.
+    The bytes go from the file to where they stay: on the emulator to an allocation for each tensor, which no kernel may write;
+    on a GPU to one allocation, each tensor on a 256-byte boundary. Whatever becomes of the file afterwards is of no matter.
+    Raises ModelError for a missing tensor, a type that no kernel reads or a file that cannot be read, OutOfMemory when memory
+    is full. After an exception of any kind nothing of it stays on the device.
     """
     infos = [_info(file, name) for name in names]
     total = sum(info.nbytes for info in infos)
@@ -148,7 +152,7 @@ def _put(device: Device, file: TensorFile, infos: Sequence[TensorInfo], advance:
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
-        pointer = device.adopt(file.data(info.name), info.name)
+        pointer = device.place(info.nbytes, partial(file.read_into, info.name), info.name)
         if pointer is None:
             copied.append(info)
             continue
@@ -161,7 +165,7 @@ def _put(device: Device, file: TensorFile, infos: Sequence[TensorInfo], advance:
         pool = GpuBuffer.empty(device, U8, (offsets[-1],), "weight pool")
         owned.append(pool)
         for info, offset in zip(copied, offsets, strict=False):
-            device.upload(pool.pointer + offset, file.data(info.name), advance)
+            device.upload_from(pool.pointer + offset, info.nbytes, partial(file.read_into, info.name), advance)
             weights[info.name] = _weight(info, pool, offset)
     return Weights({info.name: weights[info.name] for info in infos}, owned)
 

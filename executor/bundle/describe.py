@@ -95,6 +95,7 @@ class _TracedFile:
             name: replace(info, shape=shapes[name]) for name, info in file.tensors.items() if name in shapes
         }
         self.data = file.data
+        self.read_into = file.read_into
 
 
 def outlier_kernels(model: Description) -> dict[str, KernelType]:

@@ -19,10 +19,10 @@ from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.loans import Loan
-from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.device.readback import PAGE, Readback
 from executor.device.sharing import Sharing
-from executor.device.staging import Staging
+from executor.device.staging import Staging, copying
 from executor.errors import DeviceError, DeviceFailed, OutOfMemory
 from executor.parameters import ParameterBlock
 from ptxgen.assemble import UnsupportedTarget, assemble, toolchain
@@ -177,7 +177,7 @@ class CudaDevice:
         for base in self._allocations.since(mark):
             self.free(base)
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         return None
 
     @property
@@ -214,19 +214,24 @@ class CudaDevice:
         self._sharing.order(self._stream, stream)
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
-        self._enter("uploading")
         nbytes = checked_bytes(array)
-        self._allocations.check(pointer, nbytes, "upload")
         if nbytes >= STAGED_FROM:
-            if self._staging is None:
-                self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
-            self._staging.upload(pointer, array, progress)
+            self.upload_from(pointer, nbytes, copying(array), progress)
             return
+        self._enter("uploading")
+        self._allocations.check(pointer, nbytes, "upload")
         # From pageable memory the driver has taken its copy when this returns.
         copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
         self._checked(copied, f"uploading to {self.name}")
         if progress is not None:
             progress(nbytes)
+
+    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
+        self._enter("uploading")
+        self._allocations.check(pointer, nbytes, "upload")
+        if self._staging is None:
+            self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
+        self._staging.upload(pointer, nbytes, read, progress)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
         self._enter("downloading")

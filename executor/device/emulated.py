@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.loans import Loan
-from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.environment import settings
 from executor.errors import DeviceError, OutOfMemory, SanitizerError
 from executor.parameters import ParameterBlock
 from ptxgen.emulator import MemoryMap, compile_module
 from ptxgen.target import Target
 
-ADOPTED_ALIGNMENT = 16
-"""Bytes. Kernels load 16 bytes at once; an array that starts elsewhere has to be copied."""
 UNNAMED = "a buffer without a name"
 
 
@@ -110,16 +108,19 @@ class EmulatedDevice:
         for base in self._allocations.since(mark):
             self.free(base)
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
-        self._enter("adopting an array")
-        nbytes = checked_bytes(array)
-        base = array.ctypes.data
-        if base % ADOPTED_ALIGNMENT:
-            return None
-        self._allocations.add(base, nbytes, array)
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+        pointer = self.alloc(nbytes, name)
+        try:
+            read(0, _bytes_at(pointer, nbytes))
+        except BaseException:
+            self.free(pointer)
+            raise
+        _, block = self._allocations.check(pointer, nbytes, "place")
+        block.flags.writeable = False
         if self._map is not None:
-            self._map.add(base, nbytes, name or UNNAMED, read_only=not array.flags.writeable)
-        return base
+            self._map.remove(pointer)
+            self._map.add(pointer, nbytes, name or UNNAMED, read_only=True)
+        return pointer
 
     def lend(self, loan: Loan) -> None:
         self._enter("borrowing memory")
@@ -151,6 +152,13 @@ class EmulatedDevice:
         nbytes = checked_bytes(array)
         self._writable(pointer, nbytes, "upload")
         ctypes.memmove(pointer, array.ctypes.data, nbytes)
+        if progress is not None:
+            progress(nbytes)
+
+    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
+        self._enter("uploading")
+        self._writable(pointer, nbytes, "upload")
+        read(0, _bytes_at(pointer, nbytes))
         if progress is not None:
             progress(nbytes)
 
@@ -248,9 +256,7 @@ class EmulatedDevice:
         """Check the range before it is written, and note that it holds something from now on."""
         base, owner = self._allocations.check(pointer, nbytes, doing)
         if owner.read_only if isinstance(owner, Loan) else not owner.flags.writeable:
-            raise DeviceError(
-                f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is a read-only array of the host"
-            )
+            raise DeviceError(f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is read-only")
         self._mark_written(base, pointer, nbytes)
 
     def _mark_written(self, base: int, pointer: int, nbytes: int) -> None:
@@ -269,6 +275,11 @@ class EmulatedDevice:
                 read_only = all(other.read_only for other in loans if other.meets(loan))
                 known.add(loan.pointer, loan.nbytes, loan.name or UNNAMED, read_only=read_only)
         return known
+
+
+def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
+    """Memory of the host as an array, which does not keep it."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
 
 
 @dataclass

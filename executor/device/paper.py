@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT
 from executor.device.loans import Loan
-from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, checked_bytes
+from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto
 from executor.errors import DeviceError
 from executor.parameters import ParameterBlock
 from ptxgen.target import Target
 
 
 class PaperDevice:
-    """See protocol.Device. `contents` holds, by pointer, what was put into memory that `alloc` gave; adopted arrays stay where
-    they are. What would need a machine is a DeviceError."""
+    """See protocol.Device. `contents` holds, by pointer, what was put into memory that `alloc` gave; what `place` is told of
+    is never read. What would need a machine is a DeviceError."""
 
     kind: Literal["cuda", "emulator"] = "emulator"
     stream = None
@@ -58,8 +58,8 @@ class PaperDevice:
     def free_since(self, mark: int) -> None:
         self.frees += 1
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
-        return self.alloc(checked_bytes(array), name)
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+        return self.alloc(nbytes, name)
 
     def lend(self, loan: Loan) -> None:
         self._refuse("uses no memory of others")
@@ -83,6 +83,9 @@ class PaperDevice:
         self.contents[pointer] = array.copy()
         if progress is not None:
             progress(array.nbytes)
+
+    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
+        self._refuse("reads nothing")
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         self.contents[pointer] = np.full(nbytes, byte, np.uint8)

@@ -17,6 +17,8 @@ from ptxgen.target import Target
 Grid = tuple[int, int, int]
 BytesCopied = Callable[[int], None]
 """Called during a long copy with the number of bytes copied since the last call."""
+ReadInto = Callable[[int, NDArray[np.uint8]], None]
+"""Fills an array with the bytes of something from a start on, wholly, or raises. May be called on several threads at once."""
 
 
 @dataclass(frozen=True)
@@ -99,17 +101,17 @@ class Device(Protocol):
         no room."""
 
     def free(self, pointer: int) -> None:
-        """Give back what `alloc` or `adopt` gave. A second time is a DeviceError."""
+        """Give back what `alloc` or `place` gave. A second time is a DeviceError."""
 
     def mark(self) -> int:
         """A moment in the order of allocations, for `free_since`."""
 
     def free_since(self, mark: int) -> None:
-        """Free all that was allocated or adopted since that moment and is still there (see allocations.undone_on_error)."""
+        """Free all that was allocated or placed since that moment and is still there (see allocations.undone_on_error)."""
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
-        """A pointer to the array's own memory where the device can read it (the emulator), else None. The array is kept alive
-        until `free`; a read-only array must not be written by a kernel."""
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+        """A pointer to memory of its own that `read` has filled and that nobody may write, where the device's memory is the
+        host's (the emulator); else None, and the bytes go to a part of something larger with `upload_from`."""
 
     @property
     def dlpack_device(self) -> tuple[int, int]:
@@ -139,6 +141,9 @@ class Device(Protocol):
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Copy a C-contiguous array to the device; the array may be changed when this returns."""
+
+    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
+        """Fill memory with what `read` gives, piece by piece, without a copy of the whole on the host."""
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
         """Fill a C-contiguous, writable array from the device, after all work before."""

@@ -11,13 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.cuda_event import Check
-from executor.device.protocol import BytesCopied
+from executor.device.protocol import BytesCopied, ReadInto
 
 CHUNK = 16 << 20
 """Bytes of a buffer: long enough for full PCIe speed, short enough for a lively progress bar."""
 BUFFERS = 2
+ALONE = 1 << 20
+"""Bytes below which one thread has filled a buffer before others have begun."""
 COPIERS = 4
-"""Most threads that fill a buffer. One is held up by the page faults of a mapped file long before memory is."""
+"""Most threads that fill a buffer. One is held up by the system's copy out of its page cache long before memory is."""
+
+
+def copying(array: NDArray[Any]) -> ReadInto:
+    """Reads out of a C-contiguous array."""
+    source = array.reshape(-1).view(np.uint8)
+
+    def read(start: int, into: NDArray[np.uint8]) -> None:
+        into[:] = source[start : start + into.size]
+
+    return read
 
 
 class Staging:
@@ -44,37 +56,38 @@ class Staging:
             raise
         self._arrays = [np.ctypeslib.as_array((ctypes.c_uint8 * CHUNK).from_address(pointer)) for pointer in self._pointers]
 
-    def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None) -> None:
-        """Copy a C-contiguous array; returns when its last byte has left the array."""
-        source = array.reshape(-1).view(np.uint8)
+    def upload(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None) -> None:
+        """Copy what `read` gives; returns when it has given its last byte."""
         try:
-            for start in range(0, source.size, CHUNK):
-                chunk = source[start : start + CHUNK]
-                self._send(pointer + start, chunk)
+            for start in range(0, nbytes, CHUNK):
+                size = min(CHUNK, nbytes - start)
+                self._send(pointer + start, start, size, read)
                 if progress is not None:
-                    progress(chunk.size)
+                    progress(size)
         except BaseException:
             # An interrupt may have come between a copy and its event: then only an idle stream says that the buffer is free.
             self._cuda.cuStreamSynchronize(self._stream)
             raise
 
-    def _send(self, pointer: int, chunk: NDArray[np.uint8]) -> None:
+    def _send(self, pointer: int, start: int, size: int, read: ReadInto) -> None:
         cuda, turn = self._cuda, self._turn
         self._check(cuda.cuEventSynchronize(self._events[turn]), self._doing)  # returns at once if never recorded
-        self._fill(self._arrays[turn], chunk)
-        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], chunk.size, self._stream), self._doing)
+        self._fill(self._arrays[turn][:size], start, read)
+        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], size, self._stream), self._doing)
         self._check(cuda.cuEventRecord(self._events[turn], self._stream), self._doing)
         self._turn = (turn + 1) % BUFFERS
 
-    def _fill(self, buffer: NDArray[np.uint8], chunk: NDArray[np.uint8]) -> None:
-        """Copy with several threads: NumPy lets go of the interpreter lock meanwhile."""
-        part = -(-chunk.size // self._copiers)
+    def _fill(self, buffer: NDArray[np.uint8], start: int, read: ReadInto) -> None:
+        """Read with several threads: the system and NumPy let go of the interpreter lock meanwhile."""
+        if buffer.size < ALONE:
+            read(start, buffer)
+            return
+        part = -(-buffer.size // self._copiers)
 
-        def copy(start: int) -> None:
-            end = min(start + part, chunk.size)
-            buffer[start:end] = chunk[start:end]
+        def fill(at: int) -> None:
+            read(start + at, buffer[at : at + part])
 
-        list(self._pool.map(copy, range(0, chunk.size, part)))
+        list(self._pool.map(fill, range(0, buffer.size, part)))
 
     def close(self) -> list[tuple[Any, ...]]:
         """Give the memory back; returns the driver's answers."""

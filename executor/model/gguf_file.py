@@ -1,7 +1,7 @@
-"""A strict, memory-mapped reader of the GGUF container. What the metadata means lives in config.py and tokenizer.py.
+"""A strict reader of the GGUF container. What the metadata means lives in config.py and tokenizer.py.
 
-A file is an adversary here: every count, length and offset is checked against the bytes that are left before anything is
-allocated or read, so a bad file costs a ModelError and nothing else.
+A file is an adversary here: every count, length and offset is checked against the bytes that are left, and against what a
+model can have, before anything is allocated or read, so a bad file costs a ModelError and nothing else.
 
 Layout, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-import mmap
 import os
-import stat
 import struct
 import time
 from collections.abc import Mapping
@@ -26,6 +24,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
 from executor.errors import ModelError, shown
+from executor.model.file_bytes import FileBytes
 
 GgmlType: TypeAlias = GGMLQuantizationType
 Array: TypeAlias = NDArray[np.generic]
@@ -36,6 +35,12 @@ VERSIONS: Final = (2, 3)
 DEFAULT_ALIGNMENT: Final = 32  # bytes
 MAX_DIMENSIONS: Final = 4
 MAX_NESTING: Final = 4  # arrays of arrays; no known key has even two levels
+MAX_DIRECTORY: Final = 256 << 20  # bytes before the tensors' data; a vocabulary of 262144 tokens takes 15 MB
+MAX_KEYS: Final = 1 << 16  # models have 20 to 60
+MAX_TENSORS: Final = 1 << 16  # the largest models have some thousands
+MAX_STRINGS: Final = 1 << 22  # in all arrays; the largest vocabularies have 2^18 tokens and about as many merges
+MAX_ARRAYS: Final = 1 << 16  # within other arrays, in all
+_AHEAD: Final = 1 << 20  # bytes of the directory that are read at once
 
 _SCALARS: Final[dict[int, struct.Struct]] = {
     0: struct.Struct("<B"),
@@ -79,39 +84,47 @@ class TensorInfo:
 
 
 class GgufFile:
-    """An open model file: `metadata`, `tensors`, and read-only views of tensor bytes that copy nothing."""
+    """An open model file: `metadata`, `tensors`, and the bytes of the tensors, read when they are asked for."""
 
-    def __init__(
-        self, path: Path, content: NDArray[np.uint8], metadata: dict[str, Value], tensors: dict[str, TensorInfo]
-    ) -> None:
-        self.path = path
+    def __init__(self, content: FileBytes, metadata: dict[str, Value], tensors: dict[str, TensorInfo]) -> None:
+        self.path = content.path
         self.metadata: Mapping[str, Value] = MappingProxyType(metadata)
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
-        self._content: NDArray[np.uint8] | None = content
+        self._content = content
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
-        """Map the file and read its directory. ModelError for anything that is not a whole, consistent GGUF file."""
-        where = Path(path)
+        """Open the file and read its directory. ModelError for anything that is not a whole, consistent GGUF file."""
         began = time.perf_counter()
-        content = _map(where)
-        reader = _Reader(where, memoryview(content.data))
-        metadata, tensors = reader.read()
-        _log.info("%s: %d keys, %d tensors, %.3f s", where, len(metadata), len(tensors), time.perf_counter() - began)
-        return cls(where, content, metadata, tensors)
+        content = FileBytes(Path(path))
+        metadata, tensors = _Reader(content).read()
+        _log.info("%s: %d keys, %d tensors, %.3f s", path, len(metadata), len(tensors), time.perf_counter() - began)
+        return cls(content, metadata, tensors)
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """The packed bytes of a tensor: u8[nbytes], a read-only view of the mapping."""
-        if self._content is None:
-            raise ModelError(f"the file is closed; tensor {name} cannot be read", self.path)
+        """The packed bytes of a tensor: u8[nbytes]. Raises ModelError as `read_into` does."""
+        content = np.empty(self._tensor(name).nbytes, np.uint8)
+        self.read_into(name, 0, content)
+        return content
+
+    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None:
+        """Fill an array with the packed bytes of a tensor from `start` on; several threads may do so at once. Raises ModelError
+        for a tensor that is not there, bytes that are not the tensor's, a closed file, and one that the system cannot read or
+        that has become shorter."""
+        tensor = self._tensor(name)
+        if not 0 <= start <= tensor.nbytes - into.nbytes:
+            raise ModelError(f"tensor {name} has {tensor.nbytes} bytes, not {into.nbytes} from {start} on", self.path)
+        self._content.read_into(tensor.offset + start, into, f"tensor {name}")
+
+    def close(self) -> None:
+        """Let go of the file. What was read stays."""
+        self._content.close()
+
+    def _tensor(self, name: str) -> TensorInfo:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelError(f"there is no tensor {name}", self.path)
-        return self._content[tensor.offset : tensor.offset + tensor.nbytes]
-
-    def close(self) -> None:
-        """Let go of the mapping. Views handed out before stay valid: the memory is unmapped with the last of them."""
-        self._content = None
+        return tensor
 
     def __enter__(self) -> GgufFile:
         return self
@@ -126,46 +139,33 @@ def block_shape(ggml_type: GgmlType) -> tuple[int, int]:
     return int(values), int(size)
 
 
+def _kept(part: Array) -> Array:
+    """A read-only copy of a part of the directory, which goes when it has been read."""
+    copy = part.copy()
+    copy.flags.writeable = False
+    return copy
+
+
 def known_types() -> str:
     """Every GGML type name, for messages."""
     return ", ".join(kind.name for kind in GGMLQuantizationType)
 
 
-def _map(path: Path) -> NDArray[np.uint8]:
-    try:
-        # Not blocking: a pipe would otherwise wait for a writer; it is refused below, like all that is not a file.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise ModelError("there is no such file", path) from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot be opened: {getattr(error, 'strerror', None) or error}", path) from None
-    try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise ModelError("this is a directory, not a GGUF file", path)
-        if not stat.S_ISREG(status.st_mode):
-            raise ModelError("this is not a regular file, so it cannot be mapped", path)
-        if status.st_size == 0:
-            raise ModelError("the file is empty", path)
-        mapped = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelError(f"cannot be mapped: {error.strerror}", path) from None
-    finally:
-        os.close(descriptor)
-    return np.frombuffer(mapped, np.uint8)
-
-
 class _Reader:
     """A cursor over the directory of a file. Each read says what it reads, so that a short file names what it lacks."""
 
-    def __init__(self, path: Path, view: memoryview) -> None:
-        self.path = path
-        self.view = view
-        self.size = len(view)
+    def __init__(self, content: FileBytes) -> None:
+        self.content = content
+        self.size = content.size
         self.at = 0
+        self.strings_left, self.arrays_left = MAX_STRINGS, MAX_ARRAYS
+        # Memory that nobody has written to yet costs nothing: it is filled as far as the directory goes.
+        self._read = np.empty(min(self.size, MAX_DIRECTORY), np.uint8)
+        self._filled = 0
+        self.view = self._read.data.toreadonly()
 
     def fail(self, message: str) -> NoReturn:
-        raise ModelError(message, self.path)
+        raise ModelError(message, self.content.path)
 
     def need(self, count: int, what: str) -> int:
         """Step over `count` bytes; the offset where they start."""
@@ -173,7 +173,19 @@ class _Reader:
         if count > self.size - start:
             self.fail(f"truncated: {what} needs {count} bytes at offset {start}, and the file ends at {self.size}")
         self.at = start + count
+        if self.at > self._filled:
+            self.fill(self.at)
         return start
+
+    def fill(self, end: int) -> int:
+        """Read on at least to `end`, which lies in the file; how far the directory has been read then."""
+        if end > self._read.size:
+            self.fail(f"the directory goes on beyond {MAX_DIRECTORY} bytes; allowed: at most that many")
+        if end > self._filled:
+            ahead = min(max(end, self._filled + _AHEAD), self._read.size)
+            self.content.read_into(self._filled, self._read[self._filled : ahead], "the directory")
+            self._filled = ahead
+        return self._filled
 
     def u32(self, what: str) -> int:
         return int(_U32.unpack_from(self.view, self.need(4, what))[0])
@@ -189,17 +201,20 @@ class _Reader:
         except UnicodeDecodeError as error:
             self.fail(f"{what} at offset {start} is not UTF-8: {error.reason} at byte {error.start}")
 
-    def count(self, what: str, least: int) -> int:
-        """A count of things that take at least `least` bytes each, refused if the rest of the file cannot hold them."""
+    def count(self, what: str, least: int, most: int | None = None) -> int:
+        """A count of things that take at least `least` bytes each, refused if the rest of the file cannot hold them, and if
+        there are more than `most`."""
         value = self.u64(f"the number of {what}")
         if value * least > self.size - self.at:
             self.fail(f"{value} {what} cannot fit in the {self.size - self.at} bytes that follow offset {self.at}")
+        if most is not None and value > most:
+            self.fail(f"there are {value} {what}; allowed: at most {most}")
         return value
 
     def read(self) -> tuple[dict[str, Value], dict[str, TensorInfo]]:
         self.header()
-        tensor_count = self.count("tensors", _MIN_TENSOR)
-        pair_count = self.count("metadata keys", _MIN_PAIR)
+        tensor_count = self.count("tensors", _MIN_TENSOR, MAX_TENSORS)
+        pair_count = self.count("metadata keys", _MIN_PAIR, MAX_KEYS)
         metadata: dict[str, Value] = {}
         for index in range(pair_count):
             key = self.string(f"metadata key {index}")
@@ -218,7 +233,7 @@ class _Reader:
         return metadata, self.placed(tensors, alignment)
 
     def header(self) -> None:
-        magic = bytes(self.view[: len(MAGIC)])
+        magic = bytes(self.view[: min(len(MAGIC), self.fill(min(len(MAGIC), self.size)))])
         if magic == MAGIC[::-1]:
             self.fail("this is a byte-swapped (big-endian) GGUF file; only little-endian files can be read")
         if len(magic) == len(MAGIC) and magic != MAGIC:
@@ -247,10 +262,13 @@ class _Reader:
         kind = self.u32(f"the element type of {key}")
         if kind not in _MIN_BYTES:
             self.unknown(kind, key)
-        count = self.count(f"elements of {key}", _MIN_BYTES[kind])
+        most = {_STRING: self.strings_left, _ARRAY: self.arrays_left}.get(kind)
+        count = self.count(f"elements of {key}", _MIN_BYTES[kind], most)
         if kind == _STRING:
+            self.strings_left -= count
             return self.strings(key, count)
         if kind == _ARRAY:
+            self.arrays_left -= count
             if nesting == 0:
                 self.fail(f"{key} nests arrays deeper than {MAX_NESTING} levels")
             return [self.array(key, nesting - 1) for _ in range(count)]
@@ -259,21 +277,25 @@ class _Reader:
             flags = np.frombuffer(self.view, np.uint8, count, start)
             if count and int(flags.max()) > 1:
                 self.boolean(int(flags.max()), key)
-            return flags.astype(np.bool_)
+            return _kept(flags.view(np.bool_))
         packed = _SCALARS[kind]
         start = self.need(count * packed.size, key)
-        return np.frombuffer(self.view, np.dtype(packed.format), count, start)
+        return _kept(np.frombuffer(self.view, np.dtype(packed.format), count, start))
 
     def strings(self, key: str, count: int) -> list[str]:
         """Vocabularies have 10^5 of these, so the loop is written out."""
-        view, at, size, length_of = self.view, self.at, self.size, _U64.unpack_from
+        view, at, size, filled, length_of = self.view, self.at, self.size, self._filled, _U64.unpack_from
         out: list[str] = []
         append = out.append
         for index in range(count):
             start = at + 8
+            if filled < start <= size:
+                filled = self.fill(start)
             at = start + length_of(view, at)[0] if start <= size else start
             if at > size:
                 self.fail(f"truncated: element {index} of {key} ends beyond the file, which has {size} bytes")
+            if at > filled:
+                filled = self.fill(at)
             try:
                 append(str(view[start:at], "utf-8"))
             except UnicodeDecodeError as error:

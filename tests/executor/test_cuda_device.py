@@ -6,13 +6,14 @@ import ctypes
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from executor.buffers import GpuBuffer
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.readback import PAGE
 from executor.device.staging import CHUNK
-from executor.errors import DeviceError
+from executor.errors import DeviceError, ModelError
 from executor.launch import Launcher
 from executor.modules import Modules
 from ptxgen.types import F32
@@ -188,3 +189,40 @@ def test_downloads_small_and_large_give_what_was_uploaded(driver: FakeDriver, nb
         np.testing.assert_array_equal(buffer.to_numpy(), content)
         assert device.waits == waits + 1
     assert not any(driver.live.values())
+
+
+@pytest.mark.parametrize("nbytes", [1000, CHUNK + (5 << 20)])
+def test_what_is_read_goes_through_pinned_memory_piece_by_piece(driver: FakeDriver, nbytes: int) -> None:
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    asked: list[tuple[int, int]] = []
+    copied: list[int] = []
+
+    def read(start: int, into: NDArray[np.uint8]) -> None:
+        asked.append((start, into.size))
+        into[:] = content[start : start + into.size]
+
+    with CudaDevice() as device:
+        pointer = device.alloc(nbytes)
+        device.upload_from(pointer, nbytes, read, copied.append)
+        back = np.zeros(nbytes, np.uint8)
+        device.download(pointer, back)
+        np.testing.assert_array_equal(back, content)
+    assert sum(size for _, size in asked) == sum(copied) == nbytes
+    assert len(asked) == len(set(asked))
+    assert not any(driver.live.values())
+
+
+def test_what_cannot_be_read_is_an_error_and_the_next_upload_is_whole(driver: FakeDriver) -> None:
+    def fail(start: int, into: NDArray[np.uint8]) -> None:
+        raise ModelError("the file has become shorter")
+
+    nbytes = CHUNK + 100
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    with CudaDevice() as device:
+        pointer = device.alloc(nbytes)
+        with pytest.raises(ModelError, match="shorter"):
+            device.upload_from(pointer, nbytes, fail)
+        device.upload(pointer, content)
+        back = np.zeros(nbytes, np.uint8)
+        device.download(pointer, back)
+        np.testing.assert_array_equal(back, content)

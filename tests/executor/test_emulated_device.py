@@ -12,27 +12,29 @@ from executor.errors import DeviceError
 from ptxgen.errors import ArgumentError
 
 
-def test_adopted_memory_is_not_copied(emulator: Device) -> None:
+def test_what_is_placed_is_read_once_and_cannot_be_overwritten(emulator: Device) -> None:
     array = np.arange(64, dtype=np.uint8)
-    pointer = emulator.adopt(array)
-    assert pointer == array.ctypes.data
-    array[0] = 99
-    back = np.zeros(4, np.uint8)
-    emulator.download(pointer, back)
-    assert back[0] == 99
-
-
-def test_a_misaligned_array_is_not_adopted(emulator: Device) -> None:
-    assert emulator.adopt(np.arange(64, dtype=np.uint8)[1:]) is None
-
-
-def test_a_read_only_adopted_array_cannot_be_overwritten(emulator: Device) -> None:
-    array = np.arange(64, dtype=np.uint8)
-    array.flags.writeable = False
-    pointer = emulator.adopt(array)
+    pointer = emulator.place(64, lambda start, into: np.copyto(into, array[start : start + into.size]))
     assert pointer is not None
-    with pytest.raises(DeviceError, match="read-only array"):
-        emulator.upload(pointer, np.zeros(4, np.uint8))
+    array[0] = 99
+    back = np.ones(4, np.uint8)
+    emulator.download(pointer, back)
+    assert back.tolist() == [0, 1, 2, 3]
+    with pytest.raises(DeviceError, match="read-only"):
+        emulator.upload(pointer, back)
+    with pytest.raises(DeviceError, match="read-only"):
+        emulator.fill(pointer, 4)
+    emulator.free(pointer)
+    assert emulator.memory().allocated == 0
+
+
+def test_what_cannot_be_read_leaves_no_memory(emulator: Device) -> None:
+    def fail(start: int, into: object) -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        emulator.place(64, fail)
+    assert emulator.memory().allocated == 0
 
 
 @pytest.mark.parametrize("shift", [-1, 1, 10**6])

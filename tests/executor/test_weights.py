@@ -1,19 +1,19 @@
-"""Weights reach the device byte for byte, without a copy where the device can read the file, in one pool where it cannot."""
+"""Weights reach the device byte for byte: where its memory is the host's each in its own, else all in one pool."""
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
-from numpy.typing import NDArray
 
 from executor.buffers import GpuBuffer
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
+from executor.device.protocol import ReadInto
 from executor.errors import DeviceError, LaunchError, ModelError
 from executor.launch import Launcher
 from executor.model.gguf_file import GgufFile
@@ -26,9 +26,9 @@ from tests.synthetic import write_model
 
 
 class Copying(EmulatedDevice):
-    """A device that cannot read host memory, as a GPU."""
+    """A device whose memory is not the host's, as a GPU."""
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         return None
 
 
@@ -61,10 +61,10 @@ def test_matrices_are_rows_of_bytes_and_f32_vectors_are_numbers(file: GgufFile, 
     assert (weights[vector].buffer.dtype, weights[vector].buffer.shape) == (F32, file.tensors[vector].shape)
 
 
-def test_the_emulator_reads_the_mapping_itself(file: GgufFile, emulator: Device) -> None:
+def test_on_the_emulator_each_tensor_has_memory_of_its_own_that_cannot_be_written(file: GgufFile, emulator: Device) -> None:
     weights = load_weights(emulator, file, list(file.tensors))
-    for name, weight in weights.items():
-        assert weight.buffer.pointer == file.data(name).ctypes.data
+    assert len({weight.buffer.allocation for weight in weights.values()}) == len(file.tensors)
+    for weight in weights.values():
         with pytest.raises(DeviceError, match="read-only"):
             weight.buffer.fill(0)
 
@@ -139,6 +139,29 @@ def test_weights_outlive_the_closed_file(tmp_path: Path, emulator: Device) -> No
         weights = load_weights(emulator, file, ["output_norm.weight"])
         expected = file.data("output_norm.weight").view(np.float32).copy()
     np.testing.assert_array_equal(weights["output_norm.weight"].buffer.to_numpy(), expected)
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_a_file_that_becomes_shorter_while_it_is_loaded_is_an_error_that_leaves_nothing(
+    kind: type[EmulatedDevice], tmp_path: Path
+) -> None:
+    path = write_model(tmp_path / "small.gguf", "llama", types=Q.Q8_0, layers=2)
+    with GgufFile.open(path) as file, kind() as device:
+        half = path.stat().st_size // 2
+        with pytest.raises(ModelError, match="the file has become shorter since it was opened"):
+            load_weights(device, file, list(file.tensors), lambda done, total: os.truncate(path, half))
+        assert device.memory().allocated == 0
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_weights_are_what_they_were_whatever_becomes_of_the_file(kind: type[EmulatedDevice], tmp_path: Path) -> None:
+    path = write_model(tmp_path / "small.gguf", "llama", types=Q.Q8_0, layers=1)
+    with GgufFile.open(path) as file, kind() as device:
+        weights = load_weights(device, file, list(file.tensors))
+        before = {name: file.data(name) for name in file.tensors}
+        path.write_bytes(b"")
+        for name, weight in weights.items():
+            assert weight.buffer.to_numpy().tobytes() == before[name].tobytes()
 
 
 def test_a_name_that_is_not_there_names_the_nearest(file: GgufFile, emulator: Device) -> None:

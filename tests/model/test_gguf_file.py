@@ -58,15 +58,36 @@ def test_what_gguf_py_writes_is_read_back(tmp_path: Path) -> None:
             np.testing.assert_array_equal(value, theirs.fields[key].contents())
 
 
-def test_tensor_data_is_a_read_only_view_that_outlives_close(tmp_path: Path) -> None:
+def test_tensor_data_is_read_in_whole_or_in_part_until_the_file_is_closed(tmp_path: Path) -> None:
     file = GgufFile.open(write_model(tmp_path / "m.gguf", layers=1))
-    view = file.data("output_norm.weight")
-    before = view.copy()
+    whole = file.data("output_norm.weight")
+    part = np.zeros(10, np.uint8)
+    file.read_into("output_norm.weight", 7, part)
+    np.testing.assert_array_equal(part, whole[7:17])
+    for start in (-1, whole.size - 9):
+        with pytest.raises(ModelError, match=f"output_norm.weight has {whole.size} bytes, not 10 from {start} on"):
+            file.read_into("output_norm.weight", start, part)
     file.close()
-    assert not view.flags.writeable
-    np.testing.assert_array_equal(view, before)
     with pytest.raises(ModelError, match="closed"):
         file.data("output_norm.weight")
+
+
+def test_a_file_that_becomes_shorter_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", layers=1)
+    with GgufFile.open(path) as file:
+        os.truncate(path, file.tensors["output_norm.weight"].offset + 100)
+        with pytest.raises(ModelError, match=r"output_norm.weight cannot be read: the file has become shorter"):
+            file.data("output_norm.weight")
+        assert file.data("token_embd.weight").size == file.tensors["token_embd.weight"].nbytes
+
+
+def test_a_file_that_nobody_has_any_more_is_closed(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", layers=1)
+    before = len(os.listdir("/proc/self/fd"))
+    files = [GgufFile.open(path) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before + 5
+    del files
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_tensor_that_is_not_there_is_named(tmp_path: Path) -> None:

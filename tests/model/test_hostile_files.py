@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import time
 import tracemalloc
 from functools import cache
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from executor.errors import ModelError
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
@@ -95,6 +98,53 @@ def test_removed_and_repeated_bytes(data: st.DataObject, tmp_path: Path) -> None
     path = tmp_path / "m.gguf"
     path.write_bytes(content[:start] + middle + content[start + length :])
     load(path)
+
+
+def array_of(kind: int, count: int, elements: bytes) -> bytes:
+    """A file of one key, which holds an array."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
+    return head + struct.pack("<IIQ", 9, kind, count) + elements
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (array_of(9, 8_000_000, b"\0\0\0\0\0\0\0\0\0\0\0\0" * 8_000_000), "8000000 elements of k; allowed: at most 65536"),
+        (array_of(8, 8_000_000, bytes(64_000_000)), "8000000 elements of k; allowed: at most 4194304"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 20) + bytes(13 << 20), "1048576 metadata keys; allowed: at most 65536"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 20, 0) + bytes(36 << 20), "1048576 tensors; allowed: at most 65536"),
+    ],
+    ids=["arrays", "strings", "keys", "tensors"],
+)
+def test_counts_that_no_model_has_are_refused_before_anything_is_made(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        with pytest.raises(ModelError, match=said):
+            GgufFile.open(path)
+        assert time.process_time() - began < 1
+        # Of the directory, memory is set aside and hardly touched.
+        assert tracemalloc.get_traced_memory()[1] < len(content) + (4 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_arrays_within_arrays_are_counted_over_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    inner = struct.pack("<IQ", 9, 30_000) + struct.pack("<IQ", 0, 0) * 30_000
+    path.write_bytes(array_of(9, 3, inner * 3))
+    with pytest.raises(ModelError, match="30000 elements of k; allowed: at most 5533"):
+        GgufFile.open(path)
+
+
+def test_a_text_of_20_gigabytes_that_takes_no_room_on_the_disk_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 19 << 30))
+    os.truncate(path, 20 << 30)
+    with pytest.raises(ModelError, match="the directory goes on beyond 268435456 bytes"):
+        GgufFile.open(path)
 
 
 def test_absurd_counts_allocate_nothing(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
+from executor.device.protocol import ReadInto
 from executor.errors import DeviceFailed, ModelError, OutOfMemory
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
@@ -23,13 +23,13 @@ PROMPT = (1, 500, 7, 42)
 
 
 class Small(EmulatedDevice):
-    """An emulator that cannot read host memory, and has room for `room` more allocations."""
+    """An emulator whose memory is not the host's, and has room for `room` more allocations."""
 
     def __init__(self) -> None:
         super().__init__()
         self.room = 1 << 30
 
-    def adopt(self, array: NDArray[Any], name: str = "") -> int | None:
+    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         return None
 
     def alloc(self, nbytes: int, name: str = "") -> int:

@@ -32,8 +32,8 @@ def tokenizer(path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", t
     ids = {f"tokenizer.ggml.{key}_token_id": 0 for key in ("bos", "eos")}
     path = write_model(path, layers=1, hidden=32, heads=1, kv_heads=1, ff=32, types=Q.F32, pre=pre, vocab=512)
     file = GgufFile.open(path)
-    new = {**file.metadata, **metadata, **ids, "tokenizer.ggml.add_bos_token": False, **more}
-    return Tokenizer.from_gguf(GgufFile(path, np.zeros(0, np.uint8), new, dict(file.tensors)))
+    file.metadata = {**file.metadata, **metadata, **ids, "tokenizer.ggml.add_bos_token": False, **more}
+    return Tokenizer.from_gguf(file)
 
 
 def naive(control: Sequence[str], others: Sequence[str], spans: Sequence[Span]) -> list[tuple[str, bool]]:

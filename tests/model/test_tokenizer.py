@@ -41,8 +41,8 @@ def altered(tokenizer: str, metadata: dict[str, Value]) -> GgufFile:
         options = {"layers": 1, "hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "types": Q.F32}
         path = write_model(Path(folder, "m.gguf"), tokenizer=tokenizer, **options)
         file = GgufFile.open(path)
-    new = {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
-    return GgufFile(path, np.zeros(0, np.uint8), dict(file.metadata) | new, dict(file.tensors))
+    file.metadata = dict(file.metadata) | {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
+    return file
 
 
 @pytest.mark.parametrize(
