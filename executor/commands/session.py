@@ -98,14 +98,12 @@ class Session:
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
         from executor.errors import ModelError
-        from executor.model.chat import render
+        from executor.model.chat import chat_ids
 
         tokenizer = self.model.tokenizer
         if tokenizer.chat_template is None:
             raise ModelError("the file has no chat template; leave out --chat", tokenizer.path)
-        messages = [{"role": "user", "content": question}]
-        text = render(tokenizer.chat_template, messages, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
-        return tokenizer.encode(text)
+        return chat_ids(tokenizer, [{"role": "user", "content": question}])
 
 
 @contextmanager

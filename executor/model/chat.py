@@ -1,42 +1,72 @@
-"""A conversation to the text a model was trained on, by the Jinja2 template of its file. Tokenises nothing.
+"""A conversation to the text a model was trained on, by the Jinja2 template of its file, and to token ids.
 
-The template is part of a downloaded file, so it is an adversary: it runs in Jinja2's immutable sandbox, and what it may
-loop over, call, build and print is counted.
+The template is part of a downloaded file, so it is an adversary: it is rendered in a process of its own (rendering/child.py),
+which has bounds on time, memory and output, and can open nothing. What people say is an adversary too: a control token that
+somebody writes into a message is text, for the rendering says of each character whether the template wrote it.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import os
+import select
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, cast
-
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from executor.errors import ModelError
+from executor.model.marks import Span
+from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from executor.model.tokenizer import Tokenizer
+
     Message = Mapping[str, Any]
 
-MAX_STEPS: Final = 200_000  # turns of loops plus calls, in one rendering
-MAX_TEXT: Final = 4_000_000  # characters of any one string, and of the result: four times a context of 2^18 tokens
-MAX_NUMBER: Final = 1_000_000  # of any number given to a call or a filter: widths, counts, repetitions
 MAX_TEMPLATE: Final = 1_000_000  # characters
-MAX_SECONDS: Final = 10.0
+MAX_REASON: Final = 1_000  # characters of an error that the template chooses
+BYTES_A_CHARACTER: Final = 24
+"""Of an answer, at most, but for its brackets: a run of one character costs most."""
 
-# What can make a text as long as the product of its operands.
-_AMPLIFIERS: Final = frozenset({"replace", "join", "translate", "expandtabs", "indent"})
-_FORMATTERS: Final = frozenset({"format", "format_map"})
-_WIDE: Final = re.compile(r"\d{6}")  # a width or precision in a format string
+_START: Final = "import sys; sys.path += sys.argv[1:]; from executor.model.rendering.child import main; main()"
 
 
-def render(
+@dataclass(frozen=True)
+class Limits:
+    """What one rendering may take. cpu_seconds: of its processor; seconds: in all; memory: bytes of address space;
+    characters: of its text, by default four times a context of 2^18 tokens, and of the conversation."""
+
+    cpu_seconds: int = 2
+    seconds: float = 20.0
+    memory: int = 512 << 20
+    characters: int = 4_000_000
+
+
+LIMITS: Final = Limits()
+
+
+def chat_ids(tokenizer: Tokenizer, messages: Sequence[Message], **options: Any) -> list[int]:
+    """The prompt of a conversation as token ids, with the options of `render_spans` but bos_token and eos_token. ModelError if
+    the file has no chat template."""
+    if tokenizer.chat_template is None:
+        raise ModelError("the file has no chat template", tokenizer.path)
+    bos, eos = tokenizer.bos_token, tokenizer.eos_token
+    return tokenizer.encode_spans(render_spans(tokenizer.chat_template, messages, bos_token=bos, eos_token=eos, **options))
+
+
+def render(template: str, messages: Sequence[Message], **options: Any) -> str:
+    """The prompt of a conversation as text, which no longer tells who wrote what: give models `chat_ids`. Options are those of
+    `render_spans`."""
+    return "".join(span.text for span in render_spans(template, messages, **options))
+
+
+def render_spans(
     template: str,
     messages: Sequence[Message],
     *,
@@ -44,157 +74,115 @@ def render(
     bos_token: str = "",
     eos_token: str = "",
     extra: Mapping[str, Any] | None = None,
-) -> str:
-    """The prompt of a conversation, as Hugging Face's apply_chat_template renders it.
+    limits: Limits = LIMITS,
+) -> list[Span]:
+    """The prompt of a conversation, as Hugging Face's apply_chat_template renders it, in spans: trusted ones the template
+    wrote, the others come from the conversation and `extra`.
 
-    messages: mappings with at least "role" and "content". extra: further variables of the template, such as
-    enable_thinking. The text may already start with bos_token. ModelError for whatever the template does wrong, including
-    its own raise_exception.
+    messages: mappings with at least "role" and "content", of what JSON knows. A role that is one of sandbox.ROLES counts as
+    the template's. extra: further variables of the template, such as enable_thinking. The text may already start with
+    bos_token. ModelError for whatever the template does wrong, including its own raise_exception.
     """
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the chat template has {len(template)} characters; allowed: up to {MAX_TEMPLATE}")
-    environment = _Environment()
-    variables = dict(extra or {}) | {
+    request = asdict(limits) | {
+        "template": template,
         "messages": [dict(message) for message in messages],
-        "add_generation_prompt": add_generation_prompt,
-        "bos_token": bos_token,
-        "eos_token": eos_token,
+        "variables": dict(extra or {}) | {"add_generation_prompt": add_generation_prompt},
+        "tokens": {"bos_token": bos_token, "eos_token": eos_token},
     }
-    variables = {"tools": None, "documents": None} | variables
-    out: list[str] = []
     try:
-        for piece in environment.from_string(template).generate(variables):
-            out.append(piece)
-            environment.text_grows(len(piece))
-    except (TemplateError, SecurityError) as error:
-        line = getattr(error, "lineno", None)
-        raise ModelError(f"the chat template failed: {error}" + (f" (line {line})" if line else "")) from error
-    except Exception as error:  # a template runs arbitrary expressions: any Python error is the template's
-        raise ModelError(f"the chat template failed: {type(error).__name__}: {error}") from error
-    return "".join(out)
+        asked = json.dumps(request, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"a conversation is made of what JSON knows; here: {error}") from error
+    if len(asked) - len(template) > BYTES_A_CHARACTER * limits.characters:
+        raise ArgumentError(f"the conversation has {len(asked)} characters; allowed: about {limits.characters}")
+    return _spans(_answer(asked.encode(errors="surrogatepass"), limits))
 
 
-def _raise_exception(message: str) -> str:
-    raise TemplateError(message)
+def _answer(request: bytes, limits: Limits) -> Any:
+    """What the rendering process says, as it came out of JSON. ModelError if it says nothing, or takes more than it may."""
+    deadline = time.monotonic() + limits.seconds
+    with _memory_file() as asked, _memory_file() as told:
+        asked.write(request)
+        asked.seek(0)
+        process = _start(asked, told)
+        try:
+            assert process.stdout is not None
+            with process.stdout as pipe:
+                said = _read(pipe.fileno(), deadline, BYTES_A_CHARACTER * (limits.characters + MAX_REASON))
+            status = process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise _failed(f"more than {limits.seconds:g} s") from None
+        finally:
+            process.kill()  # nothing, if it has ended
+            process.wait()
+        if status == -signal.SIGXCPU:
+            raise _failed(f"more than {limits.cpu_seconds} s of processor time")
+        if status != 0:
+            end = signal.Signals(-status).name if status < 0 else f"status {status}"
+            told.seek(-min(MAX_REASON, told.seek(0, os.SEEK_END)), os.SEEK_END)
+            raise _failed(f"its process ended with {end}: {told.read().decode(errors='replace').strip()}")
+    try:
+        return json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise _failed(f"its process answered with no JSON: {error}") from error
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def _memory_file() -> BinaryIO:
+    """Unlike a pipe's, its content needs nobody who waits at the other end."""
+    return os.fdopen(os.memfd_create("chat"), "w+b", buffering=0)
 
 
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """As Hugging Face's: Jinja2's own escapes HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _start(asked: BinaryIO, told: BinaryIO) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-S", "-c", _START, *_packages()]
+    try:
+        # Ctrl-C in the terminal is for us, who end the process then: so it is of another group.
+        return subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=told, bufsize=0, process_group=0)
+    except OSError as error:
+        raise ModelError(f"the chat template needs a process of its own, and none can be started: {error}") from error
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """A sandbox of one rendering that counts. Loops and `~` reach the counters by a rewrite of the parsed template."""
-
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
-
-    def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        self.deadline = time.monotonic() + MAX_SECONDS
-        self.steps = 0
-        self.printed = 0
-        self.filters["tojson"] = _tojson
-        self.filters = {name: self.bounded(name, function) for name, function in self.filters.items()}
-        self.filters |= {"_counted": self.counted, "_measured": self.measured}
-        del self.globals["lipsum"]  # slow, and no template's business
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
-        for loop in list(tree.find_all(nodes.For)):
-            if loop.recursive:
-                raise TemplateError("recursive loops are not supported")
-            loop.iter = _filtered(loop.iter, "_counted")
-        for parent in list(tree.find_all(nodes.Node)):
-            for field, value in parent.iter_fields():
-                if isinstance(value, nodes.Concat):
-                    setattr(parent, field, _filtered(value, "_measured"))
-                elif isinstance(value, list):
-                    value[:] = [_filtered(item, "_measured") if isinstance(item, nodes.Concat) else item for item in value]
-        return tree
-
-    def step(self) -> None:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise SecurityError(f"more than {MAX_STEPS} loop turns and calls")
-        if time.monotonic() > self.deadline:
-            raise SecurityError(f"more than {MAX_SECONDS:.0f} s")
-
-    def counted(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self.step()
-            yield item
-
-    def text_grows(self, characters: int) -> None:
-        self.printed += characters
-        if self.printed > MAX_TEXT:
-            raise SecurityError(f"more than {MAX_TEXT} characters of output")
-
-    def measured(self, value: Any) -> Any:
-        if isinstance(value, (str, list, tuple)) and len(value) > MAX_TEXT:
-            raise SecurityError(f"a value of more than {MAX_TEXT} elements")
-        return value
-
-    def check_call(self, name: str, operands: Sequence[Any]) -> None:
-        """operands: the text or list that a method or filter works on, if any, then its arguments."""
-        self.step()
-        for operand in operands:
-            if isinstance(operand, (int, float)) and abs(operand) > MAX_NUMBER:
-                raise SecurityError(f"a number over {MAX_NUMBER} given to {name}")
-        if name in _AMPLIFIERS and operands and _size(operands[0]) * sum(map(_size, operands[1:])) > 64 * MAX_TEXT:
-            raise SecurityError(f"texts too long for {name}")
-        if name in _FORMATTERS:
-            self.check_format(operands[0])
-
-    def check_format(self, form: Any) -> None:
-        if isinstance(form, str) and _WIDE.search(form):
-            raise SecurityError("a format with a width of six digits or more")
-
-    def bounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter whose arguments and result are measured; what Jinja2 marked on it stays."""
-
-        @wraps(function)
-        def measured(*arguments: Any, **named: Any) -> Any:
-            operands = [item for item in arguments if not isinstance(item, (Context, nodes.EvalContext, _Environment))]
-            self.check_call(name, [*operands, *named.values()])
-            return self.measured(function(*arguments, **named))
-
-        return measured
-
-    def call(self, context: Context, function: Any, /, *arguments: Any, **named: Any) -> Any:
-        owner = getattr(getattr(function, "__wrapped__", function), "__self__", None)  # the sandbox wraps str.format
-        operands = [owner] if isinstance(owner, (str, list, tuple)) else []
-        self.check_call(str(getattr(function, "__name__", "a call")), [*operands, *arguments, *named.values()])
-        return self.measured(super().call(context, function, *arguments, **named))
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**":
-            raise SecurityError("powers are not supported")
-        if operator == "*":
-            limit = MAX_NUMBER**2 if _is_number(left) and _is_number(right) else MAX_TEXT
-            if _size(left) * _size(right) > limit:
-                raise SecurityError("a product that is too large")
-        if operator == "%" and isinstance(left, str):
-            self.check_call("format", [left, *(right if isinstance(right, tuple) else (right,))])
-        return self.measured(super().call_binop(context, operator, left, right))
+def _read(pipe: int, deadline: float, most: int) -> bytes:
+    """All that comes through a pipe. TimeoutError after the deadline, ModelError for more than `most` bytes."""
+    ready = select.poll()
+    ready.register(pipe, select.POLLIN)
+    parts: list[bytes] = []
+    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        parts.append(os.read(pipe, 1 << 20))
+        most -= len(parts[-1])
+        if most < 0:
+            raise _failed("its process answers without end")
+        if not parts[-1]:
+            return b"".join(parts)
+    raise TimeoutError
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+def _spans(said: Any) -> list[Span]:
+    """The runs of an answer. ModelError for the error that it tells instead, and for an answer of another form."""
+    match said:
+        case {"error": str(reason)}:
+            raise _failed(reason)
+        case {"runs": list(runs)} if all(map(_is_run, runs)):
+            return [Span(text, own) for text, own in runs]
+    raise _failed("its process answered with something else")
 
 
-def _size(value: Any) -> float:
-    """How much a value can lengthen a text: characters or elements, or the number itself."""
-    if isinstance(value, (int, float)):
-        return abs(value)
-    return len(value) if isinstance(value, (str, list, tuple, dict)) else 1
+def _is_run(value: Any) -> bool:
+    match value:
+        case [str(), bool()]:
+            return True
+    return False
 
 
-def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
-    return nodes.Filter(cast(nodes.Expr, node), name, [], [], None, None, lineno=node.lineno)
+def _failed(reason: str) -> ModelError:
+    """The error of a template. It may have chosen the words, so they are made harmless to a terminal."""
+    shown = "".join(c if c.isprintable() else " " for c in reason[:MAX_REASON])
+    return ModelError(f"the chat template failed: {shown}")
+
+
+def _packages() -> list[str]:
+    """Folders of what the rendering process imports beside the standard library."""
+    specs = [find_spec(name) for name in ("jinja2", "markupsafe")]
+    origins = [Path(__file__).parents[1] / "__init__.py", *(Path(spec.origin) for spec in specs if spec and spec.origin)]
+    return list(dict.fromkeys(str(origin.parents[1]) for origin in origins))

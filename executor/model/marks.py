@@ -57,7 +57,7 @@ class Marks:
         self._first = re.compile(f"[{re.escape(''.join(self._longest))}]") if self._texts else None
 
     def cut(self, spans: Iterable[Span]) -> Iterator[tuple[str, int | None]]:
-        """The text of the spans as runs of ordinary text (with no id), which go on from span to span, and tokens (with theirs)."""
+        """The text of the spans as tokens (with ids) and runs of other text (with none), which go on from span to span."""
         spans = list(spans)
         text = "".join(span.text for span in spans)
         trusted = _trusted(spans)
