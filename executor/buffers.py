@@ -3,8 +3,9 @@ these. (A buffer over memory of another library: interop.py.)"""
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Iterable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +29,27 @@ FROM_NUMPY = {
 }
 
 
-_known: weakref.WeakKeyDictionary[Device, weakref.WeakSet[Allocation]] = weakref.WeakKeyDictionary()
+_known: dict[tuple[int, int], weakref.WeakSet[Allocation]] = {}
+"""By where the memory is, as DLPack numbers it: whoever opened it, one address means one thing there."""
+_lock = threading.Lock()
 
 
 def allocation_at(device: Device, pointer: int, nbytes: int) -> Allocation | None:
     """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
-    for allocation in _known.get(device, ()):
-        if allocation.alive and allocation.base <= pointer and pointer + nbytes <= allocation.base + allocation.nbytes:
+    for allocation in _live(device):
+        if (
+            allocation.device is device
+            and allocation.base <= pointer
+            and pointer + nbytes <= allocation.base + allocation.nbytes
+        ):
             return allocation
     return None
+
+
+def _live(device: Device) -> list[Allocation]:
+    """What is alive where this device's memory is, of whatever device."""
+    with _lock:
+        return [one for one in _known.get(device.dlpack_device, ()) if one.alive and not one.device.closed]
 
 
 class Writes:
@@ -49,11 +62,11 @@ class Writes:
 
 
 class Allocation:
-    """The memory behind a buffer and its views: they share its life and its count of writes. With a `loan` it is memory of
-    somebody else, which ends with `free` or when nobody has a buffer over it any more; allocations that overlap share one
-    count."""
+    """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or when
+    nobody has a buffer over it any more: then the device takes it back when it is next used. With a `loan` it is memory of
+    somebody else; allocations that overlap share one count, whichever devices they are of."""
 
-    __slots__ = ("__weakref__", "_end_loan", "alive", "base", "device", "loan", "nbytes", "writes")
+    __slots__ = ("__weakref__", "_end", "alive", "base", "device", "loan", "nbytes", "writes")
 
     def __init__(self, device: Device, base: int, nbytes: int, loan: Loan | None = None) -> None:
         self.device = device
@@ -61,12 +74,12 @@ class Allocation:
         self.nbytes = nbytes
         self.alive = True
         self.loan = loan
-        known = _known.setdefault(device, weakref.WeakSet())
-        self.writes = Writes() if loan is None else self._joined(known)
-        known.add(self)
-        if loan is not None:
-            self._end_loan = weakref.finalize(self, device.end_loan, loan)
-            self._end_loan.atexit = False
+        self.writes = Writes() if loan is None else self._joined()
+        with _lock:
+            _known.setdefault(device.dlpack_device, weakref.WeakSet()).add(self)
+        end = partial(device.end_loan, loan) if loan is not None else partial(_dropped, device, base, device.ticket(base))
+        self._end = weakref.finalize(self, end)
+        self._end.atexit = False
 
     @property
     def version(self) -> int:
@@ -80,14 +93,15 @@ class Allocation:
         """Give own memory back to the device; let go of the owner of other memory."""
         if self.loan is None:
             self.device.free(self.base)
+            self._end.detach()
         else:
-            self._end_loan()
+            self._end()
             self.loan = None
         self.alive = False
 
-    def _joined(self, known: Iterable[Allocation]) -> Writes:
+    def _joined(self) -> Writes:
         """A count for this memory and for all that overlaps it, above theirs: nobody counted what its owner wrote before."""
-        live = [other for other in known if other.alive]
+        live = _live(self.device)
         end = self.base + self.nbytes
         shared = {other.writes for other in live if other.base < end and self.base < other.base + other.nbytes}
         joined = Writes(max((writes.count + 1 for writes in shared), default=0))
@@ -97,8 +111,16 @@ class Allocation:
         return joined
 
 
+def _dropped(device: Device, base: int, ticket: int | None) -> None:
+    """Nobody has a buffer over this memory any more. Called on any thread, at any time, so it only leaves a note: work that was
+    started on the memory ends before the device takes it back, and what was recorded keeps the buffers that it uses."""
+    if ticket is not None and not device.closed:
+        device.gate.later(partial(device.free, base, ticket))
+
+
 class GpuBuffer:
-    """Row-major `shape` elements of `dtype` at `pointer`. Make one with `empty`, `zeros` or `from_numpy`; free it with `free`.
+    """Row-major `shape` elements of `dtype` at `pointer`. Make one with `empty`, `zeros` or `from_numpy`. Its memory goes back
+    to the device with `free`, or when nobody has the buffer, a view of it or a plan with it any more.
 
     `version` rises with every write: an upload, or a launch that has it as `out` or `inout`. What is derived from a buffer is
     valid while the version it was derived from stands.
@@ -151,6 +173,11 @@ class GpuBuffer:
     @property
     def version(self) -> int:
         return self.allocation.version
+
+    @property
+    def whose(self) -> str:
+        """Whom it belongs to, for those to whom it does not."""
+        return f"another executor's, on {self.device.name}"
 
     @property
     def alive(self) -> bool:

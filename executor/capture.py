@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 from executor.errors import LaunchError
 from executor.launch import Launcher, LaunchGraph, LaunchRecord, Plan
-from executor.layers.calls import Recorder
 from executor.layers.sequence import LayerSequence
+from executor.ops.digits import SharedDigits
 from executor.workspace import Workspace
 from ptxgen.errors import ArgumentError
 
 
 class Capture:
-    """What was launched in `with executor.capture() as graph:`. state: what the choice of kernels depends on; fused: whether
-    kernels are wanted that do several operations at once.
+    """What was launched in `with executor.capture() as graph:`, by whatever name. state: what the choice of kernels depends on.
 
     A captured layer takes its position from the device: `replay(position)` puts it there first. What was captured under another
     profile, with other weights or before the memory grew is refused, never run: capture it anew."""
 
-    def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object], *, fused: bool) -> None:
-        self.recorder = Recorder(workspace, fused=fused)
+    def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object]) -> None:
+        self.digits = SharedDigits(workspace)
+        """Of what the capture itself launches: a replay makes them each time."""
         self._layers: list[int] = []
         self._sequence: LayerSequence | None = None
         self._launcher = launcher
@@ -35,13 +35,12 @@ class Capture:
         self._sequence = sequence
         self._layers.append(layer)
 
-    def finish(self) -> None:
-        """Check what was recorded, load its kernels, and make the graph. Raises LaunchError if nothing was recorded."""
-        calls = self.recorder.take()
-        if not calls:
+    def finish(self, plans: list[Plan]) -> None:
+        """Make the graph of what was recorded. Raises LaunchError if nothing was."""
+        if not plans:
             raise LaunchError("nothing was launched in the capture, so there is nothing to replay")
-        self._plans = [self._launcher.prepare(call.kernel, call.place, **call.arguments) for call in calls]
-        self._graph = self._launcher.graph(self._plans)
+        self._plans = plans
+        self._graph = self._launcher.graph(plans)
         self._captured = self._state()
 
     @property
@@ -63,6 +62,7 @@ class Capture:
         if self._sequence is None or position is None:
             self._run(graph)
             return
+        graph.check_alive()
         self._sequence.go_to(position, *self._layers)
         self._run(graph)
         self._sequence.took(position, *self._layers)

@@ -15,7 +15,7 @@ from executor.errors import LaunchError
 from executor.front.matrices import Matrices
 from executor.indexed import BLOCK, Site, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.launch import LaunchGraph
-from executor.layers.calls import Recorder
+from executor.layers.calls import Batch
 from executor.layers.sequence import LayerSequence
 from executor.layers.shape import LayerShape, RopeStyle
 from executor.layers.transformer import Activations, transformer_layer
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class CudaExecutor(Matrices):
-    """One device with its loaded kernels and weights, which all that runs on it shares. Close it, or use it in a `with`. Not
-    thread-safe: a thread has an executor of its own.
+    """One device with its loaded kernels and weights, which all that runs on it shares. Close it, or use it in a `with`. It
+    belongs to the thread that made it, or the one that called `take_over` last; all else is a DeviceError on any other.
 
     device: as in `open_device`: "auto", "cuda", "cuda:N" or "emulator". bundle: a folder that `ptxgen bundle` wrote; every
     kernel then comes from there and none is written. sanitize: check every access (emulator only). profile: which kernels are
@@ -46,8 +46,9 @@ class CudaExecutor(Matrices):
     `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
     (executor/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and `fused_ffn_swiglu_host` take
     arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights` or an indexed layer holds.
-    Results on the device are not waited for, and who gets a new buffer frees it. Wrong sizes, types, names and pointers are
-    errors before anything is launched.
+    Results on the device are not waited for. The memory of a new buffer goes back with `free`, or when nobody has the buffer
+    any more. Wrong sizes, types, names and pointers are errors before anything is launched or changed; an output may not
+    overlap the input that it is made from.
     """
 
     _sequence: LayerSequence | None = None
@@ -174,7 +175,9 @@ class CudaExecutor(Matrices):
             raise LaunchError("there is no capture under way; write `with executor.capture() as graph:` around this")
         layer = self.sequence.require_layer(layer_idx)
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        self._layer(vector(self.device, input, (shape.hidden,), "input"), layer, _bound(layer_weights), shape)
+        with self._together(layer) as launch:
+            hidden = vector(self.device, input, (shape.hidden,), "input")
+            self._layer(launch, hidden, layer, _bound(layer_weights), shape)
         self._capture.runs_layer(self.sequence, layer)
 
     def transformer_layer_gpu_tiled_profiled(
@@ -203,12 +206,13 @@ class CudaExecutor(Matrices):
         query = vector(self.device, q, (s.heads, s.head_dim), "q")
         key, value = (vector(self.device, x, (s.kv_heads, s.head_dim), name) for x, name in ((k, "k"), (v, "v")))
         position = s.lengths[layer]
-        s.go_to(position, layer)
 
         def run(out: GpuBuffer) -> None:
             cache = s.cache.layer(layer)
-            remember(self._eager, cache, k=key, v=value, position=s.position)
-            attend(self._eager, cache, q=query, out=out, length=s.length)
+            with self._together(layer) as launch:
+                remember(launch, cache, k=key, v=value, position=s.position)
+                attend(launch, cache, q=query, out=out, length=s.length)
+                s.go_to(position, layer)
 
         out = self._into_new((s.heads, s.head_dim), run)
         s.took(position, layer)
@@ -218,8 +222,8 @@ class CudaExecutor(Matrices):
         """Whether an f32 vector has a massive activation (executor.outliers), found on the device. site: a layer and the
         operation that made the vector; its verdict is kept until a weight is replaced, and where it is true, layers by name and
         weights indexed from now on take an accurate kernel for what reads it."""
-        launch = self._at_once("the verdict is copied to the host")
-        return self._outliers.of(launch, vector(self.device, input, None, "input"), site)
+        self._at_once("the verdict is copied to the host")
+        return self._outliers.of(self._together, vector(self.device, input, None, "input"), site)
 
     def capture_decode(self, model: LanguageModel) -> LaunchGraph:
         """The graph of one decode step of a model on this device, which serves every position; captured unless it is there."""
@@ -229,9 +233,10 @@ class CudaExecutor(Matrices):
         """Run one token (None: the likeliest after the last) by one launch of the graph, and return the likeliest next one, for
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
         decoder = self._decoder(model)
-        decoder.profiler = self._profiler
-        decoder.step(token)
-        return decoder.argmax()
+        with decoder.busy("replaying a token"):
+            decoder.profiler = self._profiler
+            decoder.step(token)
+            return decoder.argmax()
 
     def enable_tile_profiling(self) -> TileProfiler:
         """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of replay_decode, and of blocks `with
@@ -273,7 +278,7 @@ class CudaExecutor(Matrices):
         from executor.model.generation import LanguageModel
 
         if instance("model", model, LanguageModel, "load_model").device is not self.device:
-            raise ArgumentError(f"the model is on {model.device.name}; must be on {self.device.name}")
+            raise ArgumentError(f"the model is another executor's, on {model.device.name}; load it with this one's load_model")
         return model.decoder
 
     def _named_weights(
@@ -285,35 +290,28 @@ class CudaExecutor(Matrices):
         flagged = self._outliers.flagged
         return layer_weights(self.weights, prefix, shape, self.profile, layer=layer, flagged=flagged, norms=norms)
 
-    def _layer(self, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
-        launch, sequence = self._launch, self.sequence
-        launch.layer = layer
-        try:
-            activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
-            transformer_layer(launch, shape, weights, sequence.cache.layer(layer), activations)
-        finally:
-            launch.layer = None
+    def _layer(self, launch: Batch, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
+        cache = self.sequence.cache.layer(layer)
+        activations = Activations.of(self.workspace, shape, self.sequence.rope_table, hidden)
+        transformer_layer(launch, shape, weights, cache, activations)
 
     def _layer_at(
-        self, position: int, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
+        self,
+        position: int,
+        hidden: GpuBuffer,
+        layer: int,
+        weights: ValidatedLayerWeights,
+        shape: LayerShape,
+        profiler: TileProfiler | None = None,
     ) -> None:
+        """The layer at this position; with a profiler as one step of it."""
         position, layer = whole("position", position), self.sequence.require_layer(layer)
-        self.sequence.go_to(position, layer)
-        self._layer(hidden, layer, weights, shape)
+        with self._together(layer) as launch:
+            self._layer(launch, hidden, layer, weights, shape)
+            self.sequence.go_to(position, layer)
+            if profiler is not None:
+                profiler.run(self.launcher, launch.take(), position + 1)
         self.sequence.took(position, layer)
-
-    def _layer_timed(
-        self, profiler: TileProfiler, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
-    ) -> None:
-        """The layer at its own next position, as a step of the profiler."""
-        sequence, recorder = self.sequence, Recorder(self.workspace, layer, fused=self.modules.fused)
-        activations = Activations.of(self.workspace, shape, sequence.rope_table, hidden)
-        transformer_layer(recorder, shape, weights, sequence.cache.layer(layer), activations)
-        plans = [self.launcher.prepare(call.kernel, call.place, **call.arguments) for call in recorder.take()]
-        position = sequence.lengths[layer]
-        sequence.go_to(position, layer)
-        profiler.run(self.launcher, plans, position + 1)
-        sequence.took(position, layer)
 
     def _layer_into_new(
         self,
@@ -331,10 +329,7 @@ class CudaExecutor(Matrices):
         def run(hidden: GpuBuffer) -> None:
             self.device.copy(hidden.pointer, source.pointer, source.nbytes)
             hidden.allocation.writes.count += 1
-            if profiler is None:
-                self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape)
-            else:
-                self._layer_timed(profiler, hidden, layer, weights, shape)
+            self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape, profiler)
 
         return self._into_new((shape.hidden,), run)
 

@@ -4,8 +4,11 @@ Plan, which runs again for a few microseconds. What a kernel does with its argum
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from executor.buffers import Allocation, GpuBuffer
@@ -107,13 +110,25 @@ class Plan:
         self._written: tuple[Allocation, ...] = tuple(dict.fromkeys(outputs))
 
     def __call__(self, **scalars: Number) -> None:
-        """Launch. Raises LaunchError for a scalar that does not fit or a buffer freed since; nothing is launched then."""
+        """Launch, or be recorded by the capture under way. Raises LaunchError for a scalar that does not fit or a buffer freed
+        since; nothing is launched then."""
         if scalars:
             self._replace(scalars)
-        if self._device.frees != self._frees:
-            self._check_alive()
+        self.count_writes()
+        self.start()
+
+    def count_writes(self) -> None:
+        """What the kernel writes counts as written from now on: before it is, since an interrupt in between must not leave a
+        change that nobody counted."""
         for allocation in self._written:
-            allocation.writes.count += 1  # before it is: an interrupt in between must not leave a change that nobody counted
+            allocation.writes.count += 1
+
+    def start(self) -> None:
+        """`__call__` for a plan whose writes have been counted."""
+        self.check_alive()
+        if self._launcher.recorded is not None:
+            self._launcher.recorded.append(self._launcher.prepare(self.kernel, self.place, **self._arguments))
+            return
         self._device.launch(self.loaded, self._grid, self._block, self._parameters, self)
         if self._launcher.observers:
             self._report()
@@ -142,11 +157,6 @@ class Plan:
             self._parameters.set(name, value)  # type: ignore[arg-type]
             self._arguments[name] = value
 
-    def _check_alive(self) -> None:
-        for name, buffer in self._buffers.items():
-            _need_life(self.kernel, name, buffer)
-        self._frees = self._device.frees
-
     @property
     def written(self) -> tuple[Allocation, ...]:
         """The memory that the kernel writes."""
@@ -173,7 +183,9 @@ class Plan:
     def check_alive(self) -> None:
         """LaunchError if a buffer was freed since the arguments were checked."""
         if self._device.frees != self._frees:
-            self._check_alive()
+            for name, buffer in self._buffers.items():
+                _need_life(self.kernel, name, buffer)
+            self._frees = self._device.frees
 
     def _report(self) -> None:
         record = self.record
@@ -197,13 +209,19 @@ class LaunchGraph:
         waits = dependencies([plan.accesses for plan in plans])
         nodes = [plan.node(after) for plan, after in zip(plans, waits, strict=True)]
         self._handle = device.make_graph(nodes, timed=timed)
+        self._end = weakref.finalize(self, _dropped, device, self._handle)
+        self._end.atexit = False
 
-    def replay(self) -> None:
-        """Launch. Raises LaunchError for a buffer freed since, and launches nothing then."""
+    def check_alive(self) -> None:
+        """LaunchError if a buffer of the plans was freed since."""
         if self.device.frees != self._frees:
             for plan in self._plans:
                 plan.check_alive()
             self._frees = self.device.frees
+
+    def replay(self) -> None:
+        """Launch. Raises LaunchError for a buffer freed since, and launches nothing then."""
+        self.check_alive()
         for allocation in self._written:
             allocation.writes.count += 1
         self.device.launch_graph(self._handle, self)
@@ -219,10 +237,15 @@ class LaunchGraph:
         return f"a graph of {len(self.records)} launches, from {first} to {last}"
 
     def close(self) -> None:
-        """Give the graph back. A second time does nothing."""
-        if self._handle is not None and not self.device.closed:
+        """Give the graph back, as happens by itself when nobody has it any more. A second time does nothing."""
+        if self._end.detach() is not None and not self.device.closed:
             self.device.free_graph(self._handle)
-        self._handle = None
+
+
+def _dropped(device: Device, handle: Any) -> None:
+    """Nobody has this graph any more. May come on any thread, at any time."""
+    if not device.closed:
+        device.gate.later(partial(device.free_graph, handle))
 
 
 class Launcher:
@@ -232,6 +255,20 @@ class Launcher:
         self.device = device
         self.modules = modules
         self.observers: list[Observer] = []
+        self.recorded: list[Plan] | None = None
+        """Where launches go while a capture is under way."""
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Plan]]:
+        """In the block nothing is launched: what would be is in the list, each with the scalars that it had. What else happens
+        at once on the device (copies, fills, launches of another launcher) is refused with LaunchError."""
+        self.recorded = []
+        self.device.gate.capturing = True
+        try:
+            yield self.recorded
+        finally:
+            self.device.gate.capturing = False
+            self.recorded = None
 
     def prepare(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> Plan:
         """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
@@ -243,7 +280,7 @@ class Launcher:
         return Plan(self, kernel, place, arguments)
 
     def __call__(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> None:
-        """Check and launch once."""
+        """Check and launch once, or be recorded by the capture under way."""
         self.prepare(kernel, place, **arguments)()
 
     def graph(self, plans: Sequence[Plan], *, timed: bool = False) -> LaunchGraph:
@@ -288,7 +325,7 @@ def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, d
     if not isinstance(value, GpuBuffer):
         raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {wanted} (GpuBuffer.from_numpy uploads an array)")
     if value.device is not device:
-        raise fault(f"is on {value.device.name}; must be on {device.name}")
+        raise fault(f"is {value.whose}; must be of this one, on {device.name}")
     _need_life(kernel, name, value)
     if value.dtype != wanted.dtype or value.shape != wanted.shape:
         raise fault(f"is {value.dtype}{list(value.shape)}; must be {wanted}")
@@ -307,6 +344,17 @@ def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, d
 def _need_life(kernel: KernelType, name: str, buffer: GpuBuffer) -> None:
     if not buffer.alive:
         raise LaunchError(f"{kernel}: argument {name} ({buffer}) was freed")
+
+
+def require_apart(what: object, read: Mapping[str, GpuBuffer], written: Mapping[str, GpuBuffer]) -> None:
+    """LaunchError if `what` would write memory that it reads, whichever of its launches does which."""
+    for output, there in written.items():
+        for input, here in read.items():
+            if here.pointer < there.pointer + there.nbytes and there.pointer < here.pointer + here.nbytes:
+                raise LaunchError(
+                    f"{what}: {output} ({there}) overlaps {input} ({here}) in memory; "
+                    f"{output} is written, so it needs memory of its own"
+                )
 
 
 def _check_overlap(kernel: KernelType, signature: Signature, buffers: Mapping[str, GpuBuffer]) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from executor.bundle.bundle import Bundle, Packed
@@ -43,7 +45,8 @@ class Counts:
 
 
 class Modules:
-    """The loaded kernels of one device. They stay loaded until `close`, whoever used them: there are as many as distinct texts.
+    """The loaded kernels of one device. They stay loaded until `close`, or until nobody has this or a plan made with it any
+    more, whoever used them: there are as many as distinct texts.
 
     cache_dir: where compiled code is kept (default: what the environment says; None there or
     `limit_bytes` 0 for nowhere). The key of an entry is the text itself with the GPU and the versions of the toolchain.
@@ -64,6 +67,8 @@ class Modules:
         self.disk = DiskCache(folder, limit, "kernels", device.kind) if folder is not None and limit > 0 else None
         self._by_kernel: dict[KernelType, LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
+        self._end = weakref.finalize(self, _dropped, device, self._by_text)
+        self._end.atexit = False
 
     @property
     def fused(self) -> bool:
@@ -95,9 +100,7 @@ class Modules:
     def close(self) -> None:
         """Unload all kernels: nothing that was prepared with them may be launched again. Kernels can be loaded afterwards."""
         if not self.device.closed:
-            for loaded in self._by_text.values():
-                self.device.unload(loaded)
-        self._by_text.clear()
+            _unload(self.device, self._by_text)
         self._by_kernel.clear()
 
     def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None) -> None:
@@ -164,3 +167,14 @@ class Modules:
             _log.warning("code of %s on disk is refused and will be made again: %s", packed.entry, error)
             disk.remove(key)
             return None
+
+
+def _dropped(device: Device, kernels: dict[str, LoadedKernel]) -> None:
+    """Nobody has these kernels any more. May come on any thread, at any time."""
+    if not device.closed and kernels:
+        device.gate.later(partial(_unload, device, kernels))
+
+
+def _unload(device: Device, kernels: dict[str, LoadedKernel]) -> None:
+    while kernels:
+        device.unload(kernels.popitem()[1])

@@ -49,6 +49,14 @@ class Allocations:
         del self._serials[base]
         return self._owners.pop(base)
 
+    def ticket(self, base: int) -> int | None:
+        """Which of all allocations the live one that starts here is; None if none does."""
+        return self._serials.get(base)
+
+    def is_still(self, base: int, ticket: int) -> bool:
+        """Whether the allocation of this ticket is live."""
+        return self._serials.get(base) == ticket
+
     def check(self, pointer: int, nbytes: int, doing: str) -> tuple[int, Any]:
         """Base and owner of the live allocation that holds the whole range, or start of a loan and the loan; DeviceError if
         none does."""

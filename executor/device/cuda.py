@@ -18,6 +18,7 @@ from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, dr
 from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
+from executor.device.gate import Gate
 from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.device.readback import PAGE, Readback
@@ -91,6 +92,7 @@ class CudaDevice:
         self.reason = ""
         self.frees = 0
         self.waits = 0
+        self.gate = Gate(self.name)
         self._allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
@@ -141,6 +143,7 @@ class CudaDevice:
 
     def memory(self) -> Memory:
         self._enter("reading memory")
+        self.gate.settle()
         free, total = self._checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
         return Memory(int(free), int(total), self._allocations.total)
 
@@ -148,8 +151,13 @@ class CudaDevice:
         self._enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
+        self.gate.settle()
         self._sharing.settle(self._stream)
         status, pointer = self._cuda.cuMemAlloc(nbytes)
+        if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY and self._launched:
+            self.synchronize()  # launches that nobody has waited for keep buffers that nobody else has any more
+            self.gate.settle()
+            status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             memory = self.memory()
             what = f"{nbytes} bytes{f' ({name})' if name else ''}"
@@ -159,16 +167,22 @@ class CudaDevice:
         self._allocations.add(base, nbytes)
         return base
 
-    def free(self, pointer: int) -> None:
+    def free(self, pointer: int, ticket: int | None = None) -> None:
         if not self.failed:
             self._enter("freeing")
+        if ticket is not None and not self._allocations.is_still(pointer, ticket):
+            return
         self._allocations.remove(pointer)
-        self.frees += 1
+        if ticket is None:
+            self.frees += 1
         if self.failed:
             return  # the memory goes with the context
         self._sharing.settle(self._stream)
         if not self._sharing.keeps(pointer):
             self._checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
+
+    def ticket(self, pointer: int) -> int | None:
+        return self._allocations.ticket(pointer)
 
     def mark(self) -> int:
         return self._allocations.mark()
@@ -218,7 +232,7 @@ class CudaDevice:
         if nbytes >= STAGED_FROM:
             self.upload_from(pointer, nbytes, copying(array), progress)
             return
-        self._enter("uploading")
+        self._enter("uploading", at_once=True)
         self._allocations.check(pointer, nbytes, "upload")
         # From pageable memory the driver has taken its copy when this returns.
         copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
@@ -227,14 +241,14 @@ class CudaDevice:
             progress(nbytes)
 
     def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
-        self._enter("uploading")
+        self._enter("uploading", at_once=True)
         self._allocations.check(pointer, nbytes, "upload")
         if self._staging is None:
             self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
         self._staging.upload(pointer, nbytes, read, progress)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self._enter("downloading")
+        self._enter("downloading", at_once=True)
         nbytes = checked_bytes(array, writable=True)
         self._allocations.check(pointer, nbytes, "download")
         if nbytes <= PAGE:
@@ -249,12 +263,12 @@ class CudaDevice:
         self.synchronize()
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        self._enter("filling memory")
+        self._enter("filling memory", at_once=True)
         self._allocations.check(pointer, nbytes, "fill")
         self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), f"filling memory of {self.name}")
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
-        self._enter("copying")
+        self._enter("copying", at_once=True)
         self._allocations.check(source, nbytes, "copy")
         self._allocations.check(destination, nbytes, "copy to")
         self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), f"copying on {self.name}")
@@ -283,8 +297,7 @@ class CudaDevice:
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
-        if getattr(_current, "context", None) is not self._context or self.closed:
-            self._enter("launching")
+        self._enter("launching", at_once=True)
         (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, 0, self._stream, parameters.pointers, 0)
         if status:
             self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block}) on {self.name}")
@@ -298,8 +311,7 @@ class CudaDevice:
         return graph
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
-        if getattr(_current, "context", None) is not self._context or self.closed:
-            self._enter("launching a graph")
+        self._enter("launching a graph", at_once=True)
         graph.launch(self._stream, work or "a graph")
         self._launched.append(work or "a graph")
 
@@ -331,11 +343,13 @@ class CudaDevice:
         self.waits += 1
         self._checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
         self._launched.clear()
+        self.gate.settle()
         self._sharing.settle_idle()
 
     def close(self) -> None:
         if self.closed:
             return
+        self.gate.check("closing")
         cuda = self._cuda
         self.closed = True
         self.frees += 1
@@ -372,10 +386,11 @@ class CudaDevice:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enter(self, doing: str) -> None:
-        """Make this device's context the current one of the thread."""
+    def _enter(self, doing: str, *, at_once: bool = False) -> None:
+        """Pass the gate, and make this device's context the current one of the thread."""
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
+        self.gate.check(doing, at_once=at_once)
         if cause := self._context.cause:
             raise DeviceFailed(f"{self.name} has failed and refuses {doing}; it failed with: {cause}", cause)
         if getattr(_current, "context", None) is not self._context:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT, Allocations
+from executor.device.gate import Gate
 from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.environment import settings
@@ -53,6 +54,7 @@ class EmulatedDevice:
         self.frees = 0
         self.waits = 0
         self.closed = False
+        self.gate = Gate(self.name)
         self._allocations = Allocations(self.name)
         self._map = MemoryMap() if sanitize else None
 
@@ -73,6 +75,8 @@ class EmulatedDevice:
         }
 
     def memory(self) -> Memory:
+        self._enter("reading memory")
+        self.gate.settle()
         page = os.sysconf("SC_PAGE_SIZE")
         free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
         return Memory(free, total, self._allocations.total)
@@ -81,6 +85,7 @@ class EmulatedDevice:
         self._enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
+        self.gate.settle()
         try:
             block = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError) as error:
@@ -94,12 +99,18 @@ class EmulatedDevice:
             self._map.add(base, nbytes, name or UNNAMED, initialised=False)
         return base
 
-    def free(self, pointer: int) -> None:
+    def free(self, pointer: int, ticket: int | None = None) -> None:
         self._enter("freeing")
+        if ticket is None:
+            self.frees += 1
+        elif not self._allocations.is_still(pointer, ticket):
+            return
         self._allocations.remove(pointer)
-        self.frees += 1
         if self._map is not None:
             self._map.remove(pointer)
+
+    def ticket(self, pointer: int) -> int | None:
+        return self._allocations.ticket(pointer)
 
     def mark(self) -> int:
         return self._allocations.mark()
@@ -148,7 +159,7 @@ class EmulatedDevice:
         self._enter("letting a stream wait")
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
-        self._enter("uploading")
+        self._enter("uploading", at_once=True)
         nbytes = checked_bytes(array)
         self._writable(pointer, nbytes, "upload")
         ctypes.memmove(pointer, array.ctypes.data, nbytes)
@@ -156,26 +167,26 @@ class EmulatedDevice:
             progress(nbytes)
 
     def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
-        self._enter("uploading")
+        self._enter("uploading", at_once=True)
         self._writable(pointer, nbytes, "upload")
         read(0, _bytes_at(pointer, nbytes))
         if progress is not None:
             progress(nbytes)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self._enter("downloading")
+        self._enter("downloading", at_once=True)
         nbytes = checked_bytes(array, writable=True)
         self._allocations.check(pointer, nbytes, "download")
         self.waits += 1
         ctypes.memmove(array.ctypes.data, pointer, nbytes)
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        self._enter("filling memory")
+        self._enter("filling memory", at_once=True)
         self._writable(pointer, nbytes, "fill")
         ctypes.memset(pointer, byte, nbytes)
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
-        self._enter("copying")
+        self._enter("copying", at_once=True)
         self._allocations.check(source, nbytes, "copy")
         self._writable(destination, nbytes, "copy to")
         ctypes.memmove(destination, source, nbytes)
@@ -196,8 +207,7 @@ class EmulatedDevice:
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
-        if self.closed:
-            self._enter("launching")
+        self._enter("launching", at_once=True)
         self._run(kernel, grid, block, parameters.tobytes(), work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
@@ -205,7 +215,7 @@ class EmulatedDevice:
         return _Graph([(node.kernel, node.grid, node.block, node.parameters.tobytes()) for node in nodes], timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
-        self._enter("launching a graph")
+        self._enter("launching a graph", at_once=True)
         graph.moments = [time.perf_counter()]
         for launch in graph.launches:
             self._run(*launch)
@@ -219,7 +229,8 @@ class EmulatedDevice:
 
     def _run(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: bytes, work: object | None = None) -> None:
         memory = self._known_memory()
-        findings = kernel.handle.launch(grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed)
+        with self.gate.running():
+            findings = kernel.handle.launch(grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed)
         if findings:
             raise SanitizerError(str(work or kernel.entry), findings)
 
@@ -232,11 +243,13 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         self._enter("waiting")
+        self.gate.settle()
         self.waits += 1
 
     def close(self) -> None:
         if self.closed:
             return
+        self.gate.check("closing")
         self.closed = True
         self.frees += 1
         for base in self._allocations.bases():
@@ -248,9 +261,10 @@ class EmulatedDevice:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enter(self, doing: str) -> None:
+    def _enter(self, doing: str, *, at_once: bool = False) -> None:
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
+        self.gate.check(doing, at_once=at_once)
 
     def _writable(self, pointer: int, nbytes: int, doing: str) -> None:
         """Check the range before it is written, and note that it holds something from now on."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT
+from executor.device.gate import Gate
 from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto
 from executor.errors import DeviceError
@@ -35,6 +36,7 @@ class PaperDevice:
         self.frees = 0
         self.waits = 0
         self.closed = False
+        self.gate = Gate(self.name)
         self.contents: dict[int, NDArray[Any]] = {}
         self._next = ALIGNMENT
 
@@ -49,8 +51,11 @@ class PaperDevice:
         self._next += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return pointer
 
-    def free(self, pointer: int) -> None:
+    def free(self, pointer: int, ticket: int | None = None) -> None:
         self.frees += 1
+
+    def ticket(self, pointer: int) -> int | None:
+        return pointer  # none is given out twice
 
     def mark(self) -> int:
         return self._next

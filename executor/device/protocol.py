@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.device.gate import Gate
 from executor.device.loans import Loan
 from executor.parameters import ParameterBlock
 from ptxgen.target import Target
@@ -62,9 +63,10 @@ class Event(Protocol):
 class Device(Protocol):
     """One GPU or the emulator. All work goes to one stream in order; copies to the host wait for it.
 
-    Pointers are plain integers. Every method but `close` raises DeviceError on a closed device, and for a pointer that this
-    device did not give out or has taken back. After a fault in a kernel of a GPU, every method but those that give something
-    back raises DeviceFailed, which tells of the first cause.
+    Pointers are plain integers. A device belongs to one thread (see Gate). Every method raises DeviceError on another thread,
+    on a closed device (but for `close`), and for a pointer that this device did not give out or has taken back; LaunchError for
+    what copies, fills or launches while a capture is under way. After a fault in a kernel of a GPU, every method but those that
+    give something back raises DeviceFailed, which tells of the first cause.
     """
 
     name: str
@@ -75,10 +77,12 @@ class Device(Protocol):
     wants_lines: bool
     """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
     frees: int
-    """Counts `free` and `close`: while it stands still, every pointer seen alive is alive."""
+    """Counts `free` without a ticket and `close`: while it stands still, every pointer seen alive is alive."""
     waits: int
     """Counts how often the host has waited for the device."""
     closed: bool
+    gate: Gate
+    """Every method passes it, but those that may be called on any thread."""
 
     @property
     def kind(self) -> Literal["cuda", "emulator"]: ...
@@ -100,8 +104,13 @@ class Device(Protocol):
         """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises DeviceError when there is
         no room."""
 
-    def free(self, pointer: int) -> None:
-        """Give back what `alloc` or `place` gave. A second time is a DeviceError."""
+    def free(self, pointer: int, ticket: int | None = None) -> None:
+        """Give back what `alloc` or `place` gave. A second time is a DeviceError. With a ticket: only if it is that very
+        allocation still, of which nobody has a pointer any more."""
+
+    def ticket(self, pointer: int) -> int | None:
+        """Which of all allocations the one that starts here is: who frees it late frees none that came after it. None if none
+        starts here."""
 
     def mark(self) -> int:
         """A moment in the order of allocations, for `free_since`."""

@@ -21,9 +21,10 @@ from executor.device import open_device
 from executor.errors import LaunchError
 from executor.interop import foreign_stream
 from executor.launch import Launcher
-from executor.layers.calls import Eager, Recorder
+from executor.layers.calls import Batch
 from executor.model.gguf_file import GgufFile
 from executor.modules import Modules
+from executor.ops.digits import SharedDigits
 from executor.profile import GpuProfile
 from executor.single_weight import HostData, host_weight
 from executor.weights import Progress, TensorFile, Weight, Weights, load_weights
@@ -59,7 +60,7 @@ class Loaded:
         watch(self.launcher)
         self.workspace = Workspace(self.device)
         self.weights = Weights()
-        self._eager = Eager(self.launcher, self.workspace, fused=self.modules.fused)
+        self._shared = SharedDigits(self.workspace)
         self._capture: Capture | None = None
 
     @property
@@ -105,16 +106,23 @@ class Loaded:
 
     @contextmanager
     def capture(self) -> Iterator[Capture]:
-        """Record what is launched in the block instead of launching it; afterwards `replay` launches it all at once. What
-        copies between host and device is refused in the block. Raises LaunchError for a capture within one."""
+        """Record what is launched in the block instead of launching it, by these methods or by `launcher`; afterwards `replay`
+        launches it all at once. What cannot be recorded is refused in the block: copies between host and device, fills, models.
+        Raises LaunchError for a capture within one."""
         if self._capture is not None:
             raise LaunchError("a capture is under way already; it must end before the next one begins")
-        graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state, fused=self.modules.fused)
+        graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state)
         try:
-            yield graph
+            with self.launcher.recording() as plans:
+                yield graph
         finally:
             self._capture = None
-        graph.finish()
+        graph.finish(plans)
+
+    def take_over(self) -> None:
+        """From now on the executor and its models belong to the calling thread, and to no other: see Gate. DeviceError while
+        the emulator runs a kernel for the thread that they belonged to."""
+        self.device.gate.take_over()
 
     def close(self) -> None:
         """Free all that is on the device, models included. A second time does nothing."""
@@ -126,16 +134,24 @@ class Loaded:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def _launch(self) -> Eager | Recorder:
-        """How an operation that lies on the device as a whole runs."""
-        return self._eager if self._capture is None else self._capture.recorder
+    @contextmanager
+    def _together(self, layer: int | None = None) -> Iterator[Batch]:
+        """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
+        under way. If anything is refused, nothing has been launched."""
+        self.device.gate.check("launching")
+        digits = self._shared if self._capture is None else self._capture.digits
+        batch = Batch(self.launcher, digits, layer, fused=self.modules.fused)
+        try:
+            yield batch
+            batch.start()
+        except BaseException:
+            digits.forget()  # some count as made and may not be
+            raise
 
-    def _at_once(self, doing: str) -> Eager:
-        """How an operation runs that cannot be recorded. LaunchError in a capture, saying what it does that a graph cannot."""
+    def _at_once(self, doing: str) -> None:
+        """LaunchError in a capture, saying what is done that a graph cannot hold."""
         if self._capture is not None:
             raise LaunchError(f"{doing}, which a graph cannot hold; do this outside the capture")
-        return self._eager
 
     def _capture_state(self) -> object:
         """What the choice of kernels depends on."""

@@ -145,7 +145,12 @@ class Matrices(Loaded):
         hidden, ff = projections[2].shape
         x = vector(self.device, input, (hidden,), "input")
         buffers = FfnBuffers.of(self.workspace, ff)
-        return self._into_new((hidden,), lambda y: swiglu_ffn(self._launch, *projections, buffers, x=x, y=y))
+
+        def run(y: GpuBuffer) -> None:
+            with self._together() as launch:
+                swiglu_ffn(launch, *projections, buffers, x=x, y=y)
+
+        return self._into_new((hidden,), run)
 
     def fused_ffn_swiglu_indexed_gpu(
         self, input: Any, gate: WeightLike, up: WeightLike, down: WeightLike, hidden_dim: int, intermediate_dim: int
@@ -204,7 +209,8 @@ class Matrices(Loaded):
     def _project(self, p: Projection, input: Any, output: Any) -> None:
         n, k = p.shape
         x, y = vector(self.device, input, (k,), "input"), vector(self.device, output, (n,), "output")
-        project(self._launch, "gemv", p, x=x, y=y)
+        with self._together() as launch:
+            project(launch, "gemv", p, x=x, y=y)
 
     def _ffn(
         self, gate: WeightLike, up: WeightLike, down: WeightLike, hidden: int, ff: int, digits: int | None
@@ -243,10 +249,11 @@ class Matrices(Loaded):
         output_shape: tuple[int, ...],
     ) -> NDArray[np.float32]:
         """One copy to the device, the launches, one copy back, which waits for them."""
-        launch = self._at_once("host arrays are copied to the device and back")
+        self._at_once("host arrays are copied to the device and back")
         values, made = host_values(input, input_shape, "input"), host_output(output, output_shape)
         x, y = (self.workspace.buffer(f"host {name}", s) for name, s in (("input", input_shape), ("output", output_shape)))
         x.upload(values)
-        run(launch, x, y)
+        with self._together() as launch:
+            run(launch, x, y)
         self.device.download(y.pointer, made)
         return made

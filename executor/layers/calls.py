@@ -1,4 +1,4 @@
-"""How a list of launches is run: at once, or collected for later. What is launched is the caller's business (the layer, an
+"""How a list of launches is run: together, or collected for later. What is launched is the caller's business (the layer, an
 FFN)."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from executor.buffers import GpuBuffer
-from executor.launch import Launcher, Place
+from executor.launch import Launcher, Place, Plan
 from executor.ops.digits import SharedDigits
 from executor.workspace import Workspace
 from ptxgen.kernels.kernel_type import Array, KernelType
@@ -25,17 +25,33 @@ class Launch(Protocol):
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None: ...
 
 
-class Eager:
-    """Launches at once. `layer`: the one that is running, for messages and profiles."""
+class Batch:
+    """The launches that one call makes: each is checked when it is named, and `start` launches them when all have been. What
+    they will write counts as written from the moment they are named, so that what is derived from it is derived anew.
 
-    def __init__(self, launcher: Launcher, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
-        self.digits = SharedDigits(workspace)
+    digits: where activations are shared with calls before; layer: the one that runs, for messages and profiles."""
+
+    def __init__(self, launcher: Launcher, digits: SharedDigits, layer: int | None = None, *, fused: bool = True) -> None:
+        self.digits = digits
         self.fused = fused
         self.layer = layer
         self._launcher = launcher
+        self._plans: list[Plan] = []
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
-        self._launcher(kernel, Place(self.layer, operation), **arguments)
+        plan = self._launcher.prepare(kernel, Place(self.layer, operation), **arguments)
+        plan.count_writes()
+        self._plans.append(plan)
+
+    def take(self) -> list[Plan]:
+        """What was named since the last time, for others to launch."""
+        plans, self._plans = self._plans, []
+        return plans
+
+    def start(self) -> None:
+        """Launch what was named, or have it recorded by the capture under way."""
+        for plan in self.take():
+            plan.start()
 
 
 class Call(NamedTuple):

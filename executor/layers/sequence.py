@@ -3,6 +3,8 @@ stands. Whole models have their own (executor/model/decoder.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -95,8 +97,8 @@ class LayerSequence:
         return whole("the layer", layer)
 
     def go_to(self, position: int, *layers: int) -> None:
-        """The token under way stands at `position`, and these layers will take it. Raises ArgumentError for a position beyond
-        the cache or one that would leave a gap; nothing has changed then."""
+        """The token under way stands at `position`, and these layers are about to take it: they forget what they had from there
+        on. Raises ArgumentError for a position beyond the cache or one that would leave a gap; nothing has changed then."""
         position = whole("position", position)
         for layer in layers:
             self.require_layer(layer)
@@ -107,11 +109,15 @@ class LayerSequence:
         if position >= self.cache.max_len:
             raise ArgumentError(f"the context is full: position {position} does not fit {self.cache.max_len} positions")
         self._token.tell(position)
+        self._have(position, layers)
 
     def took(self, position: int, *layers: int) -> None:
-        """These layers have the key and the value of `position` now, and what came after is forgotten."""
+        """These layers have the key and the value of `position` now."""
+        self._have(position + 1, layers)
+
+    def _have(self, length: int, layers: Sequence[int]) -> None:
         for layer in layers:
-            self.lengths[layer] = position + 1
+            self.lengths[layer] = length
 
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from executor.arguments import token as checked_token
 from executor.buffers import GpuBuffer
 from executor.debug import watch
 from executor.device.protocol import Device
+from executor.errors import ModelError
 from executor.indexed import OUTPUTS, Site
 from executor.kv_cache import KvCache
 from executor.launch import Launcher, LaunchGraph, Plan
@@ -81,6 +83,7 @@ class Decoder:
         self._stamp: object = None
         self._token = TokenPosition(self.workspace)
         self._likeliest: tuple[int, int] | None = None  # position and version of the token that argmax left on the device
+        self._doing = ""
 
     @classmethod
     def build(
@@ -104,6 +107,18 @@ class Decoder:
         decoder.calibration = calibration
         decoder.prepare(lambda done, total: report("kernels", done, total))
         return decoder
+
+    @contextmanager
+    def busy(self, doing: str) -> Iterator[None]:
+        """The sequence belongs to the block. ModelError within another: in a callback, somebody would go on with a sequence
+        that is no longer theirs."""
+        if self._doing:
+            raise ModelError(f"the model is {self._doing}; {doing} must wait until that has ended")
+        self._doing = doing
+        try:
+            yield
+        finally:
+            self._doing = ""
 
     @property
     def position(self) -> int:

@@ -55,7 +55,7 @@ class Generation:
 
 
 class LanguageModel:
-    """A GGUF model on a device, until it is closed. Not thread-safe; one sequence at a time.
+    """A GGUF model on a device, until it is closed. It belongs to the thread of its device; one sequence at a time.
 
     An exception during `generate` or `logits`, Ctrl-C included, leaves a model that works: the next call starts a new sequence.
     """
@@ -115,13 +115,15 @@ class LanguageModel:
 
     def close(self) -> None:
         """Give all its memory on the device back, which lives on. A second time, or after the device, does nothing. Kernels of
-        a `modules` that others gave stay loaded there."""
+        a `modules` that others gave stay loaded there. ModelError in the middle of a call of the model (in `on_token`)."""
         if self.closed:
             return
-        self.closed = True
         if self.device.closed:
+            self.closed = True
             return
-        self.decoder.free()
+        with self.decoder.busy("closing"):
+            self.decoder.free()
+        self.closed = True
         if self._owns_modules:
             self.modules.close()
 
@@ -143,11 +145,12 @@ class LanguageModel:
     def logits(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """f32[len(tokens), vocab]: the logits after each token. Starts a new sequence."""
         prompt = self._prompt(tokens)
-        self.decoder.reset()
         rows = np.empty((len(prompt), self.config.vocab), np.float32)
-        for row, token in zip(rows, prompt, strict=True):
-            self.decoder.step(token)
-            row[:] = self.decoder.logits()
+        with self.decoder.busy("computing logits"):
+            self.decoder.reset()
+            for row, token in zip(rows, prompt, strict=True):
+                self.decoder.step(token)
+                row[:] = self.decoder.logits()
         return rows
 
     def generate(
@@ -160,12 +163,28 @@ class LanguageModel:
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
         """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result.
-        `on_token` sees each token as soon as it is known. Starts a new sequence. ModelError if the logits hold NaN."""
-        *before, token = given = self._prompt(prompt)
+        `on_token` sees each token as soon as it is known; the model is busy meanwhile. Starts a new sequence. ModelError if the
+        logits hold NaN, and in an `on_token` of the same model."""
+        given = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
         ends = frozenset(tokens("stop", stop, self.config.vocab))
         instance("sampler", sampler, Sampler)
         made = Generation(prompt_tokens=len(given))
+        with self.decoder.busy("generating"):
+            self._continue(made, given, most, sampler, ends, on_token)
+        _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
+        return made
+
+    def _continue(
+        self,
+        made: Generation,
+        prompt: Sequence[int],
+        most: int,
+        sampler: Sampler,
+        ends: Collection[int],
+        on_token: Callable[[int], None] | None,
+    ) -> None:
+        *before, token = prompt
         self.decoder.reset()
         start = time.perf_counter()
         for earlier in before:
@@ -190,8 +209,6 @@ class LanguageModel:
             if self.decoder.position == self.context:
                 made.stopped = "context"
                 break
-        _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
-        return made
 
     def _likeliest(self) -> int:
         token = self.decoder.argmax()

@@ -58,6 +58,10 @@ class SharedDigits:
         launch(operation, kernel, **arguments, **buffers)
         self._made[1, k, count] = _Made(_state(activations), _state(buffers["digits"]))
 
+    def forget(self) -> None:
+        """Nothing counts as made any more: launches that should have made it did not happen."""
+        self._made.clear()
+
     def _buffers(self, kernel: KernelType, rows: int, k: int, count: int) -> dict[str, GpuBuffer]:
         size = str(k) if rows == 1 else f"{rows} x {k}"
         return self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from executor.buffers import GpuBuffer
+from executor.launch import require_apart
 from executor.profile import Choice, GpuProfile
 from executor.weights import Weight
 from ptxgen.errors import ArgumentError
@@ -28,8 +29,9 @@ def gemv_kernel(weight: Weight, profile: GpuProfile, *, accurate: bool = False) 
 
 
 def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
-    """y = W x; x: f32[k], y: f32[n]. A kernel on digits shares them with all that read the same x."""
+    """y = W x; x: f32[k], y: f32[n], in memory of its own. A kernel on digits shares them with all that read the same x."""
     kernel = projection.kernel
+    require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
     activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, IntegerGemvType) else {"x": x}
     launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
 

@@ -28,7 +28,12 @@ has."""
 
 def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
     """f32 of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. Flat will do; a shape of
-    None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed."""
+    None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed or is another
+    executor's."""
+    if isinstance(value, GpuBuffer) and value.device is not device:
+        raise LaunchError(
+            f"{name} ({value}) is {value.whose}; must be of this one, on {device.name} (interop.as_buffer shares memory)"
+        )
     buffer = as_buffer(device, value, name=name)
     if not buffer.alive:
         raise LaunchError(f"{name} ({buffer}) was freed")
@@ -111,7 +116,8 @@ def _at_pointer(device: Device, weights: Weights, value: int | GpuBuffer, n: int
     if pointer == 0:
         raise LaunchError("the weight is a null pointer")
     if isinstance(value, GpuBuffer) and (value.device is not device or not value.alive):
-        where = f"is on {value.device.name}; must be on {device.name}" if value.device is not device else "was freed"
+        mine = value.device is device
+        where = "was freed" if mine else f"is {value.whose}; must be of this one, on {device.name}"
         raise LaunchError(f"{what} {where}")
     known = weights.at(pointer)
     if known is not None and known.buffer.alive and known.buffer.pointer == pointer:

@@ -3,6 +3,9 @@ Watching a whole step without waiting is executor/outliers.py's business."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from executor.buffers import GpuBuffer
 from executor.indexed import Site
 from executor.layers.calls import Launch
@@ -22,14 +25,17 @@ class OutlierVerdicts:
         self._of: dict[Site, bool] = {}
         self._generation = weights.generation
 
-    def of(self, launch: Launch, x: GpuBuffer, site: Site | None) -> bool:
-        """Whether x, f32[n], has an outlier. The first answer for a site stays its answer; without one nothing is kept."""
+    def of(self, together: Callable[[], AbstractContextManager[Launch]], x: GpuBuffer, site: Site | None) -> bool:
+        """Whether x, f32[n], has an outlier, found by what is launched `together`. The first answer for a site stays its
+        answer; without one nothing is kept."""
         self._forget_old()
         verdict = None if site is None else self._of.get(site)
         if verdict is None:
             flag = self._workspace.buffer("outlier flag", (1,), U32)
             flag.fill(0)
-            launch("outlier_flag", find("outlier_flag").make(n=x.shape[0]), flag=flag, x=x, ratio=OUTLIER_RATIO)
+            with together() as launch:
+                kernel = find("outlier_flag").make(n=x.shape[0])
+                launch("outlier_flag", kernel, flag=flag, x=x, ratio=OUTLIER_RATIO)
             verdict = bool(flag.to_numpy()[0])
             if site is not None:
                 self._of[site] = verdict

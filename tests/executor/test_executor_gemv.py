@@ -215,7 +215,7 @@ class TestWhatIsRefused:
         with CudaExecutor("emulator") as other:
             memory = other.buffer(blocks("Q4_K"))
             self.refused(memory.pointer, "no live memory")
-            self.refused(memory, "must be on emulator")
+            self.refused(memory, "is another executor's, on emulator")
 
     def test_memory_that_is_too_small(self) -> None:
         memory = self.executor.buffer(blocks("Q4_K", N - 1))

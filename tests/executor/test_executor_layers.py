@@ -474,9 +474,9 @@ class TestCaptures:
 
     def test_a_pointer_that_is_freed_after_the_capture_is_refused(self, executor: CudaExecutor) -> None:
         raw = executor.weights["blk.0.attn_q.weight"].buffer.to_numpy()
-        memory, y = executor.buffer(raw), executor.zeros(HIDDEN)
+        memory, x, y = executor.buffer(raw), executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
         with executor.capture() as graph:
-            executor.q4k_gemv_into(memory.pointer, executor.buffer(inputs()[0]), y, HIDDEN, HIDDEN)
+            executor.q4k_gemv_into(memory.pointer, x, y, HIDDEN, HIDDEN)
         graph.replay()
         memory.free()
         with pytest.raises(LaunchError, match="was freed"):
@@ -523,5 +523,5 @@ def test_a_model_decodes_by_replays(llama: CudaExecutor, cache: Path, tmp_path: 
         assert [executor.replay_decode(model, token) for token in (5, 6)] == [int(row.argmax()) for row in logits]
         following = executor.replay_decode(model)
         assert following == int(model.logits([5, 6, int(logits[1].argmax())])[-1].argmax())
-        with pytest.raises(ArgumentError, match="the model is on emulator"):
+        with pytest.raises(ArgumentError, match="the model is another executor's, on emulator"):
             llama.replay_decode(model, 1)

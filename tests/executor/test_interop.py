@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from executor import CudaExecutor
 from executor.buffers import FROM_NUMPY, GpuBuffer
 from executor.dependencies import dependencies
 from executor.device import Device
@@ -257,6 +258,38 @@ def test_memory_that_is_lent_again_counts_as_written(emulator: Device) -> None:
     assert ours.version == back.version > before
     back.fill(1)
     assert ours.version == before + 2
+
+
+def test_a_write_through_another_executor_is_seen_by_the_owner() -> None:
+    """Digits of what was there before are stale, whoever wrote and by whatever way the memory came to them."""
+    raw = np.random.default_rng(0).integers(0, 64, (256, 144), np.uint8)
+    with CudaExecutor("emulator") as owner, CudaExecutor("emulator") as other:
+        owner.load_weight("w", raw, "Q4_K", (256, 256))
+        x, fresh = owner.buffer(np.ones(256, np.float32)), np.linspace(-1, 1, 256, dtype=np.float32)
+        for there in (as_buffer(other.device, x), as_buffer(other.device, np.from_dlpack(x))):  # type: ignore[arg-type]
+            before = owner.q4k_gemv_cached_async("w", x, 256, 256).to_numpy()
+            there.upload(fresh)
+            np.testing.assert_array_equal(x.to_numpy(), fresh)
+            got = owner.q4k_gemv_cached_async("w", x, 256, 256).to_numpy()
+            np.testing.assert_array_equal(got, owner.q4k_gemv_cached_async("w", owner.buffer(fresh), 256, 256).to_numpy())
+            assert not np.array_equal(got, before)
+            fresh = fresh[::-1].copy()
+
+
+def test_a_buffer_of_another_executor_is_no_operand() -> None:
+    raw = np.random.default_rng(0).integers(0, 64, (256, 144), np.uint8)
+    with CudaExecutor("emulator") as one, CudaExecutor("emulator") as other:
+        one.load_weight("w", raw, "Q4_K", (256, 256))
+        x, theirs = one.zeros(256), other.buffer(raw, name="theirs")
+        words = r"another executor's, on emulator \(sm_90\); must be of this one, on emulator \(sm_90\)"
+        with pytest.raises(LaunchError, match=f"input .* is {words}"):
+            one.q4k_gemv_into("w", other.zeros(256), x, 256, 256)
+        with pytest.raises(LaunchError, match=f"output .* is {words}"):
+            one.q4k_gemv_into("w", x, other.zeros(256), 256, 256)
+        with pytest.raises(LaunchError, match=f"theirs .* is {words}"):
+            one.q4k_gemv_into(theirs, x, one.zeros(256), 256, 256)
+        with pytest.raises(LaunchError, match=f"argument total is {words}"):
+            one.launcher(Accumulate(n=256), total=other.zeros(256), x=x)
 
 
 def test_launches_on_one_array_lent_twice_wait_for_each_other(emulator: Device) -> None:

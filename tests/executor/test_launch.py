@@ -96,7 +96,7 @@ def test_a_host_array_is_refused_with_advice(launcher: Launcher, good: dict[str,
 def test_a_buffer_of_another_device_is_refused(launcher: Launcher, good: dict[str, Any]) -> None:
     with RememberingDevice() as other:
         good["x"] = GpuBuffer.zeros(other, F32, (100,))
-        assert "argument x is on emulator" in refused(launcher, KERNEL, good)
+        assert "argument x is another executor's, on emulator" in refused(launcher, KERNEL, good)
 
 
 def test_a_freed_buffer_is_refused(launcher: Launcher, good: dict[str, Any]) -> None:

@@ -140,12 +140,29 @@ def test_many_launches_run_in_order(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", BOTH, indirect=True)
-def test_another_thread_may_launch(device: Device) -> None:
+def test_memory_that_is_dropped_while_work_runs_on_it_is_not_given_to_others_before_its_end(device: Device) -> None:
+    n = 1 << 20
+    launcher, total = launcher_on(device), GpuBuffer.zeros(device, F32, (n,))
+    for _ in range(30):
+        launcher(Accumulate(n=n), total=total, x=GpuBuffer.from_numpy(device, np.ones(n, np.float32)))
+        GpuBuffer.empty(device, F32, (n,)).fill(0x7F)  # may lie where the dropped one lay
+    np.testing.assert_array_equal(total.to_numpy(), np.full(n, 30, np.float32))
+    assert device.memory().allocated == total.nbytes
+
+
+@pytest.mark.parametrize("device", BOTH, indirect=True)
+def test_another_thread_that_takes_over_may_launch(device: Device) -> None:
     total, x = GpuBuffer.zeros(device, F32, (100,)), GpuBuffer.from_numpy(device, np.ones(100, np.float32))
     plan = launcher_on(device).prepare(Accumulate(n=100), total=total, x=x)
-    thread = threading.Thread(target=plan)
+
+    def work() -> None:
+        device.gate.take_over()
+        plan()
+
+    thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+    device.gate.take_over()
     assert total.to_numpy()[0] == 1
 
 
