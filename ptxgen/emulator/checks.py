@@ -3,23 +3,38 @@ words; what it remembers of shared memory is shadow.py's."""
 
 from __future__ import annotations
 
+import ctypes
+
 from ptxgen.emulator.emitter import Emitter
+from ptxgen.emulator.launch_map import MAP_ENTRY, READ_ONLY, WATCHED
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.reports import each_set_bit, reporter, slot_lines
-from ptxgen.emulator.sanitizer import FindingKind
-from ptxgen.emulator.shadow import SHADOW_BYTES, Access, touch
+from ptxgen.emulator.sanitizer import OTHER_EPOCH, FindingKind
+from ptxgen.emulator.shadow import (
+    EVERY_THREAD,
+    EVERY_WARP,
+    MAX_LINE,
+    RECORD_BYTES,
+    STATE_BYTES,
+    Access,
+    Me,
+    Record,
+    Slots,
+    field,
+    touches,
+)
 
-MAP_ENTRY = 32
-"""Bytes of a memory map entry: i64 base, i64 size, i64 flags (1 read-only), i64 shadow address or 0."""
+_FILLED = ("epoch", "what", "sync", "serial", "floor", "first", "apart", "stride", "ordered")
 
 
 def checker(e: Emitter) -> str:
-    """i32 (context, state, addresses, mask, size, space, access, line) -> the lanes that may go on. Spaces: SPACE_CODES.
-    Reports what it refuses and what it dislikes."""
+    """i32 (context, state, addresses, mask, size, space, access, line) -> the lanes that may go on. Spaces: SPACE_CODES; access
+    is an `Access`, its scope in shared memory << 8 and its scope in global memory << 16. Reports what it refuses and what it
+    dislikes."""
     if "check" in e.functions:
         return "check"
     reporter(e)
-    touch(e)
+    touches(e)
     e.declare("llvm.cttz.i32", "i32", "i32", "i1")
 
     def say(kind: FindingKind, other: str = "-1") -> str:
@@ -76,23 +91,50 @@ def checker(e: Emitter) -> str:
         "  br label %refuse",
         # Shared memory
         "sharedok:",
-        "  br label %byte",
-        "byte:",
-        "  %k = phi i64 [ 0, %sharedok ], [ %k1, %byte ]",
-        "  %codes = phi i32 [ 0, %sharedok ], [ %codes1, %byte ]",
-        "  %bo = add i64 %soff, %k",
-        f"  %bo2 = mul i64 %bo, {SHADOW_BYTES}",
-        "  %bp = getelementptr i8, ptr %shadowp, i64 %bo2",
-        "  %code = call i32 @touch(ptr %bp, i32 %t, i32 %epoch, i32 %sync, i32 %serial, i32 %access)",
-        "  %codeany = and i32 %codes, 255",
-        "  %fresh = icmp eq i32 %codeany, 0",
-        "  %codes1 = select i1 %fresh, i32 %code, i32 %codes",
-        "  %k1 = add i64 %k, 1",
-        "  %bytesleft = icmp ult i64 %k1, %size",
-        "  br i1 %bytesleft, label %byte, label %codesdone",
-        "codesdone:",
-        "  %other0 = lshr i32 %codes1, 8",
-        "  %other = zext i32 %other0 to i64",
+        "  store i32 %first, ptr %floor.p",
+        f"  store i32 {EVERY_THREAD}, ptr %apart.p",
+        "  store i64 %sharedstride, ptr %stride.p",
+        "  %swhat = or i32 %t, %sharedwhat",
+        "  store i32 %swhat, ptr %what.p",
+        "  %sg = lshr i64 %soff, %sharedshift",
+        "  %sr = mul i64 %sg, " + str(RECORD_BYTES),
+        "  %srecords = getelementptr i8, ptr %shadowp, i64 %sr",
+        "  %ss = mul i64 %sg, " + str(STATE_BYTES),
+        "  %sstates = getelementptr i8, ptr %statesp, i64 %ss",
+        "  %smany = lshr i64 %size, %sharedshift",
+        "  br label %touched",
+        "watched:",
+        "  store i32 1, ptr %floor.p",
+        f"  store i32 {EVERY_WARP}, ptr %apart.p",
+        "  %gsp32 = getelementptr i8, ptr %fm, i64 32",
+        "  %grecords0 = load i64, ptr %gsp32",
+        "  %gsp40 = getelementptr i8, ptr %fm, i64 40",
+        "  %gstride = load i64, ptr %gsp40",
+        "  store i64 %gstride, ptr %stride.p",
+        "  %gwhat = or i32 %t, %globalwhat",
+        "  store i32 %gwhat, ptr %what.p",
+        "  %gg = lshr i64 %al, %globalshift",
+        "  %gr = mul i64 %gg, " + str(RECORD_BYTES),
+        "  %gra = add i64 %grecords0, %gr",
+        "  %grecords = inttoptr i64 %gra to ptr",
+        "  %gmany = lshr i64 %size, %globalshift",
+        "  br label %touched",
+        # What the shadow of either memory says
+        "touched:",
+        "  %records = phi ptr [ %srecords, %sharedok ], [ %grecords, %watched ]",
+        "  %states = phi ptr [ %sstates, %sharedok ], [ null, %watched ]",
+        "  %many = phi i64 [ %smany, %sharedok ], [ %gmany, %watched ]",
+        "  %thenshadow = phi i64 [ 0, %sharedok ], [ %gshadow, %watched ]",
+        "  %thenoff = phi i64 [ 0, %sharedok ], [ %foff, %watched ]",
+        "  %codes1 = call i32 @touches(ptr %records, ptr %states, i64 %many, ptr %me, i32 %kind, ptr %other.m)",
+        "  %owhat.p = getelementptr i8, ptr %other.m, i64 " + str(field("what")),
+        "  %owhat = load i32, ptr %owhat.p",
+        f"  %othread = and i32 %owhat, {MAX_LINE << 10 | 1023}",
+        "  %other0 = zext i32 %othread to i64",
+        "  %oepoch = load i32, ptr %other.m",
+        "  %oepoch64 = zext i32 %oepoch to i64",
+        f"  %oepochup = shl i64 %oepoch64, {OTHER_EPOCH}",
+        "  %other = or i64 %other0, %oepochup",
         "  %c1 = and i32 %codes1, 1",
         "  %is1 = icmp ne i32 %c1, 0",
         "  br i1 %is1, label %say1, label %not1",
@@ -116,10 +158,12 @@ def checker(e: Emitter) -> str:
         "not4:",
         "  %c8 = and i32 %codes1, 8",
         "  %is8 = icmp ne i32 %c8, 0",
-        "  br i1 %is8, label %say8, label %accept",
+        "  br i1 %is8, label %say8, label %raced",
         "say8:",
         say(FindingKind.RACE_WRITE, "%other"),
-        "  br label %accept",
+        "  br label %raced",
+        "raced:",
+        "  br label %unraced",
         # Local memory
         "localok:",
         "  %lsh0 = sub i64 %al, %local",
@@ -185,8 +229,7 @@ def checker(e: Emitter) -> str:
         "  %flags = load i64, ptr %mp16",
         "  %mp24 = getelementptr i8, ptr %fm, i64 24",
         "  %gshadow = load i64, ptr %mp24",
-        "  %gtracked = icmp ne i64 %gshadow, 0",
-        "  %ro0 = and i64 %flags, 1",
+        f"  %ro0 = and i64 %flags, {READ_ONLY}",
         "  %ro = icmp ne i64 %ro0, 0",
         "  %notload = xor i1 %isload, true",
         "  %forbidden = and i1 %ro, %notload",
@@ -195,8 +238,15 @@ def checker(e: Emitter) -> str:
         say(FindingKind.READ_ONLY),
         "  br label %refuse",
         "allowed:",
-        "  %gshadowp = inttoptr i64 %gshadow to ptr",
-        "  %gsp = getelementptr i8, ptr %gshadowp, i64 %foff",
+        f"  %watch0 = and i64 %flags, {WATCHED}",
+        "  %watch = icmp ne i64 %watch0, 0",
+        "  br i1 %watch, label %watched, label %unraced",
+        "unraced:",
+        "  %writtens = phi i64 [ %gshadow, %allowed ], [ %thenshadow, %raced ]",
+        "  %writtenat = phi i64 [ %foff, %allowed ], [ %thenoff, %raced ]",
+        "  %gshadowp = inttoptr i64 %writtens to ptr",
+        "  %gsp = getelementptr i8, ptr %gshadowp, i64 %writtenat",
+        "  %gtracked = icmp ne i64 %writtens, 0",
         "  br i1 %gtracked, label %tracked, label %accept",
         "tracked:",
         "  br i1 %isload, label %readbytes, label %writebytes",
@@ -228,7 +278,6 @@ def checker(e: Emitter) -> str:
     ]
     e.declare("llvm.memset.p0.i64", "void", "ptr", "i8", "i64", "i1")
     loop = each_set_bit("%mask", "entry", body)
-    loop[2] = loop[2]  # the phi of the lanes left
     loop.insert(3, "  %ok = phi i32 [ 0, %entry ], [ %ok1, %next ]")
     lines = [
         "define internal i32 @check(ptr %c, ptr %s, <32 x i64> %a, i32 %mask, i64 %size, "
@@ -236,6 +285,8 @@ def checker(e: Emitter) -> str:
         "entry:",
         "  %at = alloca <32 x i64>, align 64",
         "  store <32 x i64> %a, ptr %at, align 64",
+        f"  %me = alloca [{ctypes.sizeof(Me)} x i8], align 16",
+        f"  %other.m = alloca [{ctypes.sizeof(Record)} x i8], align 16",
         *slot_lines("shared", Slot.SHARED),
         *slot_lines("sharedn", Slot.SHARED_BYTES),
         *slot_lines("local", Slot.LOCAL),
@@ -247,11 +298,17 @@ def checker(e: Emitter) -> str:
         *slot_lines("shadow", Slot.SHADOW),
         *slot_lines("localshadow", Slot.LOCAL_SHADOW),
         *slot_lines("epoch64", Slot.EPOCH),
+        *slot_lines("first64", Slot.FIRST_EPOCH),
+        *slot_lines("sharedshift", Slot.SHARED_SHIFT),
+        *slot_lines("sharedstride", Slot.SHARED_STRIDE),
+        *slot_lines("globalshift", Slot.GLOBAL_SHIFT),
+        *slot_lines("ordering", Slot.ORDERED),
         *slot_lines("serial64", Slot.SERIAL),
         "  %serial1 = add i64 %serial64, 1",
         "  store i64 %serial1, ptr %serial64.p",
         "  %serial = trunc i64 %serial1 to i32",
         "  %epoch = trunc i64 %epoch64 to i32",
+        "  %first = trunc i64 %first64 to i32",
         "  %mapp = inttoptr i64 %map to ptr",
         "  %shadowp = inttoptr i64 %shadow to ptr",
         "  %localshadowp = inttoptr i64 %localshadow to ptr",
@@ -259,7 +316,25 @@ def checker(e: Emitter) -> str:
         "  %warp = load i32, ptr %warpp",
         f"  %syncp = getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}",
         "  %sync = load i32, ptr %syncp",
-        f"  %isload = icmp eq i32 %access, {int(Access.LOAD)}",
+        *(f"  %{name}.p = getelementptr i8, ptr %me, i64 {field(name)}" for name in _FILLED),
+        "  store i32 %epoch, ptr %epoch.p",
+        "  store i32 %sync, ptr %sync.p",
+        "  store i32 %serial, ptr %serial.p",
+        "  store i32 %first, ptr %first.p",
+        "  store i64 %ordering, ptr %ordered.p",
+        "  %statesoff = mul i64 %sharedstride, " + str(int(Slots.END)),
+        "  %statesp = getelementptr i8, ptr %shadowp, i64 %statesoff",
+        f"  %toolong = icmp ugt i32 %line, {MAX_LINE}",
+        f"  %shown = select i1 %toolong, i32 {MAX_LINE}, i32 %line",
+        "  %lineup = shl i32 %shown, 10",
+        "  %kind = and i32 %access, 255",
+        "  %sharedscope0 = lshr i32 %access, 8",
+        "  %sharedscope = shl i32 %sharedscope0, 30",
+        "  %sharedwhat = or i32 %sharedscope, %lineup",
+        "  %globalscope0 = lshr i32 %access, 16",
+        "  %globalscope = shl i32 %globalscope0, 30",
+        "  %globalwhat = or i32 %globalscope, %lineup",
+        f"  %isload = icmp eq i32 %kind, {int(Access.LOAD)}",
         "  %space64 = zext i32 %space to i64",
         "  %extra1 = shl i64 %space64, 16",
         "  %extra2 = or i64 %extra1, %size",

@@ -17,7 +17,9 @@ from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.queues import QUEUE_BYTES
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.schedule import scheduler
+from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
+from ptxgen.isa import effects
 from ptxgen.types import PRED, U32, U64
 
 _EXIT = EXITED - (1 << 32)
@@ -32,6 +34,18 @@ class Compiled:
     shared_bytes: int
     local_bytes: int
     uses_global_atomics: bool
+    checks: Checks
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What the checks of a sanitised kernel, and its launches, go by: log2 of the granules (shadow.py); the names of what the
+    kernel may write, None for anything (targets.py); whether it has fences, acquires or releases (ordering.py)."""
+
+    shared_shift: int = 0
+    global_shift: int = 0
+    targets: tuple[str, ...] | None = None
+    synchronises: bool = False
 
 
 def module_layout(program: Program) -> tuple[dict[str, Place], int]:
@@ -70,11 +84,12 @@ class _Kernel:
         self.queue_offset = offset
         self.state_bytes = offset + (32 * QUEUE_BYTES if self.has_queue else 0)
         self.global_atomics = any(
-            s.name in ("atom", "red") and not s.modifiers.get("space", "").startswith("shared") for s in steps
+            s.name in effects.ATOMICS and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
+        self.synchronises = sanitize and any(effects.ordering(s.name, s.modifiers).synchronises for s in steps)
         self.v = LaneAlgebra(
             self.e, sanitize=sanitize, places=self.places, slots=self.slots, constants=self.flow.constants,
-            loose=self.flow.loose,
+            loose=self.flow.loose, synchronises=self.synchronises,
         )  # fmt: skip
 
     def _place_variables(self) -> None:
@@ -114,7 +129,15 @@ class _Kernel:
              *self._prologue(), *body, "}"]
         )  # fmt: skip
         text = self.e.module_text() + "\n!0 = !{}\n"
-        return Compiled(text, self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics)
+        return Compiled(text, self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics, self.checks())
+
+    def checks(self) -> Checks:
+        if not self.sanitize:
+            return Checks()
+        shared, everywhere = self.v.smallest
+        written = targets(self.flow)
+        names = None if written is None else tuple(sorted(written))
+        return Checks(shared.bit_length() - 1, everywhere.bit_length() - 1, names, self.synchronises)
 
     def _prologue(self) -> list[str]:
         cases = " ".join(f"i32 {b.index}, label %b{b.index}" for b in self.flow.blocks)

@@ -13,6 +13,7 @@ from ptxgen.emulator.program import Negated, ParsedOperand, Step, SymbolAddress
 from ptxgen.emulator.values import Lanes
 from ptxgen.emulator.warp import WarpOperations
 from ptxgen.errors import ParseError
+from ptxgen.isa import effects
 from ptxgen.isa.algebra import Value
 from ptxgen.isa.operands import Address, Immediate, Register, Special, Vector
 from ptxgen.types import BY_NAME, PRED, U32, U64, DType, Kind
@@ -34,9 +35,12 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
         slots: Mapping[str, int],
         constants: Mapping[str, Immediate],
         loose: frozenset[str],
+        synchronises: bool = False,
     ) -> None:
         self.e, self.whole = e, self
-        self.sanitize, self.places = sanitize, places
+        self.sanitize, self.places, self.synchronises = sanitize, places, synchronises
+        self.ordering = effects.WEAK
+        self.smallest = (16, 16)
         self.slots, self.constants, self.loose_registers = slots, constants, loose
         self.mode = "rn"
         self.line = 0
@@ -228,12 +232,15 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
     def execute(self, step: Step) -> None:
         """Emit one instruction: read its sources, call its row's meaning, write its destinations."""
         self.line = step.line
+        self.ordering = effects.ordering(step.name, step.modifiers)
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
         try:
             result = step.row.meaning(self, *self.sources(step), **step.modifiers)
         except (TypeError, ValueError, KeyError) as e:
             raise ParseError(f"{step.row.opcode(step.modifiers)} is not emulated with these operands: {e}", step.line) from e
+        if self.ordering.fence:
+            self.fence()
         places = [p for p in step.row.operands if p.is_destination and p.name in step.operands]
         all_places = step.row.destinations
         if not all_places:

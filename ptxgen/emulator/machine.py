@@ -7,14 +7,27 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ptxgen.emulator.checks import MAP_ENTRY
+from ptxgen.emulator.launch_map import LaunchMap, target_addresses
 from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TIMED_OUT, TRAPPED, Slot, State
 from ptxgen.emulator.program import Parameter, Program
-from ptxgen.emulator.sanitizer import NAMES, Allocation, Finding, FindingKind, MemoryMap, Record, describe, unflatten
+from ptxgen.emulator.sanitizer import (
+    NAMES,
+    RACES,
+    Allocation,
+    Finding,
+    FindingKind,
+    MemoryMap,
+    Other,
+    Record,
+    Site,
+    classify,
+    describe,
+    unflatten,
+)
 from ptxgen.emulator.schedule import YIELD_COST
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
@@ -55,6 +68,10 @@ class _Facts:
     parameters: list[list[Any]]
     most_threads: int | None
     block: list[int] | None
+    shared_shift: int
+    global_shift: int
+    targets: list[str] | None
+    synchronises: bool
 
 
 class Kernel:
@@ -69,6 +86,8 @@ class Kernel:
         self.sanitize = module.sanitize
         self.state_bytes, self.shared_bytes, self.local_bytes = facts.state_bytes, facts.shared_bytes, facts.local_bytes
         self.serial = facts.serial
+        self.shared_shift, self.global_shift = facts.shared_shift, facts.global_shift
+        self.targets, self.synchronises = facts.targets, facts.synchronises
         self.most_threads, self.block = facts.most_threads, facts.block
         self.from_cache = from_cache
         self.parameters = tuple(Parameter(p[0], BY_NAME[p[1]], p[2], p[3], p[4], p[5]) for p in facts.parameters)
@@ -123,13 +142,15 @@ class Kernel:
                 c[Slot.DATA] = self.module.data_address
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
-            keep = self._prepare(scratches[0], blocks, known, seed)
+            orders = self._shuffle(scratches[0], blocks, seed)
+            checked = self._checked(scratches[0], blocks, known) if self.sanitize else None
             started = time.perf_counter_ns()
             status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
             if status == FINISHED:
                 self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
-            del keep, buffer
-            return self._finish(worst, status, known, block3)
+            found = self._findings(worst, known, checked, block3) if checked is not None else []
+            del orders, buffer
+            return self._finish(worst, status, found)
         finally:
             self._scratch.setdefault((block3, shared), []).extend(scratches)
 
@@ -166,8 +187,8 @@ class Kernel:
         own = [*self.module.variables, Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True)]
         return MemoryMap({**given, **{a.base: a for a in own}})
 
-    def _prepare(self, scratch: Scratch, blocks: int, memory: MemoryMap, seed: int | None) -> list[Any]:
-        """Fill in orders and the memory map; returns what must stay alive during the launch."""
+    def _shuffle(self, scratch: Scratch, blocks: int, seed: int | None) -> list[Any]:
+        """Fill in the orders of blocks and warps; returns what must stay alive during the launch."""
         keep: list[Any] = []
         c = scratch.context
         if seed is not None:
@@ -178,24 +199,16 @@ class Kernel:
                 array = (ctypes.c_int64 * n)(*order)
                 keep.append(array)
                 c[slot] = ctypes.addressof(array)
-        if not self.sanitize:
-            return keep
-        scratch.findings.count = 0
-        entries: list[tuple[int, int, int, int]] = []
-        for a in memory.allocations.values():
-            entries.append((a.base, a.size, int(a.read_only), ctypes.addressof(a.shadow) if a.shadow is not None else 0))
-        entries.sort()
-        flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(x for entry in entries for x in entry))
-        keep.append(flat)
-        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(flat), len(entries)
         return keep
 
-    def _finish(self, scratch: Scratch, status: int, memory: MemoryMap, block: tuple[int, int, int]) -> list[Finding]:
-        found: list[Finding] = []
+    def _checked(self, scratch: Scratch, blocks: int, memory: MemoryMap) -> LaunchMap:
+        """What the checks of a launch look up, put into its context."""
+        scratch.findings.count = 0
+        targets = target_addresses(scratch.context, self.targets, self.parameters, self.module.variables)
+        return LaunchMap(scratch.context, memory, blocks, targets, self.synchronises)
+
+    def _finish(self, scratch: Scratch, status: int, found: list[Finding]) -> list[Finding]:
         c = scratch.context
-        if self.sanitize:
-            for record in scratch.findings.records[: scratch.findings.count]:
-                found.append(self._finding(record, list(c), memory, block))
         if status == FINISHED:
             return found
         kind, words = _MESSAGES[status]
@@ -219,17 +232,24 @@ class Kernel:
                     return lines[pc & 0x7FFFFFFF]
         return 0
 
-    def _finding(self, record: Record, context: list[int], memory: MemoryMap, block: tuple[int, int, int]) -> Finding:
-        from ptxgen.emulator.sanitizer import classify
+    def _findings(self, scratch: Scratch, memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]) -> list[Finding]:
+        context = list(scratch.context)
+        records = scratch.findings.records[: scratch.findings.count]
+        return [self._finding(record, context, memory, checked, block) for record in records]
 
+    def _finding(
+        self, record: Record, context: list[int], memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]
+    ) -> Finding:
         kind = FindingKind(record.kind)
         text, location, source = self.module.source_of(record.line)
         grid = (context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z])
         space, address = classify(record, context)
         address = address if space else memory.known(address)
+        other = Other.of(record, checked.block_of) if kind in RACES else None
         return Finding(
-            NAMES[kind], self.name, describe(record, self.name, context, memory, block), record.line, text, location,
+            NAMES[kind], self.name, describe(record, self.name, context, memory, block, other), record.line, text, location,
             unflatten(record.thread, block), unflatten(record.block, grid), address, record.count, source,
+            None if other is None else Site(other.line, *self.module.source_of(other.line)),
         )  # fmt: skip
 
 
@@ -295,6 +315,7 @@ class Module:
             "parameters": parameters,
             "most_threads": function.most_threads,
             "block": None if function.block is None else list(function.block),
+            **asdict(compiled.checks),
         }
         facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
         return facts, codegen.build(compiled.text, quickly=self.sanitize)

@@ -12,6 +12,7 @@ from ptxgen.emulator.access import loader, result_type, sorter, storer
 from ptxgen.emulator.checks import checker
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
+from ptxgen.emulator.ordering import event_flags, sender
 from ptxgen.emulator.queues import async_functions
 from ptxgen.emulator.reports import reporter
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
@@ -19,6 +20,7 @@ from ptxgen.emulator.shadow import Access
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
+from ptxgen.isa.effects import Ordering
 from ptxgen.isa.operands import Address, Immediate, Register, Symbol
 from ptxgen.types import B32, BY_NAME, PRED, U32, U64, DType
 
@@ -48,6 +50,9 @@ class MemoryOperations:
     numbers: dict[str, Lanes]  # by register value, as an address
     sorted: dict[tuple[str, str, int], tuple[str, str]]  # by addresses, mask and step: their memory and pattern
     address_memory: list[str]
+    ordering: Ordering  # of the instruction in progress
+    synchronises: bool
+    smallest: tuple[int, int]  # bytes of the smallest access that is checked: of those that may be shared, that may be global
 
     # Addresses
     def slot(self, slot: Slot) -> Lanes:
@@ -254,10 +259,30 @@ class MemoryOperations:
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
         name = checker(self.e)
         size = type.bytes * count
-        return self.e.emit(
-            f"call i32 @{name}(ptr %c, ptr %s, {_V64} {self.whole.spread(where)}, i32 {self.mask}, i64 {size}, "
-            f"i32 {SPACE_CODES.get(space, 0)}, i32 {int(access)}, i32 {self.line})"
+        smallest_shared, smallest_global = self.smallest
+        self.smallest = (
+            min(smallest_shared, type.bytes) if space in ("shared", "generic") else smallest_shared,
+            min(smallest_global, type.bytes) if space not in ("shared", "local", "param") else smallest_global,
         )
+        # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
+        scope = self.ordering.scope
+        kind = int(access) | (0 if self.ordering.volatile else scope) << 8 | scope << 16
+        allowed = self.e.emit(
+            f"call i32 @{name}(ptr %c, ptr %s, {_V64} {self.whole.spread(where)}, i32 {self.mask}, i64 {size}, "
+            f"i32 {SPACE_CODES.get(space, 0)}, i32 {kind}, i32 {self.line})"
+        )
+        if self.synchronises and scope and space not in ("local", "param"):
+            self._event(allowed, self.whole.spread(where), access is not Access.STORE, access is not Access.LOAD)
+        return allowed
+
+    def fence(self) -> None:
+        """Tell the sanitiser that the lanes execute a fence."""
+        if self.synchronises:
+            self._event(self.mask, "zeroinitializer", False, False)
+
+    def _event(self, mask: str, addresses: str, reads: bool, writes: bool) -> None:
+        flags = event_flags(self.ordering, reads, writes)
+        self.e.do(f"call void @{sender(self.e)}(ptr %c, ptr %s, {_V64} {addresses}, i32 {mask}, i32 {flags})")
 
     # Atomics
     def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:

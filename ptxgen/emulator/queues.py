@@ -5,7 +5,7 @@ from __future__ import annotations
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import ASYNC_CAPACITY, ASYNC_ENTRY, Slot, State
 from ptxgen.emulator.reports import each_set_bit
-from ptxgen.emulator.shadow import SHADOW_BYTES
+from ptxgen.emulator.shadow import RECORD_BYTES, STATE_BYTES, Slots, field
 
 QUEUE_BYTES = ASYNC_CAPACITY * ASYNC_ENTRY
 """Bytes of one lane's queue."""
@@ -37,21 +37,33 @@ def _complete(sanitize: bool) -> str:
         "  %epoch = trunc i64 %epoch64 to i32",
         f"  %syp = getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}",
         "  %sync = load i32, ptr %syp",
+        "  %shiftp = getelementptr i64, ptr %c, i64 " + str(int(Slot.SHARED_SHIFT)),
+        "  %shift = load i64, ptr %shiftp",
+        "  %stridep = getelementptr i64, ptr %c, i64 " + str(int(Slot.SHARED_STRIDE)),
+        "  %stride = load i64, ptr %stridep",
+        f"  %statesoff = mul i64 %stride, {int(Slots.END)}",
+        "  %states = add i64 %shadow, %statesoff",
         "  %off = sub i64 %to, %shared",
+        "  %first = lshr i64 %off, %shift",
+        "  %many = lshr i64 %size, %shift",
         "  br label %mark",
         "mark:",
         "  %k = phi i64 [ 0, %entry ], [ %k1, %mark ]",
-        "  %o = add i64 %off, %k",
-        f"  %so = mul i64 %o, {SHADOW_BYTES}",
-        "  %sa = add i64 %shadow, %so",
+        "  %g = add i64 %first, %k",
+        f"  %so = mul i64 %g, {STATE_BYTES}",
+        "  %sa = add i64 %states, %so",
         "  %sp = inttoptr i64 %sa to ptr",
-        "  store i32 1, ptr %sp",
-        "  %ep = getelementptr i32, ptr %sp, i32 2",
+        "  store i32 %epoch, ptr %sp",
+        "  %wayp = getelementptr i32, ptr %sp, i32 1",
+        "  store i32 0, ptr %wayp",
+        f"  %ro = mul i64 %g, {RECORD_BYTES}",
+        "  %ra = add i64 %shadow, %ro",
+        "  %ep = inttoptr i64 %ra to ptr",
         "  store i32 %epoch, ptr %ep",
-        "  %yp = getelementptr i32, ptr %sp, i32 3",
+        f"  %yp = getelementptr i8, ptr %ep, i64 {field('sync')}",
         "  store i32 %sync, ptr %yp",
         "  %k1 = add i64 %k, 1",
-        "  %more = icmp ult i64 %k1, %size",
+        "  %more = icmp ult i64 %k1, %many",
         "  br i1 %more, label %mark, label %end",
         "end:",
     ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.shadow import MAX_LINE
 
 
 class FindingKind(IntEnum):
@@ -58,6 +59,11 @@ SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
 _NEAR = 1 << 24
 """Bytes. What is farther from all memory that is known has nothing to do with it."""
 
+RACES = frozenset({FindingKind.RACE_READ, FindingKind.RACE_WRITE})
+
+OTHER_EPOCH = 30
+"""A race's record has in `other` who came before: thread | line << 10 | epoch << OTHER_EPOCH."""
+
 CAPACITY = 512
 """Different findings of one launch; later ones are dropped."""
 
@@ -83,10 +89,39 @@ class Records(ctypes.Structure):
 
 
 @dataclass(frozen=True)
+class Site:
+    """A line of PTX, and where the text has one the author's file:line and that line's source."""
+
+    ptx_line: int
+    ptx_text: str
+    location: str = ""
+    source: str = ""
+
+    def lines(self) -> list[str]:
+        lines = [f"  ptx line {self.ptx_line}   {self.ptx_text}"] if self.ptx_line else []
+        return lines + ([f"  {self.location}" + (f"   {self.source}" if self.source else "")] if self.location else [])
+
+
+@dataclass(frozen=True)
+class Other:
+    """Who made the earlier access of a race; the block is None where it is not known."""
+
+    thread: int
+    block: int | None
+    line: int
+
+    @staticmethod
+    def of(record: Record, block_of: Callable[[int], int | None]) -> Other:
+        """From the record of a finding and a function from epochs to blocks."""
+        epoch = record.other >> OTHER_EPOCH
+        return Other(record.other & 1023, block_of(epoch), record.other >> 10 & MAX_LINE)
+
+
+@dataclass(frozen=True)
 class Finding:
     """Something a kernel did that it must not. `thread` and `block` are (x, y, z) of the first occurrence, `address` its byte
     address (an offset in shared, local and parameter memory), `location` the author's file:line if the text has one, `count`
-    how often it happened at this line."""
+    how often it happened at this line; `against` is the earlier access of a race."""
 
     kind: str
     kernel: str
@@ -99,13 +134,13 @@ class Finding:
     address: int
     count: int = 1
     source: str = ""
+    against: Site | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.message}" + (f" ({self.count} times)" if self.count > 1 else "")]
-        if self.ptx_line:
-            lines.append(f"  ptx line {self.ptx_line}   {self.ptx_text}")
-        if self.location:
-            lines.append(f"  {self.location}" + (f"   {self.source}" if self.source else ""))
+        lines += Site(self.ptx_line, self.ptx_text, self.location, self.source).lines()
+        if self.against is not None:
+            lines += ["against", *self.against.lines()]
         return "\n".join(lines)
 
 
@@ -177,8 +212,15 @@ class MemoryMap:
         return None if nearest is None or nearest.distance(address) > _NEAR else nearest
 
 
-def describe(record: Record, kernel: str, context: Sequence[int], memory: MemoryMap, threads: tuple[int, int, int]) -> str:
-    """The message of a finding; `threads` is the block's shape."""
+def describe(
+    record: Record,
+    kernel: str,
+    context: Sequence[int],
+    memory: MemoryMap,
+    threads: tuple[int, int, int],
+    other: Other | None = None,
+) -> str:
+    """The message of a finding; `threads` is the block's shape, `other` the earlier access of a race."""
     kind = FindingKind(record.kind)
     where = f"{kernel}, thread {_text(unflatten(record.thread, threads))}"
     where += f" of block {_text(unflatten(record.block, _grid(context)))}"
@@ -187,7 +229,6 @@ def describe(record: Record, kernel: str, context: Sequence[int], memory: Memory
     store = bool(record.extra >> 24 & 1)
     verb = "writes" if store else "reads"
     place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.known(address):#x} ({size} bytes)"
-    other = f"thread {_text(unflatten(record.other, threads))}" if record.other >= 0 else "another thread"
     if kind is FindingKind.BOUNDS:
         detail = memory.nearest(address) if not space else f"the block has {context[Slot.SHARED_BYTES]} bytes"
         if space == "local":
@@ -200,10 +241,14 @@ def describe(record: Record, kernel: str, context: Sequence[int], memory: Memory
     if kind is FindingKind.UNINITIALISED:
         detail = "" if space else f": {memory.nearest(address)}"
         return f"{where} reads {place}, which nothing wrote{detail}"
-    if kind is FindingKind.RACE_READ:
-        return f"{where} {verb} {place} that {other} wrote since the last barrier"
-    if kind is FindingKind.RACE_WRITE:
-        return f"{where} writes {place} that {other} read since the last barrier"
+    if other is not None:
+        did = "wrote" if kind is FindingKind.RACE_READ else "read"
+        detail = "" if space else f" ({memory.nearest(address)})"
+        earlier = f"thread {_text(unflatten(other.thread, threads))}"
+        if other.block == record.block:
+            return f"{where} {verb} {place}{detail} that {earlier} {did} since the last barrier"
+        earlier += " of another block" if other.block is None else f" of block {_text(unflatten(other.block, _grid(context)))}"
+        return f"{where} {verb} {place}{detail} that {earlier} {did}, and nothing orders the two"
     if kind is FindingKind.OVERLAP:
         return f"{where} writes {place}, and another lane of the same instruction writes a different value there"
     if kind is FindingKind.EARLY:

@@ -8,7 +8,6 @@ from ptxgen.emulator.barriers import BARRIERS, release_function
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import BLOCKED, DEADLOCKED, ENDLESS, FINISHED, PAUSED, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.reports import reporter, slot_lines
-from ptxgen.emulator.shadow import SHADOW_BYTES
 
 _I32 = "<32 x i32>"
 _DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
@@ -115,16 +114,23 @@ paused:
 
 
 def _blocks(sanitize: bool) -> str:
-    shadows = f"""{_slot("shadow", Slot.SHADOW)}
-  %shadowp = inttoptr i64 %shadow to ptr
-  %shadown = mul i64 %sharedn, {SHADOW_BYTES}
-  call void @llvm.memset.p0.i64(ptr %shadowp, i8 0, i64 %shadown, i1 false)
-{_slot("localshadow", Slot.LOCAL_SHADOW)}
+    shadows = f"""{_slot("localshadow", Slot.LOCAL_SHADOW)}
   %localshadowp = inttoptr i64 %localshadow to ptr
   call void @llvm.memset.p0.i64(ptr %localshadowp, i8 0, i64 %localall, i1 false)
 {_slot("epoch", Slot.EPOCH)}
   %epoch1 = add i64 %epoch, 1
-  store i64 %epoch1, ptr %epoch.p"""
+  store i64 %epoch1, ptr %epoch.p
+  %firstp = getelementptr i64, ptr %c, i64 {int(Slot.FIRST_EPOCH)}
+  store i64 %epoch1, ptr %firstp
+{_slot("epochs", Slot.BLOCK_EPOCHS)}
+{_slot("epochsn", Slot.BLOCK_EPOCHS_COUNT)}
+  %kept = icmp ult i64 %i, %epochsn
+  br i1 %kept, label %keep, label %reset
+keep:
+  %epochsp = inttoptr i64 %epochs to ptr
+  %epochp = getelementptr i32, ptr %epochsp, i64 %i
+  %epoch32 = trunc i64 %epoch1 to i32
+  store i32 %epoch32, ptr %epochp"""
     return f"""define internal i32 @blocks(ptr %c, i64 %first, i64 %last) noinline {{
 entry:
 {_slot("order", Slot.CTA_ORDER)}
@@ -173,7 +179,7 @@ fresh:
 {shadows if sanitize else ""}
   br label %reset
 reset:
-  %w = phi i64 [ 0, %fresh ], [ %w1, %resetone ]
+  %w = phi i64 [ 0, %fresh ], {"[ 0, %keep ], " if sanitize else ""}[ %w1, %resetone ]
   %wover = icmp uge i64 %w, %n
   br i1 %wover, label %start, label %resetone
 resetone:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.sanitizer import Records
-from ptxgen.emulator.shadow import SHADOW_BYTES
+from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
 
 QUANTUM = 1 << 16
 SANITIZED_QUANTUM = 1 << 12
@@ -16,12 +16,15 @@ SANITIZED_QUANTUM = 1 << 12
 
 
 class Needs(Protocol):
-    """What a kernel takes: bytes of a warp's state, static shared bytes, local bytes a thread; whether it checks itself."""
+    """What a kernel takes: bytes of a warp's state, static shared bytes, local bytes a thread; whether it checks itself, and
+    then log2 of its granules (shadow.py)."""
 
     state_bytes: int
     shared_bytes: int
     local_bytes: int
     sanitize: bool
+    shared_shift: int
+    global_shift: int
 
 
 def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
@@ -53,7 +56,10 @@ class Scratch:
         c[Slot.THREADS], c[Slot.QUANTUM] = threads, SANITIZED_QUANTUM if needs.sanitize else QUANTUM
         c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
         if needs.sanitize:
-            self.shadow, c[Slot.SHADOW] = aligned(total * SHADOW_BYTES)
+            granules = -(-total >> needs.shared_shift)
+            self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
+            c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = needs.shared_shift, granules * RECORD_BYTES
+            c[Slot.GLOBAL_SHIFT] = needs.global_shift
             self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(needs.local_bytes * warps * 32)
             self.findings = Records()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)

@@ -36,12 +36,14 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         return {**super().signature(), "y": update(F32, self.n)}
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
+        if self.n % self.block_rows:
+            return None  # a warp without a row of its own is given the last one, which another warp may be writing
         value: Value = k.load(k.arg.y[row])
         return value
 
     def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
-        assert before is not None
-        k.store(k.arg.y[row], before + sums[0])
+        y = k.load(k.arg.y[row]) if before is None else before
+        k.store(k.arg.y[row], y + sums[0])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         return {"y": arguments["y"].astype("f8") + super().reference(**arguments)["y"]}

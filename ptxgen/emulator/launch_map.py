@@ -1,0 +1,119 @@
+"""What the checks of one launch look up: the memory that it may touch, shadows of what it may write, which block ran when."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+
+from ptxgen.emulator.layout import Slot
+from ptxgen.emulator.ordering import Order
+from ptxgen.emulator.program import Parameter
+from ptxgen.emulator.sanitizer import Allocation, MemoryMap
+from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
+
+MAP_ENTRY = 48
+"""Bytes of an entry: i64 base, i64 size, i64 flags (READ_ONLY, WATCHED), i64 address of a byte a byte that says what was
+written, or 0; and where WATCHED, i64 address that the first record of address 0 would have, i64 distance of a granule's records
+(shadow.py)."""
+READ_ONLY, WATCHED = 1, 2
+_RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched
+_MAX_NAMED_BLOCKS = 1 << 24
+_MASK = (1 << 64) - 1
+
+
+def target_addresses(
+    context: ctypes.Array[ctypes.c_int64],
+    names: Collection[str] | None,
+    parameters: Sequence[Parameter],
+    variables: Sequence[Allocation],
+) -> list[int] | None:
+    """The addresses through which a launch may write: what the parameters of these names hold, and those of the module's
+    variables if there is another name; None where `names` is."""
+    if names is None:
+        return None
+    targets = [] if {p.name for p in parameters}.issuperset(names) else [a.base for a in variables]
+    for parameter in parameters:
+        if parameter.name in names:
+            words = ctypes.c_uint64 * (parameter.size // 8)
+            targets += words.from_address(context[Slot.PARAMETERS] + parameter.offset)
+    return targets
+
+
+class LaunchMap:
+    """The map of a launch of `blocks` blocks, put into its `context`; it must live as long as the launch. `targets` are the
+    addresses that the kernel may write through, None for any; `synchronises`: it has fences, acquires or releases."""
+
+    def __init__(
+        self,
+        context: ctypes.Array[ctypes.c_int64],
+        memory: MemoryMap,
+        blocks: int,
+        targets: Collection[int] | None,
+        synchronises: bool,
+    ) -> None:
+        c = context
+        known = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
+        self._shadows: list[_Shadow] = []
+        entries = list(self._entries(known, targets, c[Slot.GLOBAL_SHIFT]))
+        self._flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(word for entry in entries for word in entry))
+        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._flat), len(entries)
+        self._block_order = c[Slot.CTA_ORDER]
+        self._epochs = (ctypes.c_uint32 * min(blocks, _MAX_NAMED_BLOCKS))()
+        c[Slot.BLOCK_EPOCHS], c[Slot.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
+        self._order = Order(range(c[Slot.SHARED], c[Slot.SHARED] + c[Slot.SHARED_BYTES])) if synchronises else None
+        c[Slot.LAST_EVENT] = 0
+        c[Slot.ORDERED], c[Slot.EVENT] = self._order.addresses() if self._order is not None else (0, 0)
+
+    def block_of(self, epoch: int) -> int | None:
+        """The linear number of the block that was running then, to ask while the launch's order of blocks lives; None in a grid
+        so large that it was not kept."""
+        index = bisect_right(self._epochs, epoch, key=lambda first: first or 1 << 32) - 1  # 0 for blocks that did not run
+        if index < 0 or index == _MAX_NAMED_BLOCKS - 1:
+            return None
+        if self._block_order == 0:
+            return index
+        return ctypes.c_int64.from_address(self._block_order + 8 * index).value
+
+    def _entries(self, known: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[tuple[int, ...]]:
+        """Allocations may overlap; those that do share a shadow."""
+        end, shadow = -1, None
+        for i, a in enumerate(known):
+            if a.base >= end:
+                together = list(_run(known, i))
+                end = max(b.base + b.size for b in together)
+                watched = targets is None or any(a.base <= target < end for target in targets)
+                shadow = _Shadow(a.base, end, shift) if watched and not all(b.read_only for b in together) else None
+                if shadow is not None:
+                    self._shadows.append(shadow)
+            flags = (READ_ONLY if a.read_only else 0) | (WATCHED if shadow is not None else 0)
+            written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
+            yield a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0))
+
+
+def _run(known: list[Allocation], start: int) -> Iterator[Allocation]:
+    """The allocations from one on that overlap it, directly or through others; `known` is sorted."""
+    end = known[start].base
+    for a in known[start:]:
+        if a.base >= end and a is not known[start]:
+            return
+        end = max(end, a.base + a.size)
+        yield a
+
+
+class _Shadow:
+    """Zeroed memory for the records of the granules of an address range. `origin` is where address 0 would have its first."""
+
+    def __init__(self, base: int, end: int, shift: int) -> None:
+        first = base >> shift
+        granules = max(-(-end >> shift) - first, 1)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _RESERVE_NOTHING
+        self._memory = mmap.mmap(-1, shadow_bytes(granules, states=False), flags=flags)
+        self.stride = granules * RECORD_BYTES
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.origin = _signed(address - first * RECORD_BYTES)
+
+
+def _signed(word: int) -> int:
+    return ((word & _MASK) ^ (1 << 63)) - (1 << 63)

@@ -1,0 +1,243 @@
+"""What orders threads that no barrier orders: fences, and flags that one thread writes and another reads.
+
+Happens-before of the PTX memory model (PTX ISA 8.8) as far as one run shows it. Who writes a flag with a strong access after a
+fence publishes with it all that was ordered before the fence; who reads that flag with a strong access, and then executes a
+fence, takes it over. A release or an acquire is such an access and its fence in one. A fence may stand at the other side of a
+barrier, and what was taken over is passed on. Only kernels that have fences, acquires or releases come here, when the checks
+(shadow.py) find nothing else that orders two accesses. Blocks run one after the other: a flag holds what was written last."""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ptxgen.emulator.emitter import Emitter
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.reports import slot_lines
+from ptxgen.emulator.shadow import Me, Record
+from ptxgen.isa.effects import Ordering, Scope
+
+_READS, _WRITES, _ACQUIRES, _RELEASES, _FENCE, _SCOPE = 1, 2, 4, 8, 16, 5
+"""Bits of an event; the scope stands from bit 5 on."""
+_MIX = 0x5851F42D4C957F2D  # odd, and otherwise of no meaning
+ORDERED = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
+EVENT = ctypes.CFUNCTYPE(None, *[ctypes.c_uint32] * 7, ctypes.c_void_p)
+"""first epoch of the block, epoch, warp, sync count, serial, lanes, flags, addresses of the 32 lanes."""
+
+
+def event_flags(ordering: Ordering, reads: bool, writes: bool) -> int:
+    bits = {_READS: reads, _WRITES: writes, _ACQUIRES: ordering.acquires, _RELEASES: ordering.releases, _FENCE: ordering.fence}
+    return sum(bit for bit, holds in bits.items() if holds) | ordering.scope << _SCOPE
+
+
+def sender(e: Emitter) -> str:
+    """The name of the LLVM function (context, state, addresses, lanes, flags) that passes an event to `Slot.EVENT`. The same
+    event again, with none between, says nothing new unless it releases: a warp that spins stays cheap."""
+    slots = {"first": Slot.FIRST_EPOCH, "epoch": Slot.EPOCH, "serial": Slot.SERIAL}
+    e.declare("llvm.vector.reduce.add.v32i64", "i64", "<32 x i64>")
+    odd = ", ".join(f"i64 {_MIX + 2 * lane}" for lane in range(32))
+    lines = [
+        "define internal void @event(ptr %c, ptr %s, <32 x i64> %a, i32 %lanes, i32 %flags) noinline {",
+        "entry:",
+        "  %at = alloca <32 x i64>, align 64",
+        "  store <32 x i64> %a, ptr %at, align 64",
+        *(line for name, slot in slots.items() for line in slot_lines(f"{name}64", slot)),
+        *(f"  %{name} = trunc i64 %{name}64 to i32" for name in slots),
+        f"  %warp.p = getelementptr i8, ptr %s, i64 {State.WARP}",
+        "  %warp = load i32, ptr %warp.p",
+        f"  %sync.p = getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}",
+        "  %sync = load i32, ptr %sync.p",
+        f"  %weighed = mul <32 x i64> %a, <{odd}>",
+        "  %key0 = call i64 @llvm.vector.reduce.add.v32i64(<32 x i64> %weighed)",
+    ]
+    for i, word in enumerate(("epoch", "warp", "sync", "lanes", "flags")):
+        lines += [
+            f"  %wide{i} = zext i32 %{word} to i64",
+            f"  %mixed{i} = mul i64 %key{i}, {_MIX}",
+            f"  %key{i + 1} = add i64 %mixed{i}, %wide{i}",
+        ]
+    lines += [
+        *slot_lines("last", Slot.LAST_EVENT),
+        "  store i64 %key5, ptr %last.p",
+        "  %same = icmp eq i64 %key5, %last",
+        f"  %releasing = and i32 %flags, {_RELEASES | _FENCE}",
+        "  %idle = icmp eq i32 %releasing, 0",
+        "  %again = and i1 %same, %idle",
+        "  br i1 %again, label %end, label %say",
+        "say:",
+        *slot_lines("hears", Slot.EVENT),
+        "  %f = inttoptr i64 %hears to ptr",
+        "  call void %f(i32 %first, i32 %epoch, i32 %warp, i32 %sync, i32 %serial, i32 %lanes, i32 %flags, ptr %at)",
+        "  br label %end",
+        "end:",
+        "  ret void",
+        "}",
+    ]
+    e.functions["event"] = "\n".join(lines)
+    return "event"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a thread of some block was."""
+
+    thread: int
+    epoch: int
+    sync: int
+    serial: int
+
+    def precedes(self, other: Moment) -> bool:
+        """Whether this comes before a moment of the same block, by a thread's own order or by a barrier."""
+        if self.thread == other.thread:
+            return self.serial <= other.serial
+        return self.epoch < other.epoch or (self.thread >> 5 == other.thread >> 5 and self.sync < other.sync)
+
+
+@dataclass(frozen=True, eq=False)
+class Fence:
+    """A fence of the block that began with the epoch `first`, and what its thread had taken over by then."""
+
+    at: Moment
+    first: int
+    scope: Scope
+    carries: tuple[Taken, ...]
+
+
+@dataclass(eq=False)
+class Flag:
+    """The fences published with a place in memory since a plain store to it, oldest first, and the scopes of those stores."""
+
+    fences: list[Fence] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=list)
+    known: set[tuple[Fence, Scope]] = field(default_factory=set)
+
+    def publish(self, fence: Fence, scope: Scope) -> None:
+        if (fence, scope) not in self.known:
+            self.known.add((fence, scope))
+            self.fences.append(fence)
+            self.scopes.append(scope)
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What a thread of the block that began with `first` took over from a flag: the first `count` of its fences."""
+
+    flag: Flag
+    count: int
+    first: int
+    scope: Scope
+
+    def _fits(self, index: int) -> bool:
+        fence = self.flag.fences[index]
+        return fence.first == self.first or min(fence.scope, self.flag.scopes[index], self.scope) is Scope.DEVICE
+
+    def fences(self) -> Iterator[Fence]:
+        return (self.flag.fences[i] for i in range(self.count) if self._fits(i))
+
+    def covers(self, other: Moment) -> bool:
+        """Whether a fence taken over comes after that moment of its own block."""
+        index = bisect_right(self.flag.fences, other.epoch, hi=self.count, key=lambda fence: fence.first) - 1
+        first = self.flag.fences[index].first if index >= 0 else 0
+        while index >= 0 and self.flag.fences[index].first == first:
+            fence = self.flag.fences[index]
+            if other.epoch <= fence.at.epoch and other.precedes(fence.at) and self._fits(index):
+                return True
+            index -= 1
+        return False
+
+
+class Order:
+    """The fences and flags of one launch. `shared` is the address range of the shared memory, which the blocks use in turn."""
+
+    def __init__(self, shared: range) -> None:
+        self.shared = shared
+        self.flags: dict[tuple[int, int], Flag] = {}
+        self.first = 0
+        self._begin_block(0)
+        self._callbacks = ORDERED(self._ordered), EVENT(self._event)
+
+    def addresses(self) -> tuple[int, int]:
+        """What belongs into `Slot.ORDERED` and `Slot.EVENT`, good for as long as this lives."""
+        ordered, event = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._callbacks)
+        return ordered, event
+
+    def _begin_block(self, first: int) -> None:
+        self.first = first
+        self.fences: dict[tuple[int, int, int, Scope], Fence] = {}
+        self.read: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
+        self.taken: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
+
+    def fence(self, at: Moment, scope: Scope) -> None:
+        """A thread of the running block executes a fence."""
+        for moment, read in self.read.values():
+            if moment.precedes(at):
+                self._take(at, Taken(read.flag, read.count, read.first, min(read.scope, scope)))
+        self._add_fence(at, scope)
+
+    def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
+        """A thread of the running block makes a strong access."""
+        key = (self.first if address in self.shared else 0, address)
+        flag = self.flags.get(key)
+        if reads and flag is not None:
+            taken = Taken(flag, len(flag.fences), self.first, ordering.scope)
+            self.read[at.thread, at.epoch, at.sync, id(flag)] = (at, taken)
+            if ordering.acquires:
+                self._take(at, taken)
+        if not writes:
+            return
+        if ordering.releases:
+            self._add_fence(at, ordering.scope)
+        if flag is None or not reads:
+            flag = self.flags[key] = Flag()
+        for fence in self.fences.values():
+            if fence.at.precedes(at):
+                flag.publish(fence, ordering.scope)
+
+    def orders(self, other: Moment, me: Moment) -> bool:
+        """Whether an access of any block comes before what a thread of the running block does now."""
+        work = [taken for at, taken in self.taken.values() if at.precedes(me)]
+        seen: set[Fence] = set()
+        while work:
+            taken = work.pop()
+            if taken.covers(other):
+                return True
+            for fence in taken.fences():
+                if fence.carries and fence not in seen:
+                    seen.add(fence)
+                    work.extend(fence.carries)
+        return False
+
+    def _add_fence(self, at: Moment, scope: Scope) -> None:
+        carries = tuple(taken for moment, taken in self.taken.values() if moment.precedes(at))
+        self.fences[at.thread, at.epoch, at.sync, scope] = Fence(at, self.first, scope, carries)
+
+    def _take(self, at: Moment, taken: Taken) -> None:
+        self.taken[at.thread, at.epoch, at.sync, id(taken.flag)] = (at, taken)
+
+    # As the compiled checks call them
+    def _event(self, first: int, epoch: int, warp: int, sync: int, serial: int, lanes: int, flags: int, addresses: int) -> None:
+        if first != self.first:
+            self._begin_block(first)
+        scope = Scope(flags >> _SCOPE)
+        ordering = Ordering(scope, acquires=bool(flags & _ACQUIRES), releases=bool(flags & _RELEASES))
+        places = (ctypes.c_uint64 * 32).from_address(addresses)
+        for lane in range(32):
+            if not lanes >> lane & 1:
+                continue
+            at = Moment(32 * warp + lane, epoch, sync, serial)
+            if flags & _FENCE:
+                self.fence(at, scope)
+            else:
+                self.access(at, places[lane], ordering, reads=bool(flags & _READS), writes=bool(flags & _WRITES))
+
+    def _ordered(self, me: int, other: int) -> int:
+        mine = Me.from_address(me)
+        if mine.first != self.first:
+            self._begin_block(mine.first)
+        return int(self.orders(_moment(Record.from_address(other)), _moment(mine.record)))
+
+
+def _moment(record: Record) -> Moment:
+    return Moment(record.what & 1023, record.epoch, record.sync, record.serial)
