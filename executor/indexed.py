@@ -29,11 +29,19 @@ INPUTS = {
 OUTPUTS = {"attn_norm": "y", "attention": "out", "ffn_norm": "y", "ffn_swiglu": "y", "output_norm": "y"}
 """These operations, and which argument of their kernel is the vector."""
 
+LAYER_OUTPUTS = tuple(operation for operation in OUTPUTS if operation != INPUTS["output"])
+"""Those that each layer has."""
+
 BLOCK = "blk.{}"
 """How GGUF files name a layer."""
 
 Site = tuple[int | None, str]
 """A layer (None outside the layers) and an operation."""
+
+
+def sites(layers: int) -> list[Site]:
+    """Where a model of so many layers makes a vector that a matrix multiplies."""
+    return [*((layer, operation) for layer in range(layers) for operation in LAYER_OUTPUTS), (None, INPUTS["output"])]
 
 
 @dataclass(frozen=True)

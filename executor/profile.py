@@ -82,7 +82,7 @@ class GpuProfile:
         if named is not None:
             name, parameters = parse_variant(named)
             kernel = find(name).make(k=k, n=n, **parameters)
-            if not (accurate and isinstance(kernel, IntegerGemvType) and kernel.digits == 1):
+            if not (accurate and reads_one_digit(kernel)):
                 return Choice(kernel, f"the profile names {named} for {format.name}")
         precision = PRECISIONS[0] if accurate else self.precision
         return self._fastest(precision, format, k, n) or self._usual(precision, format, k, n)
@@ -107,6 +107,11 @@ class GpuProfile:
             return Choice(strategy.make(k, n), strategy.reason)
         distance, at, entry = min(near, key=lambda one: one[:2])
         return _adapted(strategy, entry, self.tables[at], k, n, exact=distance == 0.0)
+
+
+def reads_one_digit(kernel: KernelType) -> bool:
+    """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
+    return isinstance(kernel, IntegerGemvType) and kernel.digits == 1
 
 
 def _adapted(strategy: Strategy, entry: Entry, table: Table, k: int, n: int, *, exact: bool) -> Choice:

@@ -19,7 +19,7 @@ from executor.buffers import Allocation, GpuBuffer
 from executor.bundle.formula import Traced, formula_of, traced
 from executor.device.allocations import ALIGNMENT
 from executor.device.paper import PaperDevice
-from executor.indexed import OUTPUTS
+from executor.indexed import OUTPUTS, sites
 from executor.kv_cache import KvCache
 from executor.layers.calls import Call
 from executor.model.config import ModelConfig, expected_tensors
@@ -51,15 +51,19 @@ class Description:
     results: Mapping[str, str]
 
 
-def describe(file: GgufFile, config: ModelConfig, context: int, target: Target, profile: GpuProfile) -> Description:
-    """Lay the model out for one sequence of up to `context` tokens. Raises what loading it would raise."""
+def describe(
+    file: GgufFile, config: ModelConfig, context: int, target: Target, profile: GpuProfile, *, accurate: bool = False
+) -> Description:
+    """Lay the model out for one sequence of up to `context` tokens. accurate: as if every input had an outlier. Raises what
+    loading it would raise."""
     config = traced(config)
     device = PaperDevice(target)
     source = _TracedFile(file, config)
     weights = load_weights(device, source, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
-    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile, fused=False)
+    flagged = sites(config.layers) if accurate else ()
+    token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile, flagged=flagged, fused=False)
     calls = tuple(token.calls)
     owners = {weight.buffer.allocation: ("tensor", name) for name, weight in weights.items()}
     buffers = _used(calls, owners)

@@ -24,7 +24,7 @@ from executor.errors import BundleError
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.generation import chosen_context
 from executor.model.gguf_file import GgufFile
-from executor.profile import PRECISIONS, GpuProfile
+from executor.profile import GpuProfile, reads_one_digit
 from ptxgen import __version__
 from ptxgen.assemble import assemble
 from ptxgen.errors import ArgumentError
@@ -65,9 +65,9 @@ def write_bundle(
         model = describe(file, config, chosen_context(config, context), target, profile)
         groups = [batch(model, m) for m in sorted(set(batches)) if m != 1]
         kernels = dict(model.kernels)
-        if profile.precision != PRECISIONS[0]:
+        if any(reads_one_digit(kernel) for kernel in kernels.values()):
             # Whether an input has an outlier and needs an accurate kernel is known when the model runs.
-            accurate = describe(file, config, model.numbers["context"], target, replace(profile, precision=PRECISIONS[0]))
+            accurate = describe(file, config, model.numbers["context"], target, profile, accurate=True)
             kernels |= dict(accurate.kernels) | outlier_kernels(accurate)
     for group in groups:
         kernels |= group.kernels

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from executor.buffers import GpuBuffer
 from executor.debug import watch
 from executor.device.protocol import Device
 from executor.errors import ModelError
-from executor.indexed import OUTPUTS, Site
+from executor.indexed import OUTPUTS, Site, sites
 from executor.kv_cache import KvCache
 from executor.launch import Launcher, LaunchGraph, Plan
 from executor.layers.calls import Call
@@ -23,7 +23,7 @@ from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.modules import Modules
 from executor.outliers import OutlierWatch
-from executor.profile import GpuProfile
+from executor.profile import GpuProfile, reads_one_digit
 from executor.profiler import TileProfiler
 from executor.weights import TensorFile, Weights, load_weights
 from executor.workspace import Workspace
@@ -64,7 +64,7 @@ class Decoder:
         self.cache = cache
         self.profile = profile
         self.calibration: Sequence[int] = ()
-        """Tokens that are run to find outliers, where the profile's precision is `fast`."""
+        """Tokens that are run to find outliers, where a kernel reads one digit."""
         self.flagged: frozenset[Site] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
@@ -140,8 +140,10 @@ class Decoder:
             return self._step
         found = self._found
         self._drop()
-        self._find_outliers()
         launches = self._launches()
+        if any(reads_one_digit(call.kernel) for call in launches.calls):
+            self._find_outliers()
+            launches = self._launches(self.flagged)
         self.modules.preload(list(dict.fromkeys(call.kernel for call in launches.calls)), progress)
         plan = self._plan
         body = [plan(launches.embed), *(plan(call) for layer in launches.layers for call in layer)]
@@ -221,16 +223,14 @@ class Decoder:
             self.profiler.add(graph, length=position + 1)
 
     def _find_outliers(self) -> None:
-        """Unless it has been done for these weights: run the calibration's tokens on accurate kernels and see which operations
-        give an outlier. The answer depends on the model alone, not on what it was asked before. The sequence stays: they run
-        in a workspace of their own, and its keys and values are set aside."""
-        if self.profile.precision != "fast" or self._searched == self.weights.generation:
+        """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on
+        accurate kernels, and see which operations give one. The answer depends on the model alone, not on what it was asked
+        before. The sequence stays: they run in a workspace of their own, and its keys and values are set aside."""
+        if self._searched == self.weights.generation:
             return
-        accurate = replace(self.profile, precision="accurate")
-        trial = Decoder(self._file, self.config, self.weights, self.cache, self.modules, accurate)
-        layers = [operation for operation in OUTPUTS if operation != "output_norm"]
-        sites: list[Site] = [(layer, operation) for layer in range(self.config.layers) for operation in layers]
-        outliers = OutlierWatch(trial.launcher, [*sites, (None, "output_norm")], OUTPUTS)
+        trial = Decoder(self._file, self.config, self.weights, self.cache, self.modules, self.profile)
+        trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
+        outliers = OutlierWatch(trial.launcher, sites(self.config.layers), OUTPUTS)
         trial.launcher.observers.append(outliers)
         tokens = self.calibration[: self.context]
         try:
@@ -244,7 +244,7 @@ class Decoder:
                 outliers.free()
                 trial._free_own()
 
-    def _launches(self) -> TokenLaunches:
+    def _launches(self, flagged: Collection[Site] = ()) -> TokenLaunches:
         return TokenLaunches.build(
             self.config,
             self.weights,
@@ -252,7 +252,7 @@ class Decoder:
             self.workspace,
             self._rope_table(),
             self.profile,
-            flagged=self.flagged if self.profile.precision == "fast" else (),
+            flagged=flagged,
             fused=self.modules.fused,
         )
 

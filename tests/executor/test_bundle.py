@@ -73,6 +73,17 @@ def test_a_model_runs_from_its_bundle_and_emits_nothing(model: Path, bundle: Pat
     np.testing.assert_array_equal(logits(model, bundle=bundle), expected)
 
 
+def test_a_bundle_of_a_named_kernel_of_one_digit_has_the_accurate_ones_for_outliers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "hw_dp4a_q8_0_gemv:digits=1")
+    expected = logits(path)
+    write_bundle(path, tmp_path / "bundle", Target(90), context=CONTEXT)
+    monkeypatch.setattr(executor.modules, "emit", forbid)
+    np.testing.assert_array_equal(logits(path, bundle=tmp_path / "bundle"), expected)
+
+
 def test_layers_run_from_the_bundle_of_their_model_in_every_way(model: Path, bundle: Path) -> None:
     config = ModelConfig.from_gguf(GgufFile.open(model))
     rng = np.random.default_rng(1)

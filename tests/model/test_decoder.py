@@ -20,6 +20,7 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from executor.profile import GpuProfile
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
 from tests.synthetic import Q, write_model
 
 MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q8_0}
@@ -269,6 +270,29 @@ class TestOutliers:
             changed = [plan.kernel for plan in model.decoder.prepare().whole]
         with LanguageModel.load(spiked, device, context=32, profile=one_digit) as model:
             assert [plan.kernel for plan in model.decoder.prepare().whole] == changed
+
+    def test_a_kernel_of_one_digit_that_the_profile_names_gets_no_outlier_either(self, spiked: Path, device: Device) -> None:
+        tokens, named = [9, 200, 31], {"q4k": "hw_dp4a_q4k_gemv:digits=1", "q6k": "hw_dp4a_q6k_gemv:digits=1"}
+        profiles = {"exact": GpuProfile(), "fast": GpuProfile("fast"), "named": GpuProfile(gemv=named)}
+        made = {}
+        for name, profile in profiles.items():
+            with LanguageModel.load(spiked, device, context=32, profile=profile) as model:
+                made[name] = model.logits(tokens)
+                flagged = model.decoder.flagged
+                digits = {str(p.place): p.kernel.digits for p in model.decoder.prepare().whole if hasattr(p.kernel, "digits")}
+        assert (1, "ffn_norm") in flagged
+        assert (digits["layer 1 ffn_gate"], digits["layer 0 ffn_gate"]) == (3, 1)
+        error = {name: np.abs(logits - made["exact"]).max() for name, logits in made.items()}
+        assert 0 < error["named"] <= error["fast"]
+
+    def test_where_no_kernel_reads_one_digit_nothing_is_looked_for(
+        self, spiked: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("executor.model.decoder.OutlierWatch", None)
+        plain = {format.id: f"mwv_{format.id}_gemv" for format in FORMATS.values()}
+        for profile in (GpuProfile(), GpuProfile("fast", plain)):
+            with LanguageModel.load(spiked, device, context=32, profile=profile) as model:
+                assert model.decoder.flagged == frozenset()
 
     def test_routing_brings_the_logits_back(self, spiked: Path, device: Device) -> None:
         tokens = [9, 200, 31]
