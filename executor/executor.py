@@ -220,9 +220,12 @@ class CudaExecutor(Matrices):
 
     def detect_input_outlier(self, input: Any, site: Site | None = None) -> bool:
         """Whether an f32 vector has a massive activation (executor.outliers), found on the device. site: a layer and the
-        operation that made the vector; its verdict is kept until a weight is replaced, and where it is true, layers by name and
-        weights indexed from now on take an accurate kernel for what reads it."""
+        operation that made the vector (attn_norm, attention, ffn_norm, ffn_swiglu); its verdict is kept until a weight is
+        replaced, and where it is true, layers by name and weights indexed from now on take an accurate kernel for what reads
+        it."""
         self._at_once("the verdict is copied to the host")
+        if site is not None:
+            site = self._outliers.checked_site(site, None if self._sequence is None else len(self._sequence.lengths))
         return self._outliers.of(self._together, vector(self.device, input, None, "input"), site)
 
     def capture_decode(self, model: LanguageModel) -> LaunchGraph:

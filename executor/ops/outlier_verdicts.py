@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
+from executor.arguments import one_of, shown, whole
 from executor.buffers import GpuBuffer
-from executor.indexed import Site
+from executor.indexed import LAYER_OUTPUTS, Site
 from executor.layers.calls import Launch
 from executor.outliers import OUTLIER_RATIO
 from executor.weights import Weights
 from executor.workspace import Workspace
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
 from ptxgen.types import U32
 
@@ -46,6 +49,16 @@ class OutlierVerdicts:
         """The sites that have an outlier."""
         self._forget_old()
         return frozenset(site for site, verdict in self._of.items() if verdict)
+
+    @staticmethod
+    def checked_site(given: Any, layers: int | None) -> Site:
+        """A site of which a verdict decides something: a layer of so many (None: nobody said), and an operation that makes what
+        its matrices multiply. ArgumentError names those that there are."""
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise ArgumentError(f"site is {shown(given)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
+        layer, operation = given
+        last = None if layers is None else layers - 1
+        return whole("the layer of the site", layer, 0, last), one_of("the operation of the site", operation, LAYER_OUTPUTS)
 
     def _forget_old(self) -> None:
         if self._generation != self._weights.generation:

@@ -387,6 +387,36 @@ class TestOutliers:
         executor.load_weight("blk.0.attn_norm.weight", gamma, "F32", gamma.shape)
         assert not executor.detect_input_outlier(np.ones(1536, np.float32), (0, "attn_norm"))
 
+    @pytest.mark.parametrize(
+        ("site", "said"),
+        [
+            ((0, "attn_q"), "'attn_q'; allowed: attn_norm, attention, ffn_norm, ffn_swiglu"),
+            ((None, "output_norm"), "the layer of the site is None"),
+            ((0, "output_norm"), "'output_norm'; allowed: attn_norm"),
+            ((LAYERS, "attn_norm"), f"the layer of the site is {LAYERS}; allowed: a whole number from 0 to {LAYERS - 1}"),
+            ((0.0, "attn_norm"), r"the layer of the site is 0\.0"),
+            ("attn_norm", "site is 'attn_norm'; allowed: a layer and one of attn_norm"),
+        ],
+    )
+    def test_a_site_whose_verdict_would_decide_nothing_is_refused(self, executor: CudaExecutor, site: Any, said: str) -> None:
+        records: list[LaunchRecord] = []
+        executor.launcher.observers.append(records.append)
+        with pytest.raises(ArgumentError, match=said):
+            executor.detect_input_outlier(np.ones(HIDDEN, np.float32), site)
+        assert records == []
+
+    @pytest.mark.parametrize("operation", ["attn_norm", "attention", "ffn_norm", "ffn_swiglu"])
+    def test_the_verdict_of_every_site_decides(self, executor: CudaExecutor, operation: str) -> None:
+        loud = np.ones(HIDDEN, np.float32)
+        loud[3] = 100.0
+        executor.profile = GpuProfile("fast")
+        executor.load_weight("any", loud, "F32", loud.shape)
+        executor.load_weight("any", loud, "F32", loud.shape)  # no verdicts are left from before
+        executor.detect_input_outlier(loud, (1, operation))
+        first, second = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+        assert {p.kernel.digits for p in first.projections.values()} == {1}  # type: ignore[attr-defined]
+        assert {p.kernel.digits for p in second.projections.values()} == {1, 3}  # type: ignore[attr-defined]
+
     def test_what_reads_a_flagged_input_gets_an_accurate_kernel(self, executor: CudaExecutor) -> None:
         executor.profile = GpuProfile("fast")
         x = np.ones(HIDDEN, np.float32)
