@@ -65,7 +65,7 @@ def main(
         if eager:
             loaded.decoder.launcher.observers.append(lambda record: None)
         sampler = Sampler(temperature=0.0)
-        results = [loaded.generate(PROMPT, max_tokens=tokens, sampler=sampler) for _ in range(runs + 1)][1:]
+        results = [loaded.generate(PROMPT, max_tokens=tokens, sampler=sampler, stop=()) for _ in range(runs + 1)][1:]
         speeds = [result.tokens_per_second for result in results]
         record = {
             "what": "greedy decode, one sequence",

@@ -59,7 +59,7 @@ def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict
 
         def generate() -> int:
             nonlocal made
-            made += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler()).tokens)
+            made += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler(), stop=()).tokens)
             return made
 
         for _ in range(WARM_UPS):
@@ -74,7 +74,7 @@ def _loading(path: Path, device: Device, modules: Modules, cycles: int) -> dict[
     def cycle() -> int:
         nonlocal done
         with LanguageModel.load(path, device, modules=modules, context=256) as model:
-            model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler())
+            model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler(), stop=())
         done += 1
         return done
 

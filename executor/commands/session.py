@@ -82,7 +82,6 @@ class Session:
             prompt,
             max_tokens=max_tokens,
             sampler=sampler,
-            stop=self.model.tokenizer.eos_ids,
             on_token=lambda token: show(stream.push(token)),
         )
         show(stream.finish())

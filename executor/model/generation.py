@@ -159,15 +159,16 @@ class LanguageModel:
         *,
         max_tokens: int,
         sampler: Sampler,
-        stop: Collection[int] = (),
+        stop: Collection[int] | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
-        """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result.
-        `on_token` sees each token as soon as it is known; the model is busy meanwhile. Starts a new sequence. ModelError if the
-        logits hold NaN, and in an `on_token` of the same model."""
+        """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result (default:
+        the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`; nothing ends it with `stop=()`). `on_token` sees
+        each token as soon as it is known; the model is busy meanwhile. Starts a new sequence. ModelError if the logits hold
+        NaN, and in an `on_token` of the same model."""
         given = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
-        ends = frozenset(tokens("stop", stop, self.config.vocab))
+        ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))
         instance("sampler", sampler, Sampler)
         made = Generation(prompt_tokens=len(given))
         with self.decoder.busy("generating"):

@@ -111,6 +111,18 @@ def test_damaged_weights_are_an_error_and_no_token(temperature: float, device: D
         LanguageModel.load(path, device).generate([1], max_tokens=1, sampler=Sampler(temperature=temperature, seed=1))
 
 
+def test_the_end_of_the_text_ends_generation_unless_told_otherwise(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LanguageModel.load(write_model(tmp_path / "m.gguf", layers=1), device)
+    free = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop=())
+    monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset({free.tokens[2]}))
+    made = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler())
+    assert (made.stopped, made.tokens) == ("eos", free.tokens[: free.tokens.index(free.tokens[2])])
+    told = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop=())
+    assert (told.stopped, told.tokens) == ("length", free.tokens)
+
+
 def test_a_stop_token_ends_generation_and_is_left_out(device: Device, tmp_path: Path) -> None:
     model = LanguageModel.load(write_model(tmp_path / "m.gguf", layers=1), device)
     seen: list[int] = []
