@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.exceptions import Exit
 
 from ptxgen import __version__
+from ptxgen.commands.stdout import ClosedPipe, checked_stdout
 from ptxgen.errors import PtxGenError
+from ptxgen.start import INTERRUPTED
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -24,7 +26,6 @@ FAILED: Final = 1
 """Exit code when the command ran and what it looked at is wrong: a check that failed, a sanitiser's finding."""
 BAD_INPUT: Final = 2
 """Exit code for what the user gave: options, files, devices. click's usage errors have it too."""
-INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141
 """What a shell reports for a program that SIGPIPE ended; Python ignores that signal."""
 
@@ -37,8 +38,8 @@ Report = Callable[[str, int, int], None]
 class Front(click.Group):
     """A group of subcommands that ends with one clear line and the right exit code.
 
-    The package's errors are the user's to mend: one line, exit code 2, or 1 for those of the kinds in `failures`. Any other
-    exception is a bug and keeps its traceback.
+    The package's errors are the user's to mend: one line, exit code 2, or 1 for those of the kinds in `failures`. A stdout that
+    cannot be written is one of them. Any other exception is a bug and keeps its traceback.
 
     `plugins` names an entry-point group: each of its entries is a subcommand that another package (or one that may not be
     imported here) adds. One that does not load says so when it is asked for, and harms no other.
@@ -61,20 +62,41 @@ class Front(click.Group):
 
         return entry_points(group=self.plugins) if self.plugins else ()
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with checked_stdout():
+            return super().main(*args, **extra)
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
+        with self._ending(info_name):  # --help and --version are printed here
+            return super().make_context(info_name, args, *rest, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
+        with self._ending(ctx.find_root().info_name):
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _ending(self, name: str | None) -> Iterator[None]:
+        """Turns what the block raises into one line on stderr and an exit code, unless it is a bug."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # so that a closed pipe is noticed here, and not by the interpreter on its way out
-            return result
+            try:
+                yield
+            finally:
+                sys.stdout.flush()  # so that what cannot be written is noticed here, and not by the interpreter at its end
         except PtxGenError as error:
-            click.echo(f"{ctx.find_root().info_name}: {error}", err=True)
-            ctx.exit(FAILED if isinstance(error, self.failures) else BAD_INPUT)
-        except KeyboardInterrupt:
-            click.echo(err=True)
-            ctx.exit(INTERRUPTED)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(CLOSED_PIPE)
+            if isinstance(error, ClosedPipe):
+                raise Exit(CLOSED_PIPE) from error
+            _say(f"{name}: {error}")
+            raise Exit(FAILED if isinstance(error, self.failures) else BAD_INPUT) from error
+        except KeyboardInterrupt as error:
+            _say("")
+            raise Exit(INTERRUPTED) from error
+
+
+def _say(text: str) -> None:
+    """A line on stderr, if that can be written. Codes that a terminal obeys are spelt: a text may be from a stranger's file."""
+    spelt = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+    with suppress(OSError):
+        click.echo(spelt, err=True)
 
 
 def _plugin(point: EntryPoint) -> click.Command:

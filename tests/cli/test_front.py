@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -122,3 +126,66 @@ def test_importing_executor_needs_no_driver() -> None:
 
 def test_the_package_knows_its_version() -> None:
     assert invoke("ptxgen", "--version").stdout.startswith("ptxgen, version ")
+
+
+def started(program: str, words: str) -> subprocess.CompletedProcess[str]:
+    """The command as its entry point starts it, by a shell that may put its streams elsewhere."""
+    code = f"import sys; sys.argv[0] = {program!r}; import ptxgen.start as start; start.{program}()"
+    line = f"{sys.executable} -c {shlex.quote(code)} {words}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"), [("ptxgen", "--help"), ("ptxgen", "list"), ("ptxgen", "list --json"), ("ptxrun", "--version")]
+)
+def test_a_stdout_that_cannot_be_written_is_said_in_a_sentence(program: str, words: str) -> None:
+    for redirected, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+        result = started(program, f"{words} {redirected}")
+        assert (result.returncode, result.stderr) == (2, f"{program}: stdout cannot be written: {why}\n")
+    result = started(program, f"{words} > >(exec <&-)")  # nobody reads
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_no_file_is_opened_in_the_place_of_a_closed_stdout(tmp_path: Path) -> None:
+    path = tmp_path / "norm.ptx"
+    result = started("ptxgen", f"emit rmsnorm --set hidden=64 -o {path} <&- >&- 2>&-")
+    assert result.returncode == 0
+    assert path.read_text().startswith("//")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["norm.json", "norm.ptx"]
+
+
+def test_an_error_of_another_file_is_not_taken_for_one_of_stdout() -> None:
+    with pytest.raises(OSError, match="disk"):
+        CliRunner().invoke(failing(OSError(errno.ENOSPC, "the disk is full")), ["fail"], catch_exceptions=False)
+
+
+def test_codes_that_a_terminal_obeys_are_spelt() -> None:
+    result = CliRunner().invoke(failing(PtxGenError("a \x1b[2J b \ud800 \u00e9\nc")), ["fail"])
+    assert result.stderr == "tool: a \\x1b[2J b \\ud800 \u00e9\nc\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignored: bool, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "print('ready', flush=True)\n"
+        "try:\n"
+        "    time.sleep(2)\n"
+        "except BaseException as error:\n"  # as modules do that import something optional
+        "    raise ImportError('cannot import a part') from error\n"
+        "main = lambda: print('ran')\n"
+    )
+    action = "SIG_IGN" if ignored else "default_int_handler"
+    code = f"import signal; signal.signal(2, signal.{action}); from ptxgen import start; start._start('slow')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=20)
+    assert (process.returncode, rest, said) == ((0, "ran\n", "") if ignored else (130, "", ""))

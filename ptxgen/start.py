@@ -1,0 +1,59 @@
+"""Where the processes of `ptxgen` and `ptxrun` begin and end: Ctrl-C while modules are imported, streams that are closed.
+Imports nothing that takes time; what the commands do is ptxgen/cli.py's and executor/cli.py's business, found by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+
+INTERRUPTED = 130
+
+
+def ptxgen() -> None:
+    """The entry point `ptxgen`."""
+    _start("ptxgen.cli")
+
+
+def ptxrun() -> None:
+    """The entry point `ptxrun`."""
+    _start("executor.cli")
+
+
+def _start(module: str) -> None:
+    """Import the command `main` of a module and run it. Before and after it, Ctrl-C ends the process at once and silently:
+    there is nothing to undo then, and what is interrupted in the middle of an import might say anything. While it runs, Ctrl-C
+    is a KeyboardInterrupt. Where the process was started with SIGINT ignored, it stays so."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        open_streams()
+        main = import_module(module).main
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        main()
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, _leave)
+
+
+def open_streams() -> None:
+    """Give each standard stream that is closed a place that nothing can be read from or written to: else the next file that is
+    opened would be stdout, and what is said would be written into it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            unusable = os.open(os.devnull, os.O_WRONLY if mode == "r" else os.O_RDONLY)
+            if unusable != number:  # a lower one is open, so the system gave another
+                os.dup2(unusable, number)
+                os.close(unusable)
+            stream = open(number, mode, closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def _leave(*_: object) -> None:
+    os._exit(INTERRUPTED)
