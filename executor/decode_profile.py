@@ -70,7 +70,8 @@ def profile_decoding(
             decoder.step(token if decoder.position == start else None)
             report(done + number + 1, 2 * (WARM_UP + steps))
 
-    tiles = TileProfiler(device, limit)
+    tiles, others = TileProfiler(device, limit), decoder.profiler
+    decoder.profiler = None
     try:
         run(WARM_UP, 0)
         before = device.record()
@@ -82,6 +83,6 @@ def profile_decoding(
         tiles.clear()
         run(steps, 2 * WARM_UP + steps)
     finally:
-        decoder.profiler = None
+        decoder.profiler = others
         decoder.cache.truncate(min(start, decoder.position))
     return DecodeProfile(tiles, elapsed / steps)

@@ -22,7 +22,7 @@ from executor.layers.transformer import Activations, transformer_layer
 from executor.ops.attention import attend, remember
 from executor.ops.operands import vector
 from executor.ops.outlier_verdicts import OutlierVerdicts
-from executor.profiler import TileProfiler
+from executor.profiler import TileProfiler, Timing
 from executor.tile_summary import tile_table
 from ptxgen.errors import ArgumentError
 
@@ -52,16 +52,18 @@ class CudaExecutor(Matrices):
     """
 
     _sequence: LayerSequence | None = None
-    _profiler: TileProfiler | None = None
+    _timed: Timing | None = None
     _verdicts: OutlierVerdicts | None = None
 
     def load_model(self, path: str | Path, *, context: int | None = None, progress: Progress | None = None) -> LanguageModel:
         """A GGUF model, ready to decode; see LanguageModel.load."""
         from executor.model.generation import LanguageModel
 
-        return LanguageModel.load(
+        model = LanguageModel.load(
             path, self.device, context=context, progress=progress, modules=self.modules, profile=self.profile
         )
+        model.decoder.timing = self._timing
+        return model
 
     def init_kv_cache(
         self,
@@ -237,39 +239,47 @@ class CudaExecutor(Matrices):
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
         decoder = self._decoder(model)
         with decoder.busy("replaying a token"):
-            decoder.profiler = self._profiler
+            decoder.timing = self._timing  # of a model that somebody else has loaded on this device
             decoder.step(token)
             return decoder.argmax()
 
     def enable_tile_profiling(self) -> TileProfiler:
-        """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of replay_decode, and of blocks `with
-        executor.tile_profiler.step():`, where the device may wait for the host. On a GPU that was never asked this measures its
-        bandwidth first. ArgumentError while the debug mode is on, which waits for every launch."""
+        """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of models that were loaded here or given to
+        replay_decode, and of blocks `with executor.tile_profiler.step():`, where the device may wait for the host. On a GPU
+        that was never asked this measures its bandwidth first. ArgumentError while the debug mode is on, which waits for every
+        launch."""
         from executor.decode_profile import limit_of
 
-        if self._profiler is None:
+        timing = self._timing
+        if timing.profiler is None:
             if self.launcher.observers:
                 raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing")
-            self._profiler = TileProfiler(self.device, limit_of(self.device))
-            self.launcher.observers.append(self._profiler)
-        return self._profiler
+            timing.profiler = TileProfiler(self.device, limit_of(self.device))
+            self.launcher.observers.append(timing.profiler)
+        return timing.profiler
 
     def disable_tile_profiling(self) -> None:
         """Time nothing more, and forget what was timed."""
-        if self._profiler is not None:
-            self.launcher.observers.remove(self._profiler)
-            self._profiler = None
+        if self._timing.profiler is not None:
+            self.launcher.observers.remove(self._timing.profiler)
+            self._timing.profiler = None
 
     @property
     def tile_profiler(self) -> TileProfiler:
         """ArgumentError before enable_tile_profiling."""
-        if self._profiler is None:
+        if self._timing.profiler is None:
             raise ArgumentError("tile profiling is off; enable_tile_profiling() switches it on")
-        return self._profiler
+        return self._timing.profiler
 
     def tile_summary(self, by: str = "operation") -> Table:
         """What was timed, as a table; see executor.tile_summary."""
         return tile_table(self.tile_profiler, by)
+
+    @property
+    def _timing(self) -> Timing:
+        if self._timed is None:
+            self._timed = Timing()
+        return self._timed
 
     @property
     def _outliers(self) -> OutlierVerdicts:

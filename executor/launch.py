@@ -58,6 +58,8 @@ class LaunchRecord:
 
 
 Observer = Callable[[LaunchRecord], None]
+"""Called after a launch. One with a method `prepared` is told of a launch that was prepared, too: its kernel may have been
+compiled for it."""
 
 
 class Plan:
@@ -277,7 +279,11 @@ class Launcher:
         type and bounds; an `out` or `inout` must not overlap any other argument. LaunchError says kernel, argument, what was
         given and what is allowed.
         """
-        return Plan(self, kernel, place, arguments)
+        plan = Plan(self, kernel, place, arguments)
+        for observer in self.observers:
+            if (prepared := getattr(observer, "prepared", None)) is not None:
+                prepared()
+        return plan
 
     def __call__(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> None:
         """Check and launch once, or be recorded by the capture under way."""

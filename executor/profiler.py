@@ -82,10 +82,12 @@ class Tile:
 
 @dataclass
 class _Step:
-    """A step that is being launched one by one: an event before the first launch and one after each."""
+    """A step that is being launched one by one: the launches, each with the events before and after it. last: the latest
+    event."""
 
-    events: list[Event]
+    last: Event
     records: list[LaunchRecord] = field(default_factory=list)
+    spans: list[tuple[Event, Event]] = field(default_factory=list)
 
 
 class TileProfiler:
@@ -93,8 +95,8 @@ class TileProfiler:
 
     There are two ways. A timed graph (`add`, `run`; a decoder's `profiler`) has an event after each kernel and no host in
     between: its times are the device's alone. As an observer of a Launcher it times what is launched in a `step`: there the
-    device may wait for the host (some microseconds a launch), and that counts to the launch it waits for. `untimed` counts the
-    launches seen outside a step.
+    device may wait for the host to launch what it has prepared (some microseconds), and that counts to the launch; preparing
+    it, compiling included, does not. `untimed` counts the launches seen outside a step.
     """
 
     def __init__(self, device: Device, limit: Limit | None = None) -> None:
@@ -112,8 +114,14 @@ class TileProfiler:
         if self._open is None:
             self.untimed += 1
             return
+        before, self._open.last = self._open.last, self.device.record()
         self._open.records.append(record)
-        self._open.events.append(self.device.record())
+        self._open.spans.append((before, self._open.last))
+
+    def prepared(self) -> None:
+        """What a Launcher calls when it has checked a launch and loaded its kernel: the time that took is no launch's."""
+        if self._open is not None:
+            self._open.last = self.device.record()
 
     @contextmanager
     def step(self, length: int | None = None) -> Iterator[None]:
@@ -123,20 +131,20 @@ class TileProfiler:
             length = whole("the length of a step", length, 1)
         if self._open is not None:
             raise ArgumentError("a step is being profiled already; its block must end before the next one starts")
-        opened = self._open = _Step([self.device.record()])
+        opened = self._open = _Step(self.device.record())
         try:
             yield
         finally:
             self._open = None
         self.device.synchronize()
-        self._take(opened.records, opened.events, length)
+        self._take(opened.records, opened.spans, length)
 
     def add(self, graph: LaunchGraph, length: int | None = None) -> None:
         """Take the times of the last replay of a timed graph, after waiting for it. ArgumentError for any other graph."""
         if not graph.events:
             raise ArgumentError(f"{graph} was not captured with timed=True, so it has no times")
         self.device.synchronize()
-        self._take(graph.records, graph.events, length)
+        self._take(graph.records, list(pairwise(graph.events)), length)
 
     def run(self, launcher: Launcher, plans: Sequence[Plan], length: int | None = None) -> None:
         """Launch the plans once as one step, in a timed graph of their own."""
@@ -152,14 +160,24 @@ class TileProfiler:
         self.tiles.clear()
         self.untimed = self.steps = 0
 
-    def _take(self, records: Sequence[LaunchRecord], events: Sequence[Event], length: int | None) -> None:
-        start = self.device.elapsed(self._origin, events[0])
-        for record, (before, after) in zip(records, pairwise(events), strict=True):
-            seconds = self.device.elapsed(before, after)
+    def _take(self, records: Sequence[LaunchRecord], spans: Sequence[tuple[Event, Event]], length: int | None) -> None:
+        last, start = None, 0.0
+        for record, (before, after) in zip(records, spans, strict=True):
+            if before is not last:
+                start = self.device.elapsed(self._origin, before)
+            last, seconds = after, self.device.elapsed(before, after)
             what = (record.place, record.kernel, record.grid, record.block, work_of(record.kernel, length))
             self.tiles.append(Tile(self.steps, length, *what, start, seconds))
             start += seconds
         self.steps += 1
+
+
+@dataclass
+class Timing:
+    """Which profiler times the steps of models, None while none does. An executor shares one with its models: switched on or
+    off, it is so for all of them."""
+
+    profiler: TileProfiler | None = None
 
 
 def level_of(kernel: KernelType) -> Level:

@@ -24,7 +24,7 @@ from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.modules import Modules
 from executor.outliers import OutlierWatch
 from executor.profile import GpuProfile, reads_one_digit
-from executor.profiler import TileProfiler
+from executor.profiler import TileProfiler, Timing
 from executor.weights import TensorFile, Weights, load_weights
 from executor.workspace import Workspace
 from ptxgen.errors import ArgumentError
@@ -71,8 +71,9 @@ class Decoder:
         self.modules = modules
         self.launcher = Launcher(self.device, modules)
         watch(self.launcher)
-        self.profiler: TileProfiler | None = None
-        """Times every launch of the steps; the graphs then have events between their kernels, and the bits that they have."""
+        self.timing = Timing()
+        """Its `profiler` times every launch of the steps; the graphs then have events between their kernels, and the bits that
+        they have."""
         self.workspace = Workspace(self.device)
         self.captures = 0
         """How many graphs were captured."""
@@ -119,6 +120,15 @@ class Decoder:
             yield
         finally:
             self._doing = ""
+
+    @property
+    def profiler(self) -> TileProfiler | None:
+        """That of `timing`."""
+        return self.timing.profiler
+
+    @profiler.setter
+    def profiler(self, profiler: TileProfiler | None) -> None:
+        self.timing.profiler = profiler
 
     @property
     def position(self) -> int:

@@ -11,7 +11,9 @@ from gguf.constants import GGMLQuantizationType as Q
 from numpy.typing import NDArray
 
 from executor import CudaExecutor
+from executor.decode_profile import profile_decoding
 from executor.errors import NumericalFault
+from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from tests.executor.kernels import Scale
 from tests.synthetic import write_model
@@ -97,6 +99,36 @@ def test_replayed_decoding_is_timed_and_gives_the_same_tokens(executor: CudaExec
     executor.disable_tile_profiling()
     executor.replay_decode(model)
     assert profiler.steps == 3
+
+
+def test_all_that_a_model_decodes_is_timed_while_profiling_is_on_and_nothing_once_it_is_off(
+    executor: CudaExecutor, path: Path
+) -> None:
+    model = executor.load_model(path)
+    plain = model.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=())
+    profiler = executor.enable_tile_profiling()
+    later = executor.load_model(path)
+    for one in (model, later):
+        profiler.clear()
+        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
+        one.logits([1, 2])
+        assert profiler.steps == 4 + 2
+    executor.replay_decode(model, 1)
+    executor.disable_tile_profiling()
+    steps = profiler.steps
+    for one in (model, later):
+        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
+        assert not one.decoder.graph().events
+    assert profiler.steps == steps
+
+
+def test_a_profile_of_decoding_leaves_profiling_on(executor: CudaExecutor, path: Path) -> None:
+    model = executor.load_model(path)
+    profiler = executor.enable_tile_profiling()
+    assert len(profile_decoding(model.decoder, 1, 2).tiles.tiles) > 0
+    assert profiler.steps == 0
+    model.logits([1])
+    assert profiler.steps == 1
 
 
 def test_the_debug_mode_checks_what_the_executor_launches_and_goes_with_no_profiler(monkeypatch: pytest.MonkeyPatch) -> None:

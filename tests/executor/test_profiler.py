@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from executor.buffers import GpuBuffer
 from executor.decode_profile import profile_decoding
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
+from executor.device.protocol import LoadedKernel
 from executor.errors import LaunchError
 from executor.launch import Launcher, Place, Plan
 from executor.model.generation import LanguageModel
 from executor.modules import Modules
 from executor.profiler import LEVELS, Level, Limit, TileProfiler, level_of, work_of
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import entries, find
 from tests.executor.kernels import Scale
 from tests.synthetic import write_model
@@ -136,6 +139,26 @@ def test_an_eager_step_times_what_the_launcher_launches_in_it(emulator: Device) 
         plan()
     assert [(tile.step, tile.place, tile.length) for tile in profiler.tiles] == [(0, Place(3, "attn_q"), 5)] * 2
     assert profiler.tiles[0].work == Scale(n=100).work()
+
+
+def test_compiling_a_kernel_counts_to_no_launch(emulator: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, plan, y = scale(emulator)
+    x, load, slow = GpuBuffer.zeros(emulator, y.dtype, y.shape), launcher.modules.load, 0.5
+
+    def loaded(kernel: KernelType) -> LoadedKernel:
+        time.sleep(slow)
+        return load(kernel)
+
+    monkeypatch.setattr(launcher.modules, "load", loaded)
+    profiler = TileProfiler(emulator)
+    launcher.observers.append(profiler)
+    with profiler.step():
+        launcher(Scale(n=100), Place(3, "attn_q"), y=y, x=x, factor=2.0, offset=1)
+        plan()
+        launcher(Scale(n=100), Place(3, "attn_k"), y=y, x=x, factor=2.0, offset=1)
+    assert [tile.place.operation for tile in profiler.tiles] == ["attn_q", "attn_q", "attn_k"]
+    assert sum(tile.seconds for tile in profiler.tiles) < slow
+    assert profiler.tiles[2].start - profiler.tiles[1].start > slow  # it did take that time
 
 
 def test_plans_are_run_once_as_a_step(emulator: Device) -> None:
