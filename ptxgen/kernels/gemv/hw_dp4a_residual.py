@@ -67,3 +67,5 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidual]:
         yield cls(k=512, n=5, digits=3, **cls._narrow(), **fixed)  # the sum is tested in hw_dp4a
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=512, n=6, digits=3, **cls._narrow(), **fixed)  # every warp has rows, so y is loaded early
