@@ -92,6 +92,8 @@ class Format(ABC):
     """How many columns a reader may take at once. Where a block is one value: so many blocks, whose address must be aligned to
     their size."""
     scales: ClassVar[tuple[ScaleField, ...]] = ()
+    header_bytes: ClassVar[int] = 0
+    """What of the start of a block its reader takes by `Place.header`."""
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""
     minimum: ClassVar[LargestMinimum | None] = None

@@ -31,6 +31,7 @@ class Iq4Xs(Format):
     columns = 16
     depth = 2
     widths = (1, 2, 4)
+    header_bytes = 8
     scales = (ScaleField(0, 0.00077, signed=True),)
     packed_width = 16
 

@@ -30,6 +30,7 @@ class Q4K(Format):
     columns = 32
     depth = 2
     widths = (1, 2, 4)
+    header_bytes = 16
     scales = (ScaleField(0, 0.0039), ScaleField(2, 0.029))
     packed_width = 32
     minimum = LargestMinimum(2, 63)

@@ -10,6 +10,11 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
+from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
+from ptxgen.kernels.gemv.coalesced import CoalescedGemv
+from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.gemv.tiled import TiledGemv
+from ptxgen.kernels.gemv.vectorized import VectorizedGemv
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 from ptxgen.module import emit
@@ -79,6 +84,41 @@ def test_chunked_has_no_branch_around_a_barrier_for_warps_past_the_end() -> None
 def test_chunked_gives_the_last_row_when_n_is_not_a_multiple_of_the_outputs_of_a_block() -> None:
     kernel = find("chunked_tiled_q4k_gemv").make(k=4608, n=6, outputs_per_block=4)
     check(kernel, inputs(kernel))
+
+
+@EVERY_FORMAT
+def test_chunked_reads_a_whole_chunk_and_the_rest_of_every_format(format: Format) -> None:
+    rest = {1: 36, 32: 96}.get(format.block, format.block)  # a whole step and a partial one, where a step is several blocks
+    kernel = find(f"chunked_tiled_{format.id}_gemv").make(k=4096 + rest, n=2, outputs_per_block=2)
+    assert (kernel.chunks, kernel.rest) == (1, rest)  # type: ignore[attr-defined]
+    check(kernel, inputs(kernel))
+
+
+@EVERY_FORMAT
+@pytest.mark.parametrize("strategy", ["tiled", "chunked_tiled", "wide", "vectorized"])
+def test_a_strategy_that_knows_no_format_is_there_for_every_one(strategy: str, format: Format) -> None:
+    kernel = find(f"{strategy}_{format.id}_gemv").make(k=format.block * 4, n=3)
+    assert isinstance(kernel, GemvType)
+    assert kernel.format is format
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS.values() if f.block == 1], ids=str)
+@pytest.mark.parametrize("strategy", [TiledGemv, ChunkedTiledGemv, VectorizedGemv])
+def test_what_takes_four_activations_at_once_refuses_a_k_that_ends_among_them(strategy: type[GemvType], format: Format) -> None:
+    with pytest.raises(ArgumentError, match=r"k must be a multiple of 4, 1 or more, got 98"):
+        strategy(format, k=98, n=3)
+
+
+@EVERY_FORMAT
+def test_coalesced_is_for_formats_with_the_header_that_its_lanes_load(format: Format) -> None:
+    name = f"coalesced_{format.id}_gemv"
+    if format.name in ("Q4_K", "Q5_K"):
+        assert find(name).make(k=256, n=1).format is format  # type: ignore[attr-defined]
+        return
+    with pytest.raises(
+        ArgumentError, match=rf"{name}: blocks must start with a header of 16 bytes, as those of Q4_K, Q5_K do; {format}"
+    ):
+        CoalescedGemv(format, k=format.block * 4, n=3)
 
 
 def test_coalesced_loads_the_headers_of_a_pass_once_and_shuffles_them() -> None:

@@ -4,14 +4,14 @@ barrier, also those whose row is past the end of the matrix."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
-from ptxgen.formats import find
+from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
-from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.tiled import stage
+from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
+from ptxgen.kernels.gemv.tiled import PIECE, stage
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS
 from ptxgen.kernels.kernel_type import Launch
@@ -26,17 +26,19 @@ CHUNK = 4096
 """Activations of a chunk: 16 KB, so that shared memory does not limit how many blocks a multiprocessor holds."""
 
 
-@register_variants("format", {"chunked_tiled_q4k_gemv": find("Q4_K")})
+@register_variants("format", {f"chunked_tiled_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
 class ChunkedTiledGemv(GemvType):
     """y = W x, tiled in chunks: x staged in shared memory 4096 values at a time, one warp an output.
 
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. n need not be a multiple of outputs_per_block."""
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]; k is a multiple of 4. n need not be one of
+    outputs_per_block."""
 
     outputs_per_block: int = field(default=ROWS, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "k", multiple=max(PIECE, self.format.block))
         require(self, "outputs_per_block", high=32)
 
     @property
@@ -89,13 +91,18 @@ class ChunkedTiledGemv(GemvType):
             k.barrier()
             stage(k, k.arg.x.at(self.chunks * self.chunk), staged, self.rest)
             k.barrier()
-            LaneDot(k, self.dot(self.rest), lane, [weights.at(self.chunks * chunk_bytes)], [x]).add_to(sums)
+            last = self.dot(self.rest)  # may end in a partial step, which whole chunks do not
+            LaneDot(k, last, replace(lane, walk=last.walk), [weights.at(self.chunks * chunk_bytes)], [x]).add_to(sums)
         total = k.warp_sum(LaneDot(k, dot, lane, [weights], [x]).combined(sums)[0][0])
         with k.when((k.lane == 0) & (row < self.n)):
             k.store(k.arg.y[row], total)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[ChunkedTiledGemv]:
+        format = find(fixed["format"])
+        if format is not MODELS:
+            yield cls(k=short_k(format), n=5, outputs_per_block=3, **fixed)
+            return
         yield cls(k=9728, n=7, **fixed)
         yield cls(k=256, n=1, outputs_per_block=1, **fixed)
         yield cls(k=8192, n=5, outputs_per_block=3, **fixed)

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
-from ptxgen.formats import find
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS, find
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
+from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
@@ -24,18 +26,31 @@ if TYPE_CHECKING:
 WORDS = 4
 """u32 of a header: the two f16, and the three with scales and minima."""
 
+HEADER = WORDS * U32.bytes
+
 TOGETHER = WARP // WORDS
 """Headers that a warp loads at once."""
 
 RESIDENT = 6
 
 
-@register_variants("format", {"coalesced_q4k_gemv": find("Q4_K")})
+@register_variants(
+    "format", {f"coalesced_{format.id}_gemv": format for format in FORMATS.values() if format.header_bytes == HEADER}
+)
 @dataclass(frozen=True)
 class CoalescedGemv(WarpRowGemv):
     """y = W x, coalesced: one warp a row; a lane loads one word of scales, which shuffles hand to the others.
 
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values, whose blocks start with a header of 16 bytes; x: f32[k]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format.header_bytes != HEADER:
+            known = ", ".join(format.name for format in FORMATS.values() if format.header_bytes == HEADER)
+            raise ArgumentError(
+                f"{self.name}: blocks must start with a header of {HEADER} bytes, as those of {known} do; {self.format} has "
+                f"{self.format.header_bytes or 'none'}"
+            )
 
     @property
     def name(self) -> str:
@@ -55,7 +70,11 @@ class CoalescedGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[CoalescedGemv]:
-        for k, n in ((4096, 11), (256, 1), (1536, 13), (18944, 3)):
+        format = find(fixed["format"])
+        if format is not MODELS:
+            yield cls(k=short_k(format), n=3, **fixed)
+            return
+        for k, n in ((4096, 11), (256, 1), (18944, 3)):
             yield cls(k=k, n=n, **fixed)
 
 

@@ -25,11 +25,16 @@ OUTLIER = 26.0
 
 UNIT_ROUNDOFF = 2.0**-24
 
-# (k, n) of the models that are decoded most, n cut down to a few rows: SmolLM2, Qwen2.5 0.5B 1.5B 7B, Llama 1B 8B. Then one
-# block of any format, and one row.
-SHAPES = (
-    (576, 7), (1536, 13), (896, 5), (4864, 3), (2048, 9), (3584, 6), (18944, 3), (4096, 11), (14336, 2), (256, 1), (32, 31)
-)  # fmt: skip
+# (k, n) of models, n cut down to a few rows: SmolLM2, Qwen2.5 1.5B, 0.5B and 7B. Then one block of any format, and one row.
+SHAPES = ((576, 7), (1536, 13), (896, 5), (18944, 3), (256, 1), (32, 31))
+
+MODELS = find("Q4_K")
+"""The format whose sample shapes are those of models where a strategy goes along the rows of all formats in one way."""
+
+
+def short_k(format: Format) -> int:
+    """The k of the sample shape of the other formats, for which one suffices: a few blocks, a partial step of small ones."""
+    return {1: 300, 32: 9 * 32}.get(format.block, 4 * format.block)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import find
+from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
+from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.staging import MOST_SHARED
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
@@ -30,17 +31,19 @@ LOADS_AHEAD = 4
 LARGEST = MOST_SHARED // F32.bytes
 
 
-@register_variants("format", {"tiled_q4k_gemv": find("Q4_K")})
+@register_variants("format", {f"tiled_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
 class TiledGemv(WarpRowGemv):
     """y = W x, tiled: x staged once in shared memory, one warp an output, outputs_per_block outputs a block.
 
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k], of which 48 KB fit: k is 12288 or less."""
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k], of which 48 KB fit: k is 12288 or less, and
+    a multiple of 4."""
 
     outputs_per_block: int = field(default=ROWS, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "k", multiple=max(PIECE, self.format.block))
         require(self, "outputs_per_block", high=32)
         if self.k > LARGEST:
             raise ArgumentError(
@@ -68,6 +71,10 @@ class TiledGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[TiledGemv]:
+        format = find(fixed["format"])
+        if format is not MODELS:
+            yield cls(k=short_k(format), n=5, outputs_per_block=3, **fixed)
+            return
         yield cls(k=4096, n=11, **fixed)
         yield cls(k=256, n=1, outputs_per_block=1, **fixed)
         yield cls(k=1536, n=13, outputs_per_block=7, **fixed)

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.formats import find
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
+from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.walk import Walk
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.shape import require
 from ptxgen.memory import GlobalArray
 
 if TYPE_CHECKING:
@@ -21,12 +24,21 @@ WIDTH = 4
 """Byte columns of a load."""
 
 
-@register_variants("format", {"vectorized_q4k_gemv": find("Q4_K")})
+@register_variants("format", {f"vectorized_{format.id}_gemv": format for format in FORMATS.values() if WIDTH in format.widths})
 @dataclass(frozen=True)
 class VectorizedGemv(WarpRowGemv):
     """y = W x, vectorized: one warp a row, 32-bit loads of weights, 128-bit loads of activations.
 
-    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+    y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]; k is a multiple of 4."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if WIDTH not in self.format.widths:
+            widths = ", ".join(map(str, self.format.widths))
+            raise ArgumentError(
+                f"{self.name}: lanes take {WIDTH} columns at once; those of {self.format} can be taken by {widths}"
+            )
+        require(self, "k", multiple=max(WIDTH, self.format.block))
 
     @property
     def name(self) -> str:
@@ -41,5 +53,9 @@ class VectorizedGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[VectorizedGemv]:
-        for k, n in ((4096, 11), (256, 1), (1536, 13), (18944, 3)):
+        format = find(fixed["format"])
+        if format is not MODELS:
+            yield cls(k=short_k(format), n=3, **fixed)
+            return
+        for k, n in ((4096, 11), (256, 1), (18944, 3)):
             yield cls(k=k, n=n, **fixed)

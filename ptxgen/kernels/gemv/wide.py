@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.formats import find
+from ptxgen.formats import FORMATS, find
+from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.memory import GlobalArray
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 WARPS = 8
 
 
-@register_variants("format", {"wide_q4k_gemv": find("Q4_K")})
+@register_variants("format", {f"wide_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
 class WideGemv(TeamGemv):
     """y = W x, wide: 8 warps a row, whose sums meet in shared memory.
@@ -46,5 +47,9 @@ class WideGemv(TeamGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[WideGemv]:
-        for k, n in ((4096, 5), (256, 1), (1536, 7), (18944, 2)):
+        format = find(fixed["format"])
+        if format is not MODELS:
+            yield cls(k=short_k(format), n=3, **fixed)
+            return
+        for k, n in ((4096, 5), (256, 1), (18944, 2)):
             yield cls(k=k, n=n, **fixed)
