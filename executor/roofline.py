@@ -3,7 +3,6 @@ Times nothing. Needs matplotlib, which is optional."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -29,9 +28,15 @@ class NoPlotting(PtxGenError):
 
 
 def require_plotting() -> None:
-    """Raise NoPlotting, with what to install, unless a plot can be made. For before the work whose result is to be plotted."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise NoPlotting("the roofline plot needs matplotlib: pip install 'ptxgen[bench]'")
+    """Raise NoPlotting, with what to install, unless a plot can be made. For before the work whose result is to be plotted: so
+    all that plotting imports is imported now, as what is found need not load."""
+    try:
+        import matplotlib.backends.backend_svg
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise NoPlotting(
+            f"the roofline plot needs matplotlib ({error}): pip install 'ptxgen[bench]', or do without with --no-plot"
+        ) from error
 
 
 def plot_roofline(profiler: TileProfiler, path: Path) -> None:

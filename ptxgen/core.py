@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, cast, get_args
 
 from ptxgen import resolve as resolving
-from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
+from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction, spelt
 from ptxgen.ir import Function, Label, Line, Op, Remark
 from ptxgen.isa import special, table
 from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
@@ -125,7 +125,7 @@ class Core:
             return Vector(tuple(one.register for one in operand))
         if isinstance(operand, _PLAIN_OPERANDS) and not isinstance(operand, bool):
             return cast("resolving.Source", operand)
-        raise TypeMismatch(f"{name} takes registers and numbers, got {operand!r}", self.where())
+        raise TypeMismatch(f"{name} takes registers and numbers, got {spelt(operand)}", self.where())
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def spelt(value: object) -> str:
+    """A value as Python writes it, for a message; a NumPy scalar as the number that it holds, not as `np.float64(1.0)`."""
+    return repr(value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value)
+
+
 @dataclass(frozen=True)
 class Location:
     """A line of Python that a kernel author wrote."""

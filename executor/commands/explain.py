@@ -58,11 +58,10 @@ def _print(rows: list[Explained]) -> None:
         m, entry = row.matrix, row.choice.entry
         parameters = " ".join(f"{name}={value}" for name, value in row.unusual.items())
         time = "" if entry is None or entry.seconds is None else f"{entry.seconds * 1e6:.2f}"
-        tensors = " ".join(role if count == 1 else f"{count}x{role}" for role, count in m.roles)
+        tensors = ", ".join(role if count == 1 else f"{count} x {role}" for role, count in m.roles)
         why = str(reasons.index(row.choice.reason) + 1)
-        cells.append(
-            (tensors, m.format.name, f"{m.k} x {m.n}", f"{row.choice.kernel.name} {parameters}", time, f"{row.error:.0e}", why)
-        )
+        error = front.magnitude(row.error)
+        cells.append((tensors, m.format.name, f"{m.k} x {m.n}", f"{row.choice.kernel.name} {parameters}", time, error, why))
     columns = ("tensors", "type", "K x N", "kernel", "us", "error", "why")
     front.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
     click.echo()

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from executor.commands.session import bundle_option, context_option, device_option, precision_option, sanitize_option, session
+from executor.errors import ModelError
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 
@@ -30,7 +31,8 @@ def logits_command(
     bundle: Path | None,
     sanitize: bool,
 ) -> None:
-    """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i.
+    """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i. NaN or infinity in them is an
+    error, and is written all the same.
 
     \b
     Example:
@@ -43,6 +45,14 @@ def logits_command(
 
     with replacing(output) as stream:
         np.savez(stream, logits=logits)
+    bad = ~np.isfinite(logits).all(axis=1)
+    if bad.any():
+        first = int(bad.argmax())
+        raise ModelError(
+            f"{int(bad.sum())} of {len(tokens)} rows hold NaN or infinity, the first after token {first} (id {tokens[first]}): "
+            f"the weights are damaged or overflow f32; {output} has the rows as they are",
+            path,
+        )
 
 
 def _tokens(words: str) -> list[int]:

@@ -89,12 +89,12 @@ def profile_command(
         facts = _facts(path, running, ids, profile)
         _write(output / SUMMARY, facts)
         _write(output / TRACE, chrome_trace(profile.tiles))
-        if not no_plot:
-            plot_roofline(profile.tiles, output / PLOT)
         if as_json:
             front.print_json(facts)
         else:
             _show(profile, facts, by)
+        if not no_plot:
+            plot_roofline(profile.tiles, output / PLOT)
 
 
 def _ids(running: Session, prompt: str | None, tokens: int | None) -> list[int]:
@@ -129,7 +129,8 @@ def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
     from executor.tile_summary import tile_table
 
     front.print_rich(tile_table(profile.tiles, by))
-    click.echo(f"\n{facts['steps']} steps of {facts['launches_a_step']:.0f} launches on {profile.tiles.device.name}")
+    steps, launches = front.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
+    click.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
     timed, plain = facts["step_us"], facts["untimed_step_us"]
     click.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
     if profile.tiles.limit is not None:

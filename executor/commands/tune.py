@@ -102,10 +102,11 @@ def _print(found: list[tuple[Shape, Entry]], limit: float | None) -> None:
     rows = []
     for (format, k, n), entry in found:
         assert entry.seconds is not None
+        assert entry.error is not None
         rate = n * format.row_bytes(k) / entry.seconds
         parameters = " ".join(f"{name}={value}" for name, value in entry.parameters.items())
         speed = () if limit is None else (f"{rate / 1e9:.0f}", f"{rate / limit:.0%}")
-        time, error = f"{entry.seconds * 1e6:.2f}", f"{entry.error:.0e}"
+        time, error = f"{entry.seconds * 1e6:.2f}", front.magnitude(entry.error)
         rows.append((format.name, f"{k} x {n}", f"{entry.kernel} {parameters}", time, *speed, error))
     columns = ("type", "K x N", "fastest kernel", "us", *(() if limit is None else ("GB/s", "of limit")), "error")
     front.print_table(columns, rows, numeric=columns[3:], bold="us")

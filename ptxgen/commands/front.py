@@ -149,6 +149,11 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
+def magnitude(value: float) -> str:
+    """A number of which one digit matters, such as an error."""
+    return f"{value:.0e}" if value else "0"
+
+
 def print_json(facts: Any) -> None:
     """Facts as JSON on stdout, in the order in which they were given."""
     click.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))

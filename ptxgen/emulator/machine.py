@@ -31,7 +31,7 @@ from ptxgen.emulator.sanitizer import (
 from ptxgen.emulator.schedule import YIELD_COST
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
-from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.errors import ArgumentError, PtxGenError, spelt
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
@@ -377,9 +377,9 @@ def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
     try:
         numbers = tuple(int(x) for x in value) if isinstance(value, Sequence) else (int(value),)
     except (TypeError, ValueError) as e:
-        raise ArgumentError(f"{what} must be a whole number or up to three, got {value!r}") from e
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {spelt(value)}") from e
     if not 1 <= len(numbers) <= 3 or min(numbers) < 0:
-        raise ArgumentError(f"{what} must be a whole number or up to three, got {value!r}")
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {spelt(value)}")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 

@@ -80,9 +80,14 @@ def summary(explanation: Explanation) -> list[tuple[str, str]]:
         (
             "occupancy",
             f"{occupancy.warps} of {occupancy.most_warps} warps ({occupancy.share:.0%}): {occupancy.blocks} blocks a "
-            f"multiprocessor, limited by {occupancy.limit}; {e.waves:.2g} waves",
+            f"multiprocessor, limited by {occupancy.limit}; {_waves(e.waves)}",
         ),
     ]
+
+
+def _waves(count: float) -> str:
+    said = f"{count:.2g}"
+    return f"{said} wave{'' if said == '1' else 's'}"
 
 
 def mixes(explanation: Explanation) -> list[tuple[str, Mix]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, spelt
 from ptxgen.kernels.kernel_type import KernelType, is_whole
 
 MOST_ROWS = 65535
@@ -16,4 +16,4 @@ def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = No
         if not is_whole(value) or value < low or (high is not None and value > high) or value % multiple:
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
-            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {value!r}")
+            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {spelt(value)}")

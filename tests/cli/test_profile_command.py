@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,7 @@ def test_the_roofline_is_drawn_where_matplotlib_is_installed(model: Path, tmp_pa
 def test_without_matplotlib_nothing_is_done_but_saying_what_to_install(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     folder = tmp_path / "profile"
     assert "pip install 'ptxgen[bench]'" in refused("ptxrun", "profile", model, "-o", folder, *EMULATOR)
     assert not folder.exists()
@@ -105,3 +104,17 @@ def test_a_folder_that_cannot_be_made_is_named(model: Path, tmp_path: Path) -> N
     assert f"{tmp_path / 'file' / 'p'}: cannot be made" in refused(
         "ptxrun", "profile", model, "-o", tmp_path / "file" / "p", "--no-plot", *EMULATOR
     )
+
+
+def test_a_matplotlib_that_does_not_load_is_said_before_any_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "matplotlib").mkdir()  # as an uninstall leaves it behind, or one of another Python
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('No module named kiwisolver')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    said = refused("ptxrun", "profile", model, "-o", tmp_path / "p", "--tokens", "1", *EMULATOR)
+    assert said.startswith("the roofline plot needs matplotlib (No module named kiwisolver): pip install")
+    assert "--no-plot" in said
+    assert not (tmp_path / "p").exists()

@@ -11,6 +11,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
 from executor.model import fetch as fetching
+from executor.model.gguf_file import GgufFile
 from tests.cli.invoke import facts, invoke, refused
 from tests.smollm2 import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import write_model
@@ -211,3 +212,18 @@ def test_smollm2_continues_as_exact_arithmetic_says() -> None:
     assert tuple(said["prompt_ids"]) == PROMPT_IDS
     assert tuple(said["token_ids"]) == EXACT_IDS
     assert said["text"].startswith(" Paris.")
+
+
+def test_logits_that_are_no_numbers_are_written_and_said(model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    content = bytearray(model.read_bytes())
+    with GgufFile.open(model) as file:
+        at = file.tensors["output_norm.weight"].offset
+    content[at : at + 4] = np.float32(np.nan).tobytes()
+    damaged.write_bytes(content)
+    path = tmp_path / "l.npz"
+    said = refused("ptxrun", "logits", damaged, "--tokens", "5,6", "-o", path, *EMULATOR)
+    assert said.startswith(
+        f"{damaged}: 2 of 2 rows hold NaN or infinity, the first after token 0 (id 5): the weights are damaged"
+    )
+    assert np.isnan(np.load(path)["logits"]).all(axis=1).all()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
+from ptxgen.commands import front
 from tests.cli.invoke import facts, invoke, refused
 from tests.synthetic import write_model
 
@@ -91,3 +92,11 @@ def test_a_variable_that_makes_no_sense_is_one_clear_line(model: Path, monkeypat
 
 def test_help_lists_the_variables() -> None:
     assert "PTXGEN_GEMV_<FORMAT>" in invoke("ptxrun", "--help").stdout
+
+
+def test_the_table_counts_matrices_in_words_and_an_error_of_nothing_is_0(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "0")
+    shown = invoke("ptxrun", "explain", model, *EMULATOR).stdout
+    assert "2 x attn_q" in shown
+    assert "2xattn_q" not in shown
+    assert [front.magnitude(error) for error in (0.0, 1.4e-7, 2e-2)] == ["0", "1e-07", "2e-02"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,6 @@ def test_a_roofline_of_nothing_is_refused(emulator: Device, tmp_path: Path) -> N
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoPlotting, match=r"pip install 'ptxgen\[bench\]'"):
         require_plotting()

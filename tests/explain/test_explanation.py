@@ -11,6 +11,7 @@ import pytest
 
 from ptxgen.errors import PtxGenError
 from ptxgen.explain import Explanation, explain
+from ptxgen.explain.report import summary
 from ptxgen.explain.sass import disassemble, find_nvdisasm
 from ptxgen.gpus import GPUS
 from ptxgen.kernels import registry
@@ -121,3 +122,10 @@ def test_disassembly_of_something_else_says_what_nvdisasm_said() -> None:
     needs_nvdisasm()
     with pytest.raises(PtxGenError, match="nvdisasm"):
         disassemble(b"not a cubin", "none")
+
+
+@pytest.mark.parametrize(("n", "said"), [(132 * 8, "1 wave"), (132 * 16, "2 waves"), (132 * 4, "0.5 waves")])
+def test_waves_are_counted_in_words(n: int, said: str) -> None:
+    kernel = registry.find("residual_add").make(n=n * 256)
+    shown = dict(summary(explain(kernel, SM_90, GPUS["h200"])))
+    assert shown["occupancy"].endswith(f"; {said}")

@@ -12,8 +12,9 @@ import pytest
 from ptxgen.assemble import assemble
 from ptxgen.builder import KernelBuilder
 from ptxgen.conformance import Nonconformity, check, shape_checks
-from ptxgen.conformance.execution import CANARY, compare, emulate, inputs, placed
+from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels import registry
 from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.kernels.registry import Entry
 from ptxgen.kernels.shape import require
@@ -293,3 +294,11 @@ def test_a_write_beside_an_array_is_found_by_the_canaries_too() -> None:
     kernel = made(emit=emit)(n=4)
     with pytest.raises(Nonconformity, match="the kernel wrote next to y, outside its 16 bytes"):
         emulate(kernel, inputs(kernel), sanitize=False, tight=True)
+
+
+def test_numbers_in_messages_are_written_as_numbers() -> None:
+    got, wanted = np.asarray([1.0, 2.5], np.float32), np.asarray([1.0, 2.0])
+    with pytest.raises(Nonconformity, match=r"first y\[1\]: is 2.5, the reference 2.0, allowed \+-0"):
+        deviation("y", got, wanted, 0.0)
+    with pytest.raises(ArgumentError, match=r"hidden must be an integer, 1..16384, got 0$"):
+        registry.find("rmsnorm").make(hidden=np.int64(0))

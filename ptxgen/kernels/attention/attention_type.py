@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.builder import KernelBuilder
 from ptxgen.cooperation import WARP
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, spelt
 from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require
@@ -30,7 +30,7 @@ def positions(kernel: KernelType, max_len: int, length: int | None) -> int:
     if length is None:
         return max_len
     if not 1 <= length <= max_len:
-        raise ArgumentError(f"{kernel.name}: length must be from 1 to max_len ({max_len}), got {length!r}")
+        raise ArgumentError(f"{kernel.name}: length must be from 1 to max_len ({max_len}), got {spelt(length)}")
     return length
 
 
