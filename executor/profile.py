@@ -77,11 +77,17 @@ class GpuProfile:
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
         """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. Raises
-        ArgumentError if the profile names a kernel that is not there or has other parameters."""
+        ArgumentError if the profile names a kernel that is not there, is for another format or has other parameters."""
         named = self.gemv.get(format.id)
         if named is not None:
             name, parameters = parse_variant(named)
-            kernel = find(name).make(k=k, n=n, **parameters)
+            entry = find(name)
+            own = entry.fixed.get(
+                "format", format
+            )  # looked at first: what its k may be says nothing to who took the wrong kernel
+            if own != format:
+                raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
+            kernel = entry.make(k=k, n=n, **parameters)
             if not (accurate and reads_one_digit(kernel)):
                 return Choice(kernel, f"the profile names {named} for {format.name}")
         precision = PRECISIONS[0] if accurate else self.precision

@@ -85,7 +85,7 @@ def test_a_named_kernel_gives_way_to_an_outlier_only_if_it_reads_one_digit(
 @pytest.mark.parametrize(
     ("format", "named", "said"),
     [
-        ("Q4_0", "q4k_gemv", "is for Q4_K; the profile names it for Q4_0, the format of blk.0.ffn_up.weight"),
+        ("Q4_0", "q4k_gemv", "^q4k_gemv is for Q4_K; the profile names it for Q4_0$"),
         ("Q4_0", "silu", "silu has no parameter 'k'"),
         ("Q4_0", "q4_0_gmv", "no kernel is called 'q4_0_gmv'; did you mean q4_0_gemv"),
         ("F16", "f16_dequant_f16", "cannot multiply blk.0.ffn_up.weight: it takes .*, the executor gives w: u8.*y: f32"),
@@ -97,6 +97,15 @@ def test_a_kernel_that_does_not_fit_is_refused_with_the_reason(
     profile = GpuProfile(gemv={FORMATS[format].id: named})
     with pytest.raises(ArgumentError, match=said):
         gemv_kernel(weight(device, format, k=256, n=3), profile)
+
+
+@pytest.mark.parametrize("k", [256, 288])
+@pytest.mark.parametrize("named", ["q4k_gemv", "hw_dp4a_q4k_gemv:digits=2", "tiled_q4k_gemv:outputs_per_block=99"])
+def test_a_kernel_of_another_format_is_refused_for_its_format_whatever_else_does_not_fit(
+    device: EmulatedDevice, named: str, k: int
+) -> None:
+    with pytest.raises(ArgumentError, match=r"^\w*q4k_gemv is for Q4_K; the profile names it for Q4_1$"):
+        gemv_kernel(weight(device, "Q4_1", k=k, n=3), GpuProfile(gemv={"q4_1": named}))
 
 
 def test_a_model_runs_through_the_kernel_that_the_profile_names(device: EmulatedDevice, mine: str, tmp_path: Path) -> None:
