@@ -62,7 +62,13 @@ class ParseError(PtxGenError):
 
     def __init__(self, message: str, line: int, text: str = "") -> None:
         self.line = line
-        super().__init__(f"ptx line {line}: {message}" + (f"\n  {text.strip()}" if text else ""))
+        super().__init__(f"ptx line {line}: {printable(message, 1000)}" + (f"\n  {printable(text.strip())}" if text else ""))
+
+
+def printable(text: str, most: int = 160) -> str:
+    """A stranger's text for a message: at most so many characters, and those that a terminal obeys as Python spells them."""
+    kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
+    return kept + "..." if len(text) > most else kept
 
 
 class ArgumentError(PtxGenError, ValueError):

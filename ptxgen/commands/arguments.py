@@ -58,8 +58,10 @@ def _dtype(word: str, name: str) -> np.dtype[Any]:
 
 def _shape(word: str, text: str) -> tuple[int, ...]:
     sizes = [size.strip() for size in text.split(",")]
-    if not all(size.isascii() and size.isdigit() and int(size) > 0 for size in sizes):
-        raise ArgumentError(f"--arg {word}: the shape is {text!r}; it must be whole numbers above 0 with commas between them")
+    if not all(re.fullmatch("0*[1-9][0-9]{0,18}", size) for size in sizes):
+        raise ArgumentError(
+            f"--arg {word}: the shape is {text!r}; it must be whole numbers from 1 to {10**19 - 1} with commas between them"
+        )
     return tuple(map(int, sizes))
 
 
@@ -91,8 +93,8 @@ def _array(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], source: str)
 
 
 def _random(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], seed: str) -> NDArray[Any]:
-    if not (seed.isascii() and seed.isdigit()):
-        raise ArgumentError(f"--arg {word}: the seed is {seed!r}; it must be a whole number")
+    if not re.fullmatch("[0-9]{1,100}", seed):
+        raise ArgumentError(f"--arg {word}: the seed is {seed!r}; it must be a whole number of up to 100 digits")
     generator = np.random.default_rng(int(seed))
     if dtype.kind == "f":
         return generator.standard_normal(shape).astype(dtype)
@@ -106,10 +108,10 @@ def _numbers(word: str, dtype: np.dtype[Any], texts: list[str]) -> NDArray[Any]:
         try:
             value = float(text) if dtype.kind == "f" else int(text, 0)
         except ValueError:
-            wanted = "a number" if dtype.kind == "f" else "a whole number"
+            wanted = "a number" if dtype.kind == "f" else "a whole number that fits"
             raise ArgumentError(f"--arg {word}: {text!r} is not {wanted}; a source is {SOURCES}") from None
         if dtype.kind != "f" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-            raise ArgumentError(f"--arg {word}: {value} does not fit; allowed: {np.iinfo(dtype).min} to {np.iinfo(dtype).max}")
+            raise ArgumentError(f"--arg {word}: {text} does not fit; allowed: {np.iinfo(dtype).min} to {np.iinfo(dtype).max}")
         values.append(value)
     with np.errstate(over="ignore"):  # a float beyond the type's range is infinite, as on the device
         return np.array(values, dtype)

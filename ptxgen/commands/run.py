@@ -25,7 +25,7 @@ HEAD: Final = 8  # elements of an array that are shown
 
 def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     """`4`, `4,2` or `4,2,1`."""
-    if not re.fullmatch(r"[0-9]+(,[0-9]+){0,2}", value):
+    if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,2}", value):
         raise click.BadParameter(f"{value!r} is not one to three whole numbers with commas between them, such as 4 or 4,2")
     return tuple(map(int, value.split(",")))
 
@@ -49,6 +49,7 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
     show_default=True,
     help="How long the launch may take.",
 )
+@click.option("--source", is_flag=True, help="Show the author's lines, from the files that the PTX names.")
 @click.option(
     "saves", "--save", multiple=True, metavar="ARG=FILE.npy", help="Save an array afterwards, by index from 0 or name."
 )
@@ -65,6 +66,7 @@ def run_command(
     sanitize: bool,
     seed: int | None,
     timeout: float,
+    source: bool,
     saves: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -103,7 +105,10 @@ def run_command(
     arguments = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in given]
     start = time.perf_counter()
     try:
-        findings = run(text, chosen, grid, block, arguments, shared=shared, sanitize=sanitize, seed=seed, seconds=timeout)
+        findings = run(
+            text, chosen, grid, block, arguments,
+            shared=shared, sanitize=sanitize, seed=seed, seconds=timeout, sources=source,
+        )  # fmt: skip
     except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
         findings = [error.finding]
     seconds = time.perf_counter() - start
@@ -152,7 +157,7 @@ def _save(word: str, given: Sequence[Given], names: Sequence[str]) -> tuple[int,
     """The index of the array to save, and the file."""
     which, equals, file = word.partition("=")
     known = list(names[: len(given)])
-    index = known.index(which) if which in known else int(which) if which.isascii() and which.isdigit() else -1
+    index = known.index(which) if which in known else int(which) if re.fullmatch("[0-9]{1,9}", which) else -1
     if not (equals and file):
         raise ArgumentError(f"--save {word} is not of the form ARG=FILE.npy")
     if not 0 <= index < len(given):

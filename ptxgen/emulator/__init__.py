@@ -48,18 +48,20 @@ def run(
     sanitize: bool = True,
     seed: int | None = None,
     seconds: float | None = None,
+    sources: bool = True,
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
     `args`, in the order of the parameters: NumPy arrays (C-contiguous) are global memory, written in place; an array that is
     not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
-    `seconds` is how long the launch may take; compiling does not count. Raises ParseError, ArgumentError, and without
+    `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
+    do not read it in the file that the text, which may be a stranger's, names. Raises ParseError, ArgumentError, and without
     `sanitize` EmulationError for a kernel that cannot finish.
     """
-    kernel = _module(text, sanitize).kernel(entry)
+    kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
-        kernel = compile_module(text, sanitize=sanitize).kernel(entry)
+        kernel = compile_module(text, sanitize=sanitize, sources=sources).kernel(entry)
     arrays = [array for array in map(_array, args) if array is not None and array.flags.c_contiguous]
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
@@ -68,9 +70,9 @@ def run(
 
 
 @lru_cache(maxsize=32)
-def _module(text: str, sanitize: bool) -> Module:
+def _module(text: str, sanitize: bool, sources: bool) -> Module:
     """Compiled once for all runs of the same text."""
-    return compile_module(text, sanitize=sanitize)
+    return compile_module(text, sanitize=sanitize, sources=sources)
 
 
 def _array(argument: Any) -> np.ndarray[Any, Any] | None:

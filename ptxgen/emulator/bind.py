@@ -195,7 +195,9 @@ def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:
 
 def _fit_name(place: Operand, raw: RawName, type: DType | None) -> ParsedOperand | None:
     if raw.register is not None:
-        return Negated(raw.register) if raw.negated else raw.register
+        if raw.negated:
+            return Negated(raw.register) if raw.register.type == PRED else None
+        return raw.register
     if raw.negated:
         return None
     if place.spec == "label":

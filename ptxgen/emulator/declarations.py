@@ -8,10 +8,10 @@ from ptxgen.emulator.program import Variable
 from ptxgen.errors import ParseError
 from ptxgen.types import BY_NAME, DType
 
-_LARGEST_VARIABLE = 1 << 30
-_LARGEST = {"local": 512 << 10, "param": 32764}
+LARGEST_VARIABLE = 1 << 30
+LARGEST = {"local": 512 << 10, "param": 32764}
 """Bytes of a variable by space (CUDA C++ Programming Guide, "Compute Capabilities"; PTX ISA 5.2): a Blackwell GPU's."""
-_LITERAL_BITS = 64  # PTX ISA 4.5: every integer constant is of 64 bits
+MOST_VARIABLES = 1 << 16  # of the module, or of a function
 
 
 class Reader:
@@ -50,12 +50,22 @@ class Reader:
         if not self.accept(text):
             raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
 
+    def number(self, token: Token) -> tuple[str, int | float]:
+        """What lexer.number makes of it, or a ParseError."""
+        try:
+            return number(token)
+        except ValueError as error:
+            raise self.fail(str(error), token.line) from None
+
+    def whole(self, token: Token) -> int:
+        kind, value = self.number(token)
+        if kind != "int":
+            raise self.fail(f"expected a whole number, got {token.text}", token.line)
+        return int(value)
+
     def integer(self) -> int:
         sign = -1 if self.accept("-") else 1
-        kind, value = number(self.take("number"))
-        if kind != "int":
-            raise self.fail("expected a whole number")
-        return sign * int(value)
+        return sign * self.whole(self.take("number"))
 
     def rest_of_line(self, line: int) -> list[Token]:
         taken = []
@@ -110,6 +120,8 @@ class DeclarationReader(Reader):
         while True:
             name = self.take("word")
             repeat = self.repeat_count()
+            if repeat > MOST_VARIABLES:
+                raise self.fail(f"{repeat} variables cannot be declared; at most {MOST_VARIABLES} can", name.line)
             count = self.dimensions()
             size = self.size_of(name, space, kind, length, count)
             initial, pointers = (None, ()) if not self.accept("=") else self.initialiser(kind)
@@ -130,7 +142,7 @@ class DeclarationReader(Reader):
         if not kind.bytes:
             raise self.fail(f"{name.text} is .{kind}, which lives in registers only", name.line)
         size = kind.bytes * length * (1 if count is None else count)
-        limit = _LARGEST.get(space, _LARGEST_VARIABLE)
+        limit = LARGEST.get(space, LARGEST_VARIABLE)
         if size > limit:
             raise self.fail(f"{name.text} has {size} bytes, more than {limit}", name.line)
         return size
@@ -141,7 +153,7 @@ class DeclarationReader(Reader):
         count = self.integer()
         self.expect(">")
         if not 0 < count <= 1 << 20:
-            raise self.fail(f"{count} registers cannot be declared at once")
+            raise self.fail(f"{count} names cannot be declared at once")
         return count
 
     def initialiser(self, kind: DType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
@@ -178,9 +190,7 @@ class DeclarationReader(Reader):
         negative = self.accept("-")
         if not negative:
             self.accept("+")
-        kind, value = number(self.take("number"))
-        if kind == "int" and int(value) >> _LITERAL_BITS:
-            raise self.fail(f"{value} does not fit {_LITERAL_BITS} bits")
+        kind, value = self.number(self.take("number"))
         if negative:
             value = -value if kind in ("int", "decimal") else int(value) ^ (1 << (31 if kind == "f32" else 63))
         return RawLiteral(kind, value)

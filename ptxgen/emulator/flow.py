@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from ptxgen.emulator.program import (
     Call,
     Function,
     Guard,
-    Item,
     Label,
     Negated,
     ParsedOperand,
@@ -27,6 +27,7 @@ from ptxgen.types import PRED
 CARRY = Register("%carry", PRED)
 _CLOSING = effects.BRANCHES | effects.ENDS
 _MAX_INLINED = 100_000
+_MAX_DEPTH = 100  # calls within calls
 
 
 @dataclass
@@ -61,8 +62,9 @@ class Flow:
 def flow(program: Program, entry: str) -> Flow:
     """The blocks of an entry of the program."""
     function = program.functions[entry]
+    _check_calls(program, entry)
     registers, variables = dict(function.registers), dict(function.variables)
-    items = list(_inline(program, function.items, registers, variables, (entry,), [0]))
+    items = list(_inline(program, function, registers, variables, count(1)))
     lists = dict(function.branch_lists)
     for callee in program.functions.values():
         lists.update(callee.branch_lists)
@@ -77,53 +79,74 @@ def flow(program: Program, entry: str) -> Flow:
 
 
 # Calls
+def _check_calls(program: Program, entry: str) -> None:
+    """ParseError where `entry` cannot have its calls inlined, before any is."""
+    known: dict[str, tuple[int, int]] = {}
+
+    def measure(function: Function, stack: tuple[str, ...]) -> tuple[int, int]:
+        """Instructions with all calls inlined, and how deep those are within each other."""
+        size = depth = 0
+        for item in function.items:
+            size += 1
+            if isinstance(item, Call):
+                callee = program.functions.get(item.callee)
+                if callee is None or not callee.is_defined:
+                    raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
+                if item.callee in stack:
+                    raise ParseError(f"{item.callee} calls itself, which is not emulated", item.line)
+                if item.callee not in known and len(stack) <= _MAX_DEPTH:
+                    known[item.callee] = measure(callee, (*stack, item.callee))
+                inner_size, inner_depth = known.get(item.callee, (0, _MAX_DEPTH))
+                size, depth = size + inner_size, max(depth, inner_depth + 1)
+            if depth > _MAX_DEPTH:
+                raise ParseError(f"{stack[0]} has more than {_MAX_DEPTH} calls within each other", item.line)
+            if size > _MAX_INLINED:
+                raise ParseError(f"{stack[0]} has more than {_MAX_INLINED} instructions with its calls inlined", item.line)
+        return size, depth
+
+    measure(program.functions[entry], (entry,))
+
+
 def _inline(
     program: Program,
-    items: list[Item],
+    function: Function,
     registers: dict[str, Register],
     variables: dict[str, Variable],
-    stack: tuple[str, ...],
-    counter: list[int],
+    counter: Iterator[int],
 ) -> Iterator[Step | Label]:
-    for item in items:
-        counter[0] += 1
-        if counter[0] > _MAX_INLINED:
-            raise ParseError(f"{stack[0]} has more than {_MAX_INLINED} instructions with its calls inlined", item.line)
-        if not isinstance(item, Call):
+    for item in function.items:
+        if isinstance(item, Call):
+            yield from _body(program, function, item, registers, variables, counter)
+        else:
             yield item
-            continue
-        callee = program.functions.get(item.callee)
-        if callee is None or not callee.is_defined:
-            raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
-        if item.callee in stack:
-            raise ParseError(f"{item.callee} calls itself, which is not emulated", item.line)
-        yield from _body(program, item, callee, registers, variables, stack, counter)
 
 
 def _body(
     program: Program,
+    caller: Function,
     call: Call,
-    callee: Function,
     registers: dict[str, Register],
     variables: dict[str, Variable],
-    stack: tuple[str, ...],
-    counter: list[int],
+    counter: Iterator[int],
 ) -> Iterator[Step | Label]:
-    counter[0] += 1
-    suffix = f"@{counter[0]}"
+    callee = program.functions[call.callee]
+    suffix = f"@{next(counter)}"
     after = f"return{suffix}"
     renaming = _Renaming(suffix, callee)
     for register in callee.registers.values():
         registers[register.name + suffix] = Register(register.name + suffix, register.type)
     for variable in callee.variables.values():
         variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
-    if len(call.arguments) != len(callee.parameters) or len(call.results) != len(callee.results):
+    if len(call.arguments) != len(callee.parameters):
         raise ParseError(f"{call.callee} takes {len(callee.parameters)} arguments, got {len(call.arguments)}", call.line)
+    if len(call.results) != len(callee.results):
+        raise ParseError(f"{call.callee} returns {len(callee.results)} values, got places for {len(call.results)}", call.line)
     if call.guard is not None:
         yield _jump(after, Guard(call.guard.register, not call.guard.negated), call)
     copies_out: list[tuple[Register, Register]] = []
     for parameter, argument in zip(callee.parameters, call.arguments, strict=True):
         if parameter.register is not None:
+            _check_width(parameter.register, argument, call)
             yield _move(Register(parameter.register.name + suffix, parameter.register.type), argument, call)
         elif isinstance(argument, SymbolAddress):
             renaming.symbols[parameter.name] = argument.name
@@ -131,10 +154,11 @@ def _body(
             raise ParseError(f"argument for {parameter.name} must be a .param variable", call.line)
     for parameter, name in zip(callee.results, call.results, strict=True):
         if parameter.register is not None:
-            copies_out.append((registers[name], Register(parameter.register.name + suffix, parameter.register.type)))
+            _check_width(parameter.register, caller.registers.get(name), call)
+            copies_out.append((caller.registers[name], Register(parameter.register.name + suffix, parameter.register.type)))
         else:
             renaming.symbols[parameter.name] = name
-    for item in _inline(program, callee.items, registers, variables, (*stack, callee.name), counter):
+    for item in _inline(program, callee, registers, variables, counter):
         if isinstance(item, Label):
             yield Label(item.name + suffix, item.line)
         elif item.name == "ret":
@@ -146,16 +170,24 @@ def _body(
         yield _move(target, source, call)
 
 
+def _check_width(register: Register, given: ParsedOperand | None, call: Call) -> None:
+    if isinstance(given, Immediate) or (isinstance(given, Register) and given.type.bits == register.type.bits):
+        return
+    got = f"{given}, which is {given.type}" if isinstance(given, Register) else "what is no register"
+    raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
+
+
 class _Renaming:
     def __init__(self, suffix: str, callee: Function) -> None:
         self.suffix = suffix
+        self.own = callee.registers  # those of what it calls are renamed already
         self.symbols = {name: name + suffix for name in callee.variables}
 
     def guard(self, guard: Guard | None) -> Guard | None:
         return None if guard is None else Guard(self.register(guard.register), guard.negated)
 
     def register(self, register: Register) -> Register:
-        return Register(register.name + self.suffix, register.type) if register.name != "_" else register
+        return Register(register.name + self.suffix, register.type) if register.name in self.own else register
 
     def operand(self, operand: ParsedOperand) -> ParsedOperand:
         if isinstance(operand, Register):

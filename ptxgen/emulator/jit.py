@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptxgen.emulator.barriers import BARRIERS, warp_functions
+from ptxgen.emulator.declarations import LARGEST
 from ptxgen.emulator.emitter import Emitter, vector
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
@@ -19,6 +20,7 @@ from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.schedule import scheduler
 from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
+from ptxgen.errors import ParseError
 from ptxgen.isa import effects
 from ptxgen.types import PRED, U32, U64
 
@@ -110,6 +112,11 @@ class _Kernel:
             for variable in dynamic:
                 self.places[variable.name].offset = self.shared_bytes
         self.local_bytes = -(-self.local_bytes // 16) * 16
+        if self.local_bytes > LARGEST["local"]:
+            raise ParseError(
+                f"{self.entry} has {self.local_bytes} bytes of local memory a thread, more than {LARGEST['local']}",
+                self.function.line,
+            )
         for parameter in self.function.parameters:
             self.places[parameter.name] = Place("param", parameter.offset, parameter.size)
 

@@ -6,7 +6,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-from ptxgen.errors import ParseError
+from ptxgen.errors import ParseError, printable
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -18,6 +18,8 @@ _TOKEN = re.compile(
       | (?P<mark>[-+{}()\[\],;:@!|=<>*])""",
     re.VERBOSE | re.DOTALL,
 )
+
+_BITS = 64  # PTX ISA 4.5: every integer constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,15 @@ def tokenise(text: str) -> list[Token]:
 
 
 def number(token: Token) -> tuple[str, int | float]:
-    """(`int`, value), (`f32`, bits), (`f64`, bits) or (`decimal`, value) of a number token (PTX ISA 4.5)."""
-    text = token.text
+    """(`int`, value), (`f32`, bits), (`f64`, bits) or (`decimal`, value) of a number token (PTX ISA 4.5). ValueError for one
+    that PTX does not have."""
+    kind, value = _number(token.text)
+    if kind == "int" and int(value) >> _BITS:
+        raise ValueError(f"{printable(token.text, 40)} does not fit {_BITS} bits")
+    return kind, value
+
+
+def _number(text: str) -> tuple[str, int | float]:
     start = text[:2].lower()
     if start == "0f":
         return "f32", int(text[2:], 16)
@@ -62,9 +71,9 @@ def number(token: Token) -> tuple[str, int | float]:
     digits = text.rstrip("U")
     if len(digits) > 1 and digits[0] == "0":
         if set(digits) - set("01234567"):
-            raise ParseError(f"{digits} is not an octal number", token.line)
+            raise ValueError(f"{printable(digits, 40)} is not an octal number")
         return "int", int(digits, 8)
-    return "int", int(digits)
+    return "int", int(digits[:_BITS])  # as many are too many anyway, and Python makes no number of thousands
 
 
 def float_of_bits(kind: str, bits: int) -> float:

@@ -31,7 +31,8 @@ from ptxgen.emulator.sanitizer import (
 from ptxgen.emulator.schedule import YIELD_COST
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
-from ptxgen.errors import ArgumentError, PtxGenError, spelt
+from ptxgen.errors import ArgumentError, PtxGenError, printable, spelt
+from ptxgen.files import read_regular
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
@@ -39,6 +40,7 @@ SANITIZED_BUDGET = 1 << 24
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
 _MOST_ORDERED = 1 << 22
+_LARGEST_SOURCE = 1 << 22  # bytes of a file that an author wrote
 _PARALLEL_NS = 300_000  # a launch shorter than this is not worth waking threads for
 
 _MESSAGES = {
@@ -256,8 +258,8 @@ class Kernel:
 class Module:
     """PTX text ready to launch. Global and const variables live as long as the module."""
 
-    def __init__(self, text: str, *, sanitize: bool, cache_dir: Path | None) -> None:
-        self.text, self.sanitize, self.cache_dir = text, sanitize, cache_dir
+    def __init__(self, text: str, *, sanitize: bool, cache_dir: Path | None, sources: bool) -> None:
+        self.text, self.sanitize, self.cache_dir, self.sources = text, sanitize, cache_dir, sources
         self._program: Program | None = None
         self._kernels: dict[str, Kernel] = {}
         self._block_lines: dict[str, list[int]] = {}
@@ -354,22 +356,27 @@ class Module:
         return self._block_lines[entry]
 
     def source_of(self, line: int) -> tuple[str, str, str]:
-        """(ptx text, author's file:line, that line's source) of a PTX line; empty where the text has no `.loc`."""
+        """(ptx text, author's file:line, that line's source) of a PTX line; empty where the text has no `.loc`, the last where
+        the file is not read."""
         from ptxgen.emulator.program import Step
 
         lines = self.text.splitlines()
-        text = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+        text = printable(lines[line - 1].strip()) if 0 < line <= len(lines) else ""
         for function in self.program.functions.values():
             for item in function.items:
                 if isinstance(item, Step) and item.line == line and item.source is not None:
                     file = self.program.files.get(item.source.file, f"file {item.source.file}")
-                    return text, f"{file}:{item.source.line}", _source_line(file, item.source.line)
+                    source = _source_line(file, item.source.line) if self.sources else ""
+                    return text, printable(f"{file}:{item.source.line}", 4096), source
         return text, "", ""
 
 
-def compile_module(text: str, *, sanitize: bool = False, cache_dir: str | os.PathLike[str] | None = None) -> Module:
-    """A module of PTX text. With `sanitize` its kernels check themselves; `cache_dir` keeps compiled code between processes."""
-    return Module(text, sanitize=sanitize, cache_dir=Path(cache_dir) if cache_dir is not None else None)
+def compile_module(
+    text: str, *, sanitize: bool = False, cache_dir: str | os.PathLike[str] | None = None, sources: bool = True
+) -> Module:
+    """A module of PTX text. With `sanitize` its kernels check themselves; `cache_dir` keeps compiled code between processes;
+    without `sources` the files that the text names are not read for the author's lines in findings."""
+    return Module(text, sanitize=sanitize, cache_dir=Path(cache_dir) if cache_dir is not None else None, sources=sources)
 
 
 def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -386,10 +393,7 @@ def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
 
 def _source_line(file: str, line: int) -> str:
     try:
-        with open(file, encoding="utf-8", errors="replace") as text:
-            for number, content in enumerate(text, 1):
-                if number == line:
-                    return content.strip()
+        lines = read_regular(Path(file), _LARGEST_SOURCE).decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return ""
+    return printable(lines[line - 1].strip()) if 0 < line <= len(lines) else ""

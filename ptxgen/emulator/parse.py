@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from ptxgen.emulator.bind import Raw, RawAddress, RawLiteral, RawName, RawPair, RawVector, bind
-from ptxgen.emulator.declarations import DeclarationReader
-from ptxgen.emulator.lexer import Token, number
+from ptxgen.emulator.declarations import LARGEST, LARGEST_VARIABLE, MOST_VARIABLES, DeclarationReader
+from ptxgen.emulator.lexer import Token
 from ptxgen.emulator.program import Call, Function, Guard, Label, Parameter, Program, SourceLine, Variable
+from ptxgen.emulator.scopes import Scope
 from ptxgen.isa.operands import Register
 from ptxgen.isa.table import decode
-from ptxgen.types import DType
+from ptxgen.types import PRED, DType
 
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
 _LINKAGE = (".visible", ".weak", ".extern", ".common")
@@ -32,7 +33,7 @@ class _Parser(DeclarationReader):
         super().__init__(text)
         self.result = Program((0, 0), "")
         self.function: Function | None = None
-        self.scopes: list[dict[str, str]] = []
+        self.scopes: list[Scope] = []
         self.source: SourceLine | None = None
 
     # Module level
@@ -41,6 +42,9 @@ class _Parser(DeclarationReader):
             self.module_item()
         if self.result.version == (0, 0):
             raise self.fail("there is no .version directive")
+        size = sum(v.size for v in self.result.variables.values() if v.space in ("global", "const"))
+        if size > LARGEST_VARIABLE:
+            raise self.fail(f"the variables of the module have {size} bytes, more than {LARGEST_VARIABLE}")
         return self.result
 
     def module_item(self) -> None:
@@ -62,7 +66,7 @@ class _Parser(DeclarationReader):
         words = self.rest_of_line(directive.line)
         texts = [w.text for w in words]
         if directive.text == ".version":
-            if not words or not re.fullmatch(r"\d+\.\d+", texts[0]):
+            if not words or not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}", texts[0]):
                 raise self.fail(".version needs a number such as 9.0", directive.line)
             major, _, minor = texts[0].partition(".")
             self.result.version = (int(major), int(minor))
@@ -76,11 +80,11 @@ class _Parser(DeclarationReader):
         elif directive.text == ".file":
             if len(words) < 2 or words[0].kind != "number" or words[1].kind != "string":
                 raise self.fail(".file needs a number and a name", directive.line)
-            self.result.files[int(number(words[0])[1])] = texts[1].strip('"')
+            self.result.files[self.whole(words[0])] = texts[1].strip('"')
         else:
             if len(words) < 3 or any(w.kind != "number" for w in words[:3]):
                 raise self.fail(".loc needs file, line and column", directive.line)
-            self.source = SourceLine(int(number(words[0])[1]), int(number(words[1])[1]))
+            self.source = SourceLine(self.whole(words[0]), self.whole(words[1]))
 
     def skip_braces(self) -> None:
         self.expect("{")
@@ -103,13 +107,15 @@ class _Parser(DeclarationReader):
             raise self.fail(f"{token.text!r} cannot follow a linking directive", token.line)
 
     def add_variable(self, variable: Variable, table: dict[str, Variable], line: int) -> None:
+        if len(table) >= MOST_VARIABLES:
+            raise self.fail(f"more than {MOST_VARIABLES} variables", line)
         if variable.name in table and not table[variable.name].external:
             raise self.fail(f"{variable.name} is declared twice", line)
         table[variable.name] = variable
 
     # Functions
     def function_declaration(self, keyword: Token) -> None:
-        self.scopes, self.source = [{}], None
+        self.scopes, self.source = [Scope()], None
         function = Function("", keyword.text == ".entry", keyword.line)
         self.function = function
         if not function.is_entry and self.accept("("):
@@ -168,27 +174,34 @@ class _Parser(DeclarationReader):
             offset = -(-offset // alignment) * alignment
             found.append(Parameter(name.text, kind, size, alignment, offset, count is not None))
             offset += size
+            if offset > LARGEST["param"]:
+                raise self.fail(
+                    f"the parameters up to {name.text} have {offset} bytes, more than {LARGEST['param']}", name.line
+                )
         return found
 
-    def declare_register(self, name: str, kind: DType) -> Register:
+    def declare_register(self, name: str, kind: DType, scope: Scope | None = None) -> Register:
         assert self.function is not None
-        unique = self.declare_name(name)
+        unique = self.declare_name(name, scope)
         register = Register(unique, kind)
         self.function.registers[unique] = register
         return register
 
-    def declare_name(self, name: str) -> str:
+    def declare_name(self, name: str, scope: Scope | None = None) -> str:
         assert self.function is not None
         unique, n = name, 1
         while unique in self.function.registers or unique in self.function.variables:
             unique, n = f"{name}'{n}", n + 1
-        self.scopes[-1][name] = unique
+        (scope or self.scopes[-1]).names[name] = unique
         return unique
 
     def look_up(self, name: str) -> str:
         for scope in reversed(self.scopes):
-            if name in scope:
-                return scope[name]
+            if name in scope.names:
+                return scope.names[name]
+            kind = scope.in_range(name)
+            if kind is not None:
+                return self.declare_register(name, kind, scope).name
         return name
 
     def body(self, function: Function) -> None:
@@ -196,7 +209,7 @@ class _Parser(DeclarationReader):
             if self.token.kind == "end":
                 raise self.fail(f"the text ends inside function {function.name}")
             if self.accept("{"):
-                self.scopes.append({})
+                self.scopes.append(Scope())
             elif self.accept("}"):
                 self.scopes.pop()
             elif not self.accept(";"):
@@ -236,8 +249,10 @@ class _Parser(DeclarationReader):
             repeat = self.repeat_count()
             if not name.text.startswith("%") and not re.match(r"[A-Za-z_$]", name.text):
                 raise self.fail(f"{name.text!r} is not a register name", name.line)
-            for i in range(repeat or 1):
-                self.declare_register(f"{name.text}{i}" if repeat else name.text, kind)
+            if repeat:
+                self.scopes[-1].ranges[name.text] = repeat, kind
+            else:
+                self.declare_register(name.text, kind)
             if self.accept(";"):
                 return
             self.expect(",")
@@ -264,6 +279,8 @@ class _Parser(DeclarationReader):
             name = self.look_up(self.take("word").text)
             if name not in function.registers:
                 raise self.fail(f"guard {name} is not declared", line)
+            if function.registers[name].type != PRED:
+                raise self.fail(f"guard {name} is {function.registers[name].type}, and a guard is a pred", line)
             guard = Guard(function.registers[name], negated)
         opcode = self.take("word")
         if opcode.text.split(".")[0] == "call":
@@ -291,9 +308,9 @@ class _Parser(DeclarationReader):
         if self.accept("["):
             return self.address(function)
         if self.accept("{"):
-            elements = [self.simple_operand(function)]
+            elements = [self.element(function)]
             while self.accept(","):
-                elements.append(self.simple_operand(function))
+                elements.append(self.element(function))
             self.expect("}")
             return RawVector(tuple(elements))
         if self.accept("!"):
@@ -303,6 +320,11 @@ class _Parser(DeclarationReader):
         if token.kind == "word":
             return self.name(function)
         raise self.fail(f"{token.text!r} cannot stand as an operand")
+
+    def element(self, function: Function) -> Raw:
+        if self.token.text in ("{", "["):
+            raise self.fail("a vector holds registers and numbers")
+        return self.simple_operand(function)
 
     def name(self, function: Function) -> RawName:
         name = self.look_up(self.take("word").text)
@@ -353,6 +375,9 @@ class _Parser(DeclarationReader):
             raise self.fail(f"call of {callee or 'nothing'}, which is not declared", opcode.line)
         marker = groups.index([]) if [] in groups else 0
         results, arguments = (groups[0] if marker else []), (groups[-1] if len(groups) > marker + 1 else [])
+        for raw in [*results, *arguments]:
+            if isinstance(raw, RawName) and raw.register is None and not self.is_memory(function, raw.name):
+                raise self.fail(f"{raw.name} is not declared", opcode.line)
         names = []
         for result in results:
             if not isinstance(result, RawName):
@@ -362,3 +387,8 @@ class _Parser(DeclarationReader):
         if len(plain) != len(arguments):
             raise self.fail("a call takes parameters, registers and constants", opcode.line)
         return Call(callee, tuple(names), tuple(plain), guard, opcode.line, self.source)
+
+    def is_memory(self, function: Function, name: str) -> bool:
+        """Whether it names a variable or a parameter."""
+        own = (*function.parameters, *function.results)
+        return name in function.variables or name in self.result.variables or any(p.name == name for p in own)

@@ -9,6 +9,7 @@ from typing import Protocol
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.sanitizer import Records
 from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
+from ptxgen.errors import PtxGenError
 
 QUANTUM = 1 << 16
 SANITIZED_QUANTUM = 1 << 12
@@ -28,8 +29,11 @@ class Needs(Protocol):
 
 
 def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """Memory of at least `size` bytes at a multiple of 128, and its address."""
-    raw = (ctypes.c_char * (size + 128))()
+    """Memory of at least `size` bytes at a multiple of 128, and its address; PtxGenError where the host has no room."""
+    try:
+        raw = (ctypes.c_char * (size + 128))()
+    except MemoryError as error:
+        raise PtxGenError(f"the emulator needs {size} bytes of memory in one piece, which the host does not have") from error
     return raw, -(-ctypes.addressof(raw) // 128) * 128
 
 

@@ -79,6 +79,15 @@ def test_an_endless_loop_is_told_when_its_time_is_over(tmp_path: Path, sanitize:
     assert result.stderr == "ptxgen: the launch had 0.2 seconds; --timeout gives it others\n"
 
 
+def test_the_files_that_a_text_names_are_read_only_where_their_lines_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("the first line\n")
+    path = tmp_path / "k.ptx"
+    path.write_text(kernel(".loc 1 1 0\ntrap;", shared=f'.file 1 "{tmp_path}/secret"'))
+    assert invoke("ptxgen", "run", path).stdout.splitlines()[-1] == f"  {tmp_path}/secret:1"
+    assert facts("ptxgen", "run", path, exit_code=1)["findings"][0]["source"] == ""
+    assert "the first line" in invoke("ptxgen", "run", path, "--source").stdout
+
+
 def test_reading_memory_that_nothing_wrote_is_a_finding(add: Path) -> None:
     assert invoke("ptxgen", "run", add, "--block", "256", "--arg", "f32[5]=out", "--arg", "f32[5]=ones").exit_code == 1
 
@@ -110,6 +119,11 @@ def test_a_warp_order_does_not_change_a_right_kernel(add: Path) -> None:
         (("--arg", "f32[5]=random:x"), "the seed is 'x'; it must be a whole number"),
         (("--arg", "f32[5]=1,2"), "2 values are given, the shape has room for 5"),
         (("--arg", "f32[9999999999999999999]=ones"), "--arg f32[9999999999999999999]=ones: "),
+        (("--arg", f"f32[{'9' * 5000}]=ones"), "whole numbers from 1 to 9999999999999999999"),
+        (("--arg", f"u32:{'9' * 5000}"), "is not a whole number that fits"),
+        (("--arg", f"u32:0x{'9' * 5000}"), "does not fit; allowed: 0 to 4294967295"),
+        (("--arg", f"u32[5]=random:{'9' * 5000}"), "it must be a whole number of up to 100 digits"),
+        (("--save", f"{'9' * 5000}=y.npy", *ADD), "there are 0 to 1, or x, delta"),
         (("--arg", "u8:256"), "--arg u8:256: 256 does not fit; allowed: 0 to 255"),
         (("--arg", "u32:1.5"), "'1.5' is not a whole number"),
         (("--arg", "@nowhere.npy"), "nowhere.npy: No such file or directory"),
@@ -126,7 +140,15 @@ def test_wrong_words_are_one_clear_line(add: Path, words: tuple[str, ...], said:
 
 @pytest.mark.parametrize(
     "words",
-    [("--grid", "0x4"), ("--grid", "1,2,3,4"), ("--block", ""), ("--shared", "-1"), ("--seed", "-1"), ("--timeout", "0")],
+    [
+        ("--grid", "0x4"),
+        ("--grid", "9" * 5000),
+        ("--grid", "1,2,3,4"),
+        ("--block", ""),
+        ("--shared", "-1"),
+        ("--seed", "-1"),
+        ("--timeout", "0"),
+    ],
 )
 def test_wrong_numbers_are_usage_errors(add: Path, words: tuple[str, ...]) -> None:
     assert invoke("ptxgen", "run", add, *ADD, *words).exit_code == 2
