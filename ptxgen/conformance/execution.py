@@ -74,7 +74,8 @@ def emulate(
     """Run the kernel's text on copies of the arguments. Returns what is in every `out` and `inout` afterwards, and the
     sanitiser's findings.
 
-    An `out` counts as memory that nothing wrote yet, an `in` may not be written. `tight`: every array is aligned to what the
+    An `out` counts as memory that nothing wrote yet, an `in` may not be written; a kernel that may start early is taken to have
+    done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
     text = emitted(kernel, target, lines=True)
@@ -92,8 +93,10 @@ def emulate(
             copy.flags.writeable = False
         else:
             results[name] = copy
-        passed.append(emulator.uninitialised(copy) if argument.direction == "out" else copy)
-    findings = emulator.run(text.text, text.entry, launch.grid, launch.block, passed, sanitize=sanitize, seed=seed)
+        passed.append(emulator.Marked(copy, initialised=argument.direction != "out", constant=argument.constant))
+    findings = emulator.run(
+        text.text, text.entry, launch.grid, launch.block, passed, sanitize=sanitize, seed=seed, early=launch.early
+    )
     for name, memory in whole.items():
         size = arguments[name].nbytes
         start = _start(memory, kernel.signature()[name].align, tight)  # type: ignore[union-attr]  # arrays only

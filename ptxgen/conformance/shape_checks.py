@@ -12,6 +12,7 @@ import numpy as np
 
 from ptxgen.arrays import numpy_dtype
 from ptxgen.assemble import assemble
+from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
@@ -74,7 +75,8 @@ def _geometry(kernel: KernelType) -> None:
 
 
 def text(kernel: KernelType) -> None:
-    """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again."""
+    """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; that of
+    a kernel that starts early waits in time."""
     target = targets(kernel)[0]
     first, again = emitted(kernel, target, lines=True), emit(kernel, target, lines=True)
     if not first.text.isascii():
@@ -90,6 +92,19 @@ def text(kernel: KernelType) -> None:
     parameters = [parameter["name"] for parameter in first.manifest()["parameters"]]
     if parameters != list(kernel.signature()):
         raise Nonconformity(f"the entry takes {', '.join(parameters)}; the signature has {', '.join(kernel.signature())}")
+    if kernel.launch().early:
+        for target in _different(kernel):
+            _starts_early(kernel, emitted(kernel, target, lines=True).text)
+
+
+def _starts_early(kernel: KernelType, text: str) -> None:
+    found = violations(text, kernel.name, kernel.signature())
+    if found:
+        raise Nonconformity(
+            "launch() lets the kernel start early, while the one before it may still run; so let it wait first "
+            '(k.griddepcontrol(action="wait")), or declare constant what no kernel writes (read(..., constant=True)):\n'
+            + "\n".join(found[:SHOWN])
+        )
 
 
 def assembly(kernel: KernelType) -> None:

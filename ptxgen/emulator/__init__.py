@@ -23,19 +23,37 @@ from ptxgen.errors import ArgumentError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["EmulationError", "Finding", "Kernel", "MemoryMap", "Module", "compile_module", "run", "uninitialised"]
+__all__ = [
+    "EmulationError",
+    "Finding",
+    "Kernel",
+    "Marked",
+    "MemoryMap",
+    "Module",
+    "compile_module",
+    "constant",
+    "run",
+    "uninitialised",
+]
 
 
 @dataclass(frozen=True)
-class Uninitialised:
-    """An array whose contents nobody wrote yet."""
+class Marked:
+    """An array, and what the sanitiser must know of it."""
 
     array: np.ndarray[Any, Any]
+    initialised: bool = True
+    constant: bool = False
 
 
-def uninitialised(array: np.ndarray[Any, Any]) -> Uninitialised:
+def uninitialised(array: np.ndarray[Any, Any]) -> Marked:
     """Wrap an argument of `run`, so that the sanitiser reports reads of what the kernel did not write before."""
-    return Uninitialised(array)
+    return Marked(array, initialised=False)
+
+
+def constant(array: np.ndarray[Any, Any]) -> Marked:
+    """Wrap an argument of `run` that no kernel writes, so one that starts early may read it before it waits."""
+    return Marked(array, constant=True)
 
 
 def run(
@@ -49,6 +67,7 @@ def run(
     seed: int | None = None,
     seconds: float | None = None,
     sources: bool = True,
+    early: bool = False,
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
@@ -56,8 +75,9 @@ def run(
     not writeable may only be read; NumPy scalars are passed by value and must have the parameter's size. `shared` is the
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
     `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
-    do not read it in the file that the text, which may be a stranger's, names. Raises ParseError, ArgumentError, and without
-    `sanitize` EmulationError for a kernel that cannot finish.
+    do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
+    before it runs (programmatic dependent launch); what it touches before it waits, and is not `constant`, is a finding. Raises
+    ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
@@ -66,7 +86,7 @@ def run(
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
         params = _pack(kernel, args, memory, iter(addresses))
-        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds)
+        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds, early=early)
 
 
 @lru_cache(maxsize=32)
@@ -79,7 +99,7 @@ def _array(argument: Any) -> np.ndarray[Any, Any] | None:
     """The array that an argument is, None for a value."""
     import numpy as np
 
-    value = argument.array if isinstance(argument, Uninitialised) else argument
+    value = argument.array if isinstance(argument, Marked) else argument
     return value if isinstance(value, np.ndarray) and value.ndim > 0 else None
 
 
@@ -92,16 +112,19 @@ def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Ite
         raise ArgumentError(f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(args)}: {names}")
     packed = bytearray(kernel.parameter_bytes)
     for parameter, given in zip(kernel.parameters, args, strict=True):
-        unwritten = isinstance(given, Uninitialised)
-        value = given.array if isinstance(given, Uninitialised) else given
+        marked = given if isinstance(given, Marked) else Marked(given)
+        value: Any = marked.array
         if _array(given) is not None:
             if not value.flags.c_contiguous:
                 raise ArgumentError(f"{kernel.name}: the array for {parameter.name} is not C-contiguous")
             if parameter.size != 8:
                 raise ArgumentError(f"{kernel.name}: {parameter.name} is {parameter.type}, not a pointer to an array")
             name = f"the array of {parameter.name}"
-            base, own, read_only = next(addresses), value.ctypes.data, not value.flags.writeable
-            memory.add(base, value.nbytes, name, initialised=not unwritten, read_only=read_only, stands_for=own)
+            base = next(addresses)
+            memory.add(
+                base, value.nbytes, name, initialised=marked.initialised, read_only=not value.flags.writeable,
+                stands_for=value.ctypes.data, constant=marked.constant,
+            )  # fmt: skip
             data = base.to_bytes(8, "little")
         elif isinstance(value, np.generic | np.ndarray):
             data = value.tobytes()

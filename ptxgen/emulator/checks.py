@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 
 from ptxgen.emulator.emitter import Emitter
-from ptxgen.emulator.launch_map import MAP_ENTRY, READ_ONLY, WATCHED
+from ptxgen.emulator.launch_map import CONSTANT, MAP_ENTRY, READ_ONLY, WATCHED
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.reports import each_set_bit, reporter, slot_lines
 from ptxgen.emulator.sanitizer import OTHER_EPOCH, FindingKind
@@ -238,12 +238,24 @@ def checker(e: Emitter) -> str:
         say(FindingKind.READ_ONLY),
         "  br label %refuse",
         "allowed:",
+        f"  %constant = and i64 %flags, {CONSTANT}",
+        "  %changes = icmp eq i64 %constant, 0",
+        "  %done = and i32 %waited, %bit",
+        "  %isdone = icmp ne i32 %done, 0",
+        "  %pending = xor i1 %isdone, true",
+        "  %pending1 = and i1 %pending, %early",
+        "  %unordered = and i1 %pending1, %changes",
+        "  br i1 %unordered, label %sayunordered, label %ordered",
+        "sayunordered:",
+        say(FindingKind.UNORDERED),
+        "  br label %ordered",
+        "ordered:",
         f"  %watch0 = and i64 %flags, {WATCHED}",
         "  %watch = icmp ne i64 %watch0, 0",
         "  br i1 %watch, label %watched, label %unraced",
         "unraced:",
-        "  %writtens = phi i64 [ %gshadow, %allowed ], [ %thenshadow, %raced ]",
-        "  %writtenat = phi i64 [ %foff, %allowed ], [ %thenoff, %raced ]",
+        "  %writtens = phi i64 [ %gshadow, %ordered ], [ %thenshadow, %raced ]",
+        "  %writtenat = phi i64 [ %foff, %ordered ], [ %thenoff, %raced ]",
         "  %gshadowp = inttoptr i64 %writtens to ptr",
         "  %gsp = getelementptr i8, ptr %gshadowp, i64 %writtenat",
         "  %gtracked = icmp ne i64 %writtens, 0",
@@ -293,6 +305,8 @@ def checker(e: Emitter) -> str:
         *slot_lines("localn", Slot.LOCAL_BYTES),
         *slot_lines("params", Slot.PARAMETERS),
         *slot_lines("paramn", Slot.PARAMETER_BYTES),
+        *slot_lines("early64", Slot.EARLY),
+        "  %early = icmp ne i64 %early64, 0",
         *slot_lines("map", Slot.MAP),
         *slot_lines("mapn", Slot.MAP_COUNT),
         *slot_lines("shadow", Slot.SHADOW),
@@ -316,6 +330,8 @@ def checker(e: Emitter) -> str:
         "  %warp = load i32, ptr %warpp",
         f"  %syncp = getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}",
         "  %sync = load i32, ptr %syncp",
+        f"  %waitedp = getelementptr i8, ptr %s, i64 {State.WAITED}",
+        "  %waited = load i32, ptr %waitedp",
         *(f"  %{name}.p = getelementptr i8, ptr %me, i64 {field(name)}" for name in _FILLED),
         "  store i32 %epoch, ptr %epoch.p",
         "  store i32 %sync, ptr %sync.p",

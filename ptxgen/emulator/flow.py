@@ -44,6 +44,11 @@ class Block:
     live_out: set[str] = field(default_factory=set)
 
     @property
+    def instructions(self) -> list[Step]:
+        """All steps, the last one among them."""
+        return [*self.steps, *([self.end] if self.end else [])]
+
+    @property
     def falls_through(self) -> bool:
         """Whether some lane may go on to the next block."""
         return self.end is None or self.end.guard is not None or self.end.name not in _CLOSING
@@ -318,7 +323,7 @@ def _liveness(blocks: list[Block]) -> None:
     for block in blocks:
         used: set[str] = set()
         defined: set[str] = set()
-        for step in [*block.steps, *([block.end] if block.end else [])]:
+        for step in block.instructions:
             reads, writes = reads_and_writes(step)
             if step.guard is not None:
                 reads |= writes  # the lanes whose guard is false keep what was there
@@ -347,7 +352,7 @@ def _constants(blocks: list[Block]) -> dict[str, Immediate]:
     found: dict[str, Immediate] = {}
     counts: dict[str, int] = {}
     for block in blocks:
-        for step in [*block.steps, *([block.end] if block.end else [])]:
+        for step in block.instructions:
             _, writes = reads_and_writes(step)
             for name in writes:
                 counts[name] = counts.get(name, 0) + 1

@@ -81,7 +81,7 @@ class _Kernel:
         for register in self.flow.crossing:
             self.slots[register.name] = offset
             offset += 64 if register.type == PRED else 4 * register.type.bits
-        steps = [s for b in self.flow.blocks for s in [*b.steps, *([b.end] if b.end else [])]]
+        steps = [s for b in self.flow.blocks for s in b.instructions]
         self.has_queue = any(s.name.startswith("cp_async") for s in steps)
         self.queue_offset = offset
         self.state_bytes = offset + (32 * QUEUE_BYTES if self.has_queue else 0)

@@ -215,6 +215,10 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
             pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}")
             before = self.e.emit(f"load i32, ptr {pointer}, align 4")
             self.e.do(f"store i32 {self.e.emit(f'add i32 {before}, 1')}, ptr {pointer}, align 4")
+        if kind == "grid" and self.sanitize:
+            pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {State.WAITED}")
+            before = self.e.emit(f"load i32, ptr {pointer}, align 4")
+            self.e.do(f"store i32 {self.e.emit(f'or i32 {before}, {self.mask}')}, ptr {pointer}, align 4")
 
     def trap(self) -> None:
         return None

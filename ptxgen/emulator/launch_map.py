@@ -14,10 +14,10 @@ from ptxgen.emulator.sanitizer import Allocation, MemoryMap
 from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
 
 MAP_ENTRY = 48
-"""Bytes of an entry: i64 base, i64 size, i64 flags (READ_ONLY, WATCHED), i64 address of a byte a byte that says what was
-written, or 0; and where WATCHED, i64 address that the first record of address 0 would have, i64 distance of a granule's records
-(shadow.py)."""
-READ_ONLY, WATCHED = 1, 2
+"""Bytes of an entry: i64 base, i64 size, i64 flags (READ_ONLY, WATCHED, CONSTANT), i64 address of a byte a byte that says what
+was written, or 0; and where WATCHED, i64 address that the first record of address 0 would have, i64 distance of a granule's
+records (shadow.py)."""
+READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
 _RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched
 _MAX_NAMED_BLOCKS = 1 << 24
 _MASK = (1 << 64) - 1
@@ -87,7 +87,7 @@ class LaunchMap:
                 shadow = _Shadow(a.base, end, shift) if watched and not all(b.read_only for b in together) else None
                 if shadow is not None:
                     self._shadows.append(shadow)
-            flags = (READ_ONLY if a.read_only else 0) | (WATCHED if shadow is not None else 0)
+            flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant
             written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
             yield a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0))
 

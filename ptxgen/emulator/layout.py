@@ -54,6 +54,7 @@ class Slot(IntEnum):
     ORDERED = 43  # address of what says whether fences and flags order two accesses, or 0 (ordering.py)
     EVENT = 44  # address of what hears of fences and of strong accesses, or 0
     LAST_EVENT = 45  # what tells the last such from others
+    EARLY = 46  # 1 if the grids before this one may still run until a thread has waited for them
 
 
 class State:
@@ -71,6 +72,7 @@ class State:
     LINE = 1152  # ptx line of the barrier that a lane waits at
     WARP = 1280  # i32
     SYNC_EPOCH = 1284  # i32, bar.warp.sync passed
+    WAITED = 1288  # i32, the lanes that have waited for the grids before this one
     REGISTERS = 1344
 
 

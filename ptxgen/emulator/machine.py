@@ -111,6 +111,7 @@ class Kernel:
         seed: int | None = None,
         budget: int | None = None,
         seconds: float | None = None,
+        early: bool = False,
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
@@ -118,7 +119,9 @@ class Kernel:
         warp) or a launch that takes longer than `seconds` raises EmulationError; ArgumentError for a launch that no GPU would
         take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
         is sanitised, seeded or uses global atomics, so that its result is always the same. `seed` shuffles the order of
-        blocks and warps. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next one is as good as any.
+        blocks and warps. `early`: the kernel may start while those before it run, so what it touches before it waits for them
+        is found, if not constant. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next one is as good
+        as any.
         """
         grid3, block3 = shape(grid, "grid"), shape(block, "block")
         self._check(grid3, block3, params, shared)
@@ -142,6 +145,7 @@ class Kernel:
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
                 c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
+                c[Slot.EARLY] = early
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
             orders = self._shuffle(scratches[0], blocks, seed)
@@ -186,8 +190,8 @@ class Kernel:
         if not self.sanitize:
             return MemoryMap()
         given = memory.allocations if memory is not None else {}
-        own = [*self.module.variables, Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True)]
-        return MemoryMap({**given, **{a.base: a for a in own}})
+        block = Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True, constant=True)
+        return MemoryMap({**given, **{a.base: a for a in (*self.module.variables, block)}})
 
     def _shuffle(self, scratch: Scratch, blocks: int, seed: int | None) -> list[Any]:
         """Fill in the orders of blocks and warps; returns what must stay alive during the launch."""
@@ -336,7 +340,8 @@ class Module:
                 continue
             at = self.data_address + places[variable.name].offset
             constant = variable.space == "const"
-            self.variables.append(Allocation(at, variable.size, f"the variable {variable.name}", read_only=constant))
+            name = f"the variable {variable.name}"
+            self.variables.append(Allocation(at, variable.size, name, read_only=constant, constant=constant))
             if variable.initial is not None:
                 ctypes.memmove(at, variable.initial, len(variable.initial))
             for offset, symbol, addend in variable.pointers:

@@ -30,6 +30,7 @@ class FindingKind(IntEnum):
     BARRIER_NUMBER = 16
     BARRIER_COUNT = 17
     TIMEOUT = 18
+    UNORDERED = 19
 
 
 NAMES = {
@@ -51,6 +52,7 @@ NAMES = {
     FindingKind.BARRIER_NUMBER: "barrier",
     FindingKind.BARRIER_COUNT: "barrier",
     FindingKind.TIMEOUT: "timeout",
+    FindingKind.UNORDERED: "unordered",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
@@ -147,7 +149,8 @@ class Finding:
 @dataclass
 class Allocation:
     """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written.
-    `stands_for` is the address that its owner knows it by, where a launch works on a copy."""
+    `constant`: no kernel writes it, so one that starts early may read it before it waits. `stands_for` is the address that its
+    owner knows it by, where a launch works on a copy."""
 
     base: int
     size: int
@@ -155,6 +158,7 @@ class Allocation:
     read_only: bool = False
     shadow: ctypes.Array[ctypes.c_uint8] | None = None
     stands_for: int | None = None
+    constant: bool = False
 
     def distance(self, address: int) -> int:
         """Bytes from here to an address; 0 for one inside."""
@@ -176,10 +180,11 @@ class MemoryMap:
         initialised: bool = True,
         read_only: bool = False,
         stands_for: int | None = None,
+        constant: bool = False,
     ) -> None:
         """Register `size` bytes at `base`; with `initialised` false, reads of bytes that no kernel wrote are findings."""
         shadow = None if initialised else (ctypes.c_uint8 * size)()
-        self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for)
+        self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for, constant)
 
     def remove(self, base: int) -> None:
         self.allocations.pop(base, None)
@@ -261,6 +266,8 @@ def describe(
         return f"{kernel}, block {block}: {record.address} of {record.extra} threads reach barrier {record.other}"
     if kind is FindingKind.BARRIER_DIVERGED:
         return f"{where} waits at another barrier instruction than other threads of its warp"
+    if kind is FindingKind.UNORDERED:
+        return f"{where} {verb} {place} before it has waited for the kernels before it: {memory.nearest(address)}"
     if kind is FindingKind.BARRIER_NUMBER:
         return f"{where} waits at barrier {record.address}; a block has barriers 0 to 15"
     if kind is FindingKind.BARRIER_COUNT:

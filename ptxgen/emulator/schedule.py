@@ -191,6 +191,8 @@ resetone:
   store {_I32} %f, ptr %pp, align 64
   %cp = getelementptr i8, ptr %s, i64 {State.ASYNC_COUNT}
   store {_I32} zeroinitializer, ptr %cp, align 64
+  %yp = getelementptr i8, ptr %s, i64 {State.WAITED}
+  store i32 0, ptr %yp, align 4
   %w1 = add i64 %w, 1
   br label %reset
 start:

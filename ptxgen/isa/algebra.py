@@ -185,7 +185,8 @@ class Algebra(Protocol):
 
     # Control
     def barrier(self, kind: str, *operands: Value) -> None:
-        """kind: `block` (bar.sync, barrier.sync) with the barrier's number and, if given, thread count; `warp` with a mask."""
+        """kind: `block` (bar.sync, barrier.sync) with the barrier's number and, if given, thread count; `warp` with a mask;
+        `grid` waits for the grids before this one."""
         ...
 
     def trap(self) -> None: ...

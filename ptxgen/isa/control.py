@@ -71,7 +71,10 @@ def fence(v: Algebra, scope: str, sem: str = "") -> None:
 @instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), section="9.7.13.13")
 def griddepcontrol(v: Algebra, action: str) -> None:
     """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen."""
-    v.no_effect()
+    if action == "wait":
+        v.barrier("grid")
+    else:
+        v.no_effect()
 
 
 @instruction("nanosleep.u32", a="u32", section="9.7.19.2")

@@ -40,6 +40,25 @@ STORES = frozenset({"st", *ATOMICS})
 UNORDERED_READS = frozenset({"volatile", "relaxed", "acquire"})
 """Values of the modifier `order` that say other threads may be writing: two threads may then read different values."""
 
+READ_ONLY_LOADS = frozenset({"ld_nc"})
+"""Promise that nobody writes what they load while the kernel runs."""
+
+PREFETCHES = frozenset({"prefetch"})
+"""Name an address without reading or writing what is there."""
+
+_FROM_GLOBAL = {"cp_async": "b"}
+
+
+def space_of(name: str, modifiers: Mapping[str, str], place: str) -> str:
+    """The state space of the address in an operand place; empty for a generic one."""
+    return "global" if _FROM_GLOBAL.get(name) == place else modifiers.get("space", "").partition("::")[0]
+
+
+def waits_for_grids(name: str, modifiers: Mapping[str, str]) -> bool:
+    """Whether an instruction waits until the grids before this one have ended and their writes are seen."""
+    return name == "griddepcontrol" and modifiers["action"] == "wait"
+
+
 CARRY_WRITERS = frozenset({"add_cc", "sub_cc", "mad_cc", "addc", "subc", "madc"})
 CARRY_READERS = frozenset({"addc", "subc", "madc"})
 """Use the carry flag, a register that no operand names."""

@@ -29,16 +29,21 @@ def is_whole(value: object) -> bool:
 @dataclass(frozen=True)
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
-    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. ArgumentError for an
-    extent that is no whole number above 0: so a kernel type that checks nothing still refuses what makes no array."""
+    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
+    it and no kernel does (weights), so a kernel that starts early may read it before it waits. ArgumentError for one that is
+    constant and written, and for an extent that is no whole number above 0: so a kernel type that checks nothing still refuses
+    what makes no array."""
 
     dtype: DType
     shape: tuple[int, ...]
     direction: Direction = "in"
     align: int = 16
     partial: bool = False
+    constant: bool = False
 
     def __post_init__(self) -> None:
+        if self.constant and self.direction != "in":
+            raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
         if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
             raise ArgumentError(f"no array has the shape {self.shape}; extents are whole numbers above 0")
 
@@ -71,8 +76,8 @@ Signature = dict[str, Argument]
 """Arguments in the order of the entry's parameters."""
 
 
-def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
-    return Array(dtype, shape, "in", align, partial)
+def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False, constant: bool = False) -> Array:
+    return Array(dtype, shape, "in", align, partial, constant)
 
 
 def write(dtype: DType, *shape: int, align: int = 16) -> Array:
@@ -93,7 +98,8 @@ MAX_THREADS = 1024
 class Launch:
     """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
     multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use. `early`: the kernel
-    waits for the one before it by itself (griddepcontrol), so it may start before that has ended."""
+    waits for the one before it by itself (griddepcontrol), so it may start before that has ended: before it has waited it may
+    read constant arguments and touch no other, and no thread ends without having waited (conformance/early_start.py)."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -130,11 +136,14 @@ class Work:
 @dataclass(frozen=True)
 class KernelType(ABC):
     """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What no array of its signature refuses
-    it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists;
-    `least_sm` is the oldest GPU that it can be written for."""
+    it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
 
     family: ClassVar[str]
-    least_sm: ClassVar[int] = 75
+
+    @property
+    def least_sm(self) -> int:
+        """The oldest GPU that it can be written for. A plain class attribute where all shapes have one."""
+        return 75
 
     @property
     @abstractmethod

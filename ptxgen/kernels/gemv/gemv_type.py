@@ -65,7 +65,7 @@ class GemvType(KernelType):
     def signature(self) -> Signature:
         return {
             "y": write(F32, *self.batch, self.n),
-            "w": read(U8, self.n, self.format.row_bytes(self.k)),
+            "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
             "x": read(F32, *self.batch, self.k),
         }
 

@@ -62,6 +62,10 @@ class HwDp4aGemv(IntegerGemvType):
         require(self, "resident_threads", high=2048)
 
     @property
+    def least_sm(self) -> int:
+        return 90 if self.pdl else 75
+
+    @property
     def fragments(self) -> Fragments:
         return Fragments(self.format, self.k)
 

@@ -75,7 +75,7 @@ class IntegerGemvType(KernelType):
     def signature(self) -> Signature:
         return {
             "y": write(F32, *self._y_shape),
-            "w": read(U8, self.n, self.format.row_bytes(self.k)),
+            "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
             **fixed_point.arrays(self.batch, self.digits, self.k, "in"),
         }
 

@@ -1,0 +1,86 @@
+"""Whether a kernel that may start before the one before it has ended (programmatic dependent launch) waits for that in time: a
+rule on the text, for every way through it.
+
+Until it has waited, what the kernels before it write may be there or not, and what they read may still be needed. So on every
+way from the entry a thread waits before it touches memory. It waits before it ends, too: if all threads of a kernel ended
+without having waited, it could be over while those before it still run, and whoever comes after it would wait for nothing.
+Constant arguments are free, and so are prefetches. A load through the read-only path promises that nobody writes the memory
+while the kernel runs, which here includes the time before the wait: it is for constant arguments alone, wherever it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ptxgen.emulator.flow import Flow, flow
+from ptxgen.emulator.origins import ANYWHERE, Origins
+from ptxgen.emulator.parse import parse
+from ptxgen.emulator.program import Program, Step
+from ptxgen.isa import effects
+from ptxgen.isa.operands import Address
+from ptxgen.kernels.kernel_type import Array, Signature
+
+_OWN = frozenset({"shared", "local", "param", "const"})
+"""Spaces that no kernel before can have written."""
+
+
+def violations(text: str, entry: str, signature: Signature) -> list[str]:
+    """Why this text must not start early, in words and with its lines; empty if it may."""
+    program = parse(text)
+    code = flow(program, entry)
+    rule = _Rule(program, code, signature, text.splitlines())
+    return [*dict.fromkeys([*rule.before_the_wait(), *rule.through_the_read_only_path()])]
+
+
+class _Rule:
+    def __init__(self, program: Program, code: Flow, signature: Signature, lines: list[str]) -> None:
+        self.program, self.code, self.lines = program, code, lines
+        self.constant = {n for n, a in signature.items() if isinstance(a, Array) and a.constant}
+        spaces = {variable.name: variable.space for variable in program.variables.values()}
+        spaces |= {name: variable.space for name, variable in code.variables.items()}
+        self.harmless = {name for name, space in spaces.items() if space in _OWN}
+        self.numbers = {name for name, argument in signature.items() if not isinstance(argument, Array)}
+        self.origins = Origins(code)
+
+    def before_the_wait(self) -> Iterator[str]:
+        """What the blocks do that can be reached from the entry without a wait, up to their own."""
+        seen, stack = {0}, [0]
+        while stack:
+            block = self.code.blocks[stack.pop()]
+            for step in block.instructions:
+                if step.guard is None and effects.waits_for_grids(step.name, step.modifiers):
+                    break
+                yield from self._touched(step)
+                if step.name in effects.ENDS:
+                    yield f"a thread may end here without having waited{self._place(step)}"
+            else:
+                following = {*block.targets, *([block.index + 1] if block.falls_through else [])}
+                stack += following - seen
+                seen |= following
+
+    def through_the_read_only_path(self) -> Iterator[str]:
+        for block in self.code.blocks:
+            for step in block.steps:
+                if step.name in effects.READ_ONLY_LOADS:
+                    for what in self._not_constant(step):
+                        yield f"{what} is loaded as if nobody wrote it while the kernel runs{self._place(step)}"
+
+    def _touched(self, step: Step) -> Iterator[str]:
+        if step.name not in effects.PREFETCHES:
+            for what in self._not_constant(step):
+                yield f"{what} is touched before the wait{self._place(step)}"
+
+    def _not_constant(self, step: Step) -> Iterator[str]:
+        """What an instruction accesses that is neither a constant argument nor the kernel's own."""
+        for name, operand in step.operands.items():
+            if isinstance(operand, Address) and effects.space_of(step.name, step.modifiers, name) not in _OWN:
+                origins = self.origins.of(operand) - self.numbers
+                if not origins or ANYWHERE in origins:
+                    yield "memory of an address that comes from no argument"
+                yield from sorted(origins - self.constant - self.harmless - {ANYWHERE})
+
+    def _place(self, step: Step) -> str:
+        text = self.lines[step.line - 1].strip()
+        where = ""
+        if step.source is not None:
+            where = f"\n  {self.program.files.get(step.source.file, f'file {step.source.file}')}:{step.source.line}"
+        return f"\n  ptx line {step.line}   {text}{where}"
