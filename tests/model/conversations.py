@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -161,6 +162,7 @@ def _compiled(template: str) -> Template:
 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.globals |= {"raise_exception": fail}
+    environment.filters |= {"tojson": lambda value: json.dumps(value, ensure_ascii=False)}
     return environment.from_string(template)
 
 
@@ -192,3 +194,9 @@ def vocabulary(template: str) -> Tokenizer:
         file = GgufFile.open(path)
     file.metadata = dict(file.metadata) | metadata
     return Tokenizer.from_gguf(file)
+
+
+def controls(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """Texts of the control tokens among some ids, and of user-defined ones that steer."""
+    texts = [tokenizer.token_bytes(index, skip_special=False).decode(errors="replace") for index in ids]
+    return [text for text in texts if text in (*CONTROLS, *STEERING)]

@@ -8,23 +8,16 @@ from executor.model.chat import chat_ids, render_spans
 from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
 from tests.model.conversations import (
-    CONTROLS,
     HARMLESS,
     HOSTILE,
-    STEERING,
     TEMPLATES,
+    controls,
     conversation,
     plain,
     spans,
     vocabulary,
 )
 from tests.smollm2 import smollm2_path
-
-
-def controls(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Texts of the control tokens among some ids, and of user-defined ones that steer."""
-    texts = [tokenizer.token_bytes(index, skip_special=False).decode(errors="replace") for index in ids]
-    return [text for text in texts if text in (*CONTROLS, *STEERING)]
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

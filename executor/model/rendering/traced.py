@@ -43,7 +43,7 @@ class Traced(str):
         return self
 
     def __add__(self, other: str) -> Traced:
-        if not isinstance(other, str):
+        if not isinstance(other, str) or hasattr(other, "__html__"):  # MarkupSafe's escapes what it is added to
             return NotImplemented
         return Traced(str.__add__(self, other), self._own + own_of(other))
 
@@ -134,9 +134,8 @@ class Traced(str):
         return out
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> str:
-        if not old:
-            return str.replace(self, old, new, count)
-        return Traced(new).join(self.split(old, count))
+        text = str.replace(self, old, new, count)
+        return Traced(text, own_of(new).join(map(own_of, self.split(old, count)))) if old else text
 
 
 def own_of(text: str) -> bytes:
