@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import array as host_array
 from executor.arguments import extents, whole
 from executor.device.loans import Loan
 from executor.dlpack import make_capsule
@@ -163,6 +164,7 @@ class GpuBuffer:
     @classmethod
     def from_numpy(cls, device: Device, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array; `dtype` where NumPy's type does not tell (bf16 as uint16 bits, .b types)."""
+        array = host_array("the array", array)
         found = dtype or FROM_NUMPY.get(array.dtype)
         if found is None:
             raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, FROM_NUMPY))}")
@@ -187,6 +189,7 @@ class GpuBuffer:
     def view(self, offset: int, shape: tuple[int, ...], dtype: DType | None = None) -> GpuBuffer:
         """`shape` elements that start `offset` bytes into this buffer; shares version and life. Raises ArgumentError beyond
         its end."""
+        numpy_dtype(dtype or self.dtype)
         shape, offset = extents(f"the shape of a view of {self}", shape, 0), whole("the offset", offset)
         view = GpuBuffer(self.allocation, self.pointer + offset, dtype or self.dtype, shape, self.name)
         if offset < 0 or not view.nbytes or offset + view.nbytes > self.nbytes:
@@ -204,7 +207,7 @@ class GpuBuffer:
     def upload(self, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Overwrite with a host array of the same shape and type."""
         self._need_writable()
-        wanted = numpy_dtype(self.dtype)
+        array, wanted = host_array("the array", array), numpy_dtype(self.dtype)
         if array.shape != self.shape or array.dtype != wanted:
             raise ArgumentError(
                 f"cannot upload {array.dtype}{list(array.shape)} to {self}; it takes {wanted}{list(self.shape)}"
@@ -237,6 +240,10 @@ class GpuBuffer:
         self._need_life()
         self._retired = True
         self.device.frees += 1  # whoever has seen it alive looks again
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        """NumPy would take the buffer for a thing that is no array, or wait for the device without a word."""
+        raise SharingError(f"{self} is memory of {self.device.name}; to_numpy() copies it to an array of the host")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""

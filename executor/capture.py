@@ -54,6 +54,7 @@ class Capture:
         position: of the token that captured layers run; they need it, and nothing else takes it. Raises LaunchError if what the
         graph was captured from has changed, ArgumentError as LayerSequence.go_to."""
         graph = self._finished()
+        graph.check_alive()
         if self._state() != self._captured:
             raise LaunchError(f"{graph} was captured with another profile or other weights than there are now; capture it anew")
         if (position is None) != (self._sequence is None):
@@ -62,7 +63,6 @@ class Capture:
         if self._sequence is None or position is None:
             self._run(graph)
             return
-        graph.check_alive()
         self._sequence.go_to(position, *self._layers)
         self._run(graph)
         self._sequence.took(position, *self._layers)

@@ -215,14 +215,16 @@ class LaunchGraph:
         self._end.atexit = False
 
     def check_alive(self) -> None:
-        """LaunchError if a buffer of the plans was freed since."""
+        """LaunchError if the graph was given back or a buffer of the plans was freed since."""
+        if not self._end.alive:
+            raise LaunchError(f"{self} was closed; capture it anew")
         if self.device.frees != self._frees:
             for plan in self._plans:
                 plan.check_alive()
             self._frees = self.device.frees
 
     def replay(self) -> None:
-        """Launch. Raises LaunchError for a buffer freed since, and launches nothing then."""
+        """Launch. Errors as check_alive; nothing is launched then."""
         self.check_alive()
         for allocation in self._written:
             allocation.writes.count += 1

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from executor.arguments import array
 from executor.buffers import GpuBuffer
 from executor.indexed import Site
 from executor.launch import Launcher, LaunchRecord, Plan
@@ -29,7 +30,7 @@ def is_massive_activation_outlier(values: ArrayLike, ratio: float = OUTLIER_RATI
     nothing and zeros have none. Raises ArgumentError for a ratio that is negative or NaN, and for values that are not real
     numbers.
     """
-    given = np.asarray(values)
+    given = array("activations", values)
     if given.dtype.kind not in "biuf":
         raise ArgumentError(f"activations must be real numbers, got an array of {given.dtype}")
     with np.errstate(over="ignore"):  # beyond f32 is infinite, which is flagged

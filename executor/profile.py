@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
+from executor.arguments import described, instance
 from executor.device.protocol import Device
 from executor.environment import PRECISIONS as PRECISIONS
 from executor.environment import parse_variant, settings
@@ -50,11 +51,13 @@ class GpuProfile:
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
+        if not isinstance(self.gemv, Mapping):
+            raise ArgumentError(f"gemv is {described(self.gemv)}; allowed: kernels by the ids of formats")
         known = [format.id for format in FORMATS.values()]
         for id, named in self.gemv.items():
             if id not in known:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(known)}")
-            parse_variant(named)
+            parse_variant(instance(f"the GEMV for {id}", named, str))
 
     @classmethod
     def for_device(cls, device: Device) -> Self:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import extents, same_shape, shown
+from executor.arguments import described, extents, instance, same_shape, whole
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.errors import ModelError
@@ -25,7 +25,7 @@ _PLAIN = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
 
 def format_of(type: str | int | Format) -> Format:
     """A weight format by its GGML name or type id. ArgumentError says what is supported."""
-    return of_type(type) if isinstance(type, int) else find_format(type)
+    return find_format(type) if isinstance(type, str | Format) else of_type(whole("the type of the weight", type))
 
 
 def host_weight(device: Device, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
@@ -36,6 +36,7 @@ def host_weight(device: Device, name: str, data: HostData, type: str | int | For
     for a shape that the type cannot have and for data that are not exactly the bytes of type and shape.
     """
     format = format_of(type)
+    instance("the name of the tensor", name, str)
     shape = extents(f"tensor {name}: shape", shape, 0)
     if not shape or 0 in shape:
         raise ModelError(f"tensor {name}: shape {list(shape)} must be whole numbers of at least 1")
@@ -56,7 +57,7 @@ def host_weight(device: Device, name: str, data: HostData, type: str | int | For
 def _bytes(name: str, data: HostData, format: Format, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """The bytes of a tensor of this shape. An array is flat, or has the shape itself (of numbers) or with rows of bytes."""
     if not isinstance(data, np.ndarray | bytes | bytearray | memoryview):
-        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array, got {shown(data)}")
+        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array, got {described(data)}")
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     plain = _PLAIN.get(format.name)
     if array.dtype not in (np.uint8, plain):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ Progress = Callable[[int, int], None]
 """Called with the bytes that are on the device and the bytes in all."""
 
 
+@runtime_checkable
 class TensorFile(Protocol):
     """What is needed of executor.model.gguf_file.GgufFile."""
 
@@ -100,7 +101,7 @@ class Weights(Mapping[str, Weight]):
 
     def __getitem__(self, name: str) -> Weight:
         if name not in self._weights:
-            near = difflib.get_close_matches(name, self._weights, n=3)
+            near = difflib.get_close_matches(str(name), self._weights, n=3)
             raise ModelError(f"no weight is called {name}" + (f"; near: {', '.join(near)}" if near else ""))
         return self._weights[name]
 

@@ -21,6 +21,8 @@ NUMPY: dict[DType, np.dtype[Any]] = {
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy type that holds elements of `dtype`; bf16 and packed pairs as unsigned bits."""
+    if not isinstance(dtype, DType):
+        raise ArgumentError(f"dtype is {dtype!r}; must be a type of ptxgen.types, such as ptxgen.types.F32")
     if dtype not in NUMPY:
         raise ArgumentError(f"{dtype} cannot be stored in a buffer; it can hold {', '.join(t.name for t in NUMPY)}")
     return NUMPY[dtype]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 
+from executor.arguments import instance
 from executor.device.protocol import Device, Event, LoadedKernel, Memory
 from executor.errors import DeviceError, DeviceFailed
 from ptxgen.errors import ArgumentError
@@ -23,7 +24,7 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
     GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not; DeviceFailed for a GPU that a
     fault has broken and that is still open elsewhere in this process: "auto" then takes no other device.
     """
-    found = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", spec)
+    found = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", instance("device", spec, str))
     if not found:
         raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
     if spec.startswith("cuda"):

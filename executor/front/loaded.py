@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from executor.arguments import array as host_array
@@ -74,7 +73,7 @@ class Loaded:
 
     def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array on the device; see GpuBuffer.from_numpy."""
-        return GpuBuffer.from_numpy(self.device, np.ascontiguousarray(host_array("the array", array)), dtype, name)
+        return GpuBuffer.from_numpy(self.device, host_array("the array", array), dtype, name)
 
     def zeros(self, *shape: int, dtype: DType = F32, name: str = "") -> GpuBuffer:
         """A new buffer of zeros."""
@@ -90,7 +89,7 @@ class Loaded:
     ) -> Weights:
         """Put tensors of a GGUF file (default: all) into one pool on the device; see executor.weights.load_weights. Returns all
         weights there are now."""
-        opened = GgufFile.open(file) if isinstance(file, str | Path) else file
+        opened = file if isinstance(file, TensorFile) else GgufFile.open(file)
         self.weights.take(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
         return self.weights
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from executor.arguments import number, one_of, whole
+from executor.arguments import number, numbers, one_of, whole
 from executor.buffers import GpuBuffer
 from executor.device.protocol import Device
 from executor.kv_cache import KvCache
@@ -48,7 +47,7 @@ class LayerSequence:
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
         self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
         self._token = TokenPosition(workspace)
-        self._table_of = (number("rope_base", rope_base), None if rope_freqs is None else np.asarray(rope_freqs, np.float64))
+        self._table_of = (number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs))
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
             self._table = self._table_for(self.cache.max_len)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.arguments import instance
 from executor.arguments import token as checked_token
 from executor.buffers import GpuBuffer
 from executor.debug import watch
@@ -120,6 +121,15 @@ class Decoder:
             yield
         finally:
             self._doing = ""
+
+    @property
+    def profile(self) -> GpuProfile:
+        """Which kernels are used. It may be set anew at any time."""
+        return self._profile
+
+    @profile.setter
+    def profile(self, profile: GpuProfile) -> None:
+        self._profile = instance("profile", profile, GpuProfile)
 
     @property
     def profiler(self) -> TileProfiler | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import instance, shown, tokens, whole
+from executor.arguments import described, instance, tokens, whole
 from executor.device.allocations import undone_on_error
 from executor.device.protocol import Device
 from executor.errors import ModelError, OutOfMemory
@@ -170,6 +170,8 @@ class LanguageModel:
         most = whole("max_tokens", max_tokens, 1)
         ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))
         instance("sampler", sampler, Sampler)
+        if on_token is not None and not callable(on_token):
+            raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
         made = Generation(prompt_tokens=len(given))
         with self.decoder.busy("generating"):
             self._continue(made, given, most, sampler, ends, on_token)
@@ -241,5 +243,5 @@ def chosen_context(config: ModelConfig, asked: int | None) -> int:
     if asked is None:
         return min(config.context_length, DEFAULT_CONTEXT)
     if whole("context", asked) not in range(1, config.context_length + 1):
-        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {shown(asked)}")
+        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {described(asked)}")
     return whole("context", asked)

@@ -23,8 +23,10 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
+from executor.arguments import described
 from executor.errors import ModelError, shown
 from executor.model.file_bytes import FileBytes
+from ptxgen.errors import ArgumentError
 
 GgmlType: TypeAlias = GGMLQuantizationType
 Array: TypeAlias = NDArray[np.generic]
@@ -96,6 +98,8 @@ class GgufFile:
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
         """Open the file and read its directory. ModelError for anything that is not a whole, consistent GGUF file."""
         began = time.perf_counter()
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(f"the model is {described(path)}; allowed: the path of a GGUF file")
         content = FileBytes(Path(path))
         metadata, tensors = _Reader(content).read()
         _log.info("%s: %d keys, %d tensors, %.3f s", path, len(metadata), len(tensors), time.perf_counter() - began)

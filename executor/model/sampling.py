@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import number, whole
+from executor.arguments import array, number, whole
 from executor.errors import ModelError
 from ptxgen.errors import ArgumentError
 
@@ -43,6 +43,7 @@ class Sampler:
 
     def sample(self, logits: NDArray[np.float32]) -> int:
         """The next id. logits: f32[vocab]; -inf forbids a token. ModelError for NaN, +inf, or nothing that is allowed."""
+        logits = array("logits", logits)
         _check("logits", logits.ndim == 1 and logits.size > 0, list(logits.shape), "one dimension, at least one value")
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):

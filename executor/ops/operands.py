@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from executor.arguments import array, same_shape, shown, whole
+from executor.arguments import array, described, same_shape, whole
 from executor.buffers import GpuBuffer, allocation_at
 from executor.device.protocol import Device
 from executor.errors import LaunchError, ModelError
@@ -95,8 +95,8 @@ def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, 
 def _address(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise ArgumentError(
-            f"the weight is {shown(value)}; allowed: its name, its address (a whole number), a GpuBuffer, or what `weights` "
-            "or an indexed layer holds"
+            f"the weight is {described(value)}; allowed: its name, its address (a whole number), a GpuBuffer, or what "
+            "`weights` or an indexed layer holds"
         )
     return whole("the address of the weight", value, 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from executor.arguments import one_of, shown, whole
+from executor.arguments import described, one_of, whole
 from executor.buffers import GpuBuffer
 from executor.indexed import LAYER_OUTPUTS, Site
 from executor.layers.calls import Launch
@@ -55,7 +55,7 @@ class OutlierVerdicts:
         """A site of which a verdict decides something: a layer of so many (None: nobody said), and an operation that makes what
         its matrices multiply. ArgumentError names those that there are."""
         if not isinstance(given, tuple | list) or len(given) != 2:
-            raise ArgumentError(f"site is {shown(given)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
+            raise ArgumentError(f"site is {described(given)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
         layer, operation = given
         last = None if layers is None else layers - 1
         return whole("the layer of the site", layer, 0, last), one_of("the operation of the site", operation, LAYER_OUTPUTS)

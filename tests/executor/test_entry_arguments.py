@@ -3,6 +3,7 @@ are compared, and nothing is launched or changed by a call that is refused. No k
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,16 +17,20 @@ from executor import CudaExecutor, GpuBuffer, GpuProfile, KvCache
 from executor.decode_profile import profile_decoding
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
+from executor.errors import LaunchError
 from executor.launch import LaunchRecord
 from executor.layers.sequence import LayerSequence
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from executor.modules import Modules
+from executor.outliers import is_massive_activation_outlier
 from executor.profiler import TileProfiler
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.kernels.registry import find
 from ptxgen.types import F32
+from tests.executor.kernels import Scale
 from tests.synthetic import write_model
 
 HIDDEN, FF, HEADS, KV_HEADS, HEAD_DIM, ROOM, M = 256, 512, 4, 2, 64, 8, 3
@@ -258,3 +263,86 @@ def test_a_token_beyond_the_vocabulary_changes_nothing(executor: CudaExecutor, p
         with pytest.raises(ArgumentError, match=r"context is 2\.5"):
             executor.load_model(path, context=2.5)  # type: ignore[arg-type]
         assert model.decoder.position == 1
+
+
+REFUSED: dict[str, Callable[[CudaExecutor], object]] = {
+    "a float for a pointer": lambda e: e.q4k_gemv_indexed_async(1.5, vector(HIDDEN), FF, HIDDEN),  # type: ignore[arg-type]
+    "nothing for a weight": lambda e: e.q4k_gemv_into(None, vector(HIDDEN), vector(FF), FF, HIDDEN),  # type: ignore[arg-type]
+    "a float for a type": lambda e: e.gemv_dispatch(12.0, "up", vector(HIDDEN), vector(FF), FF, HIDDEN),  # type: ignore[arg-type]
+    "True for a type": lambda e: e.load_weight("w", np.ones(4, np.float32), True, (4,)),
+    "no name": lambda e: e.load_weight(None, np.ones(4, np.float32), "F32", (4,)),  # type: ignore[arg-type]
+    "the address of no name": lambda e: e.get_quantized_weight_ptr(None),  # type: ignore[arg-type]
+    "weights of no file": lambda e: e.load_weights(None),  # type: ignore[arg-type]
+    "no model": lambda e: e.load_model(None),  # type: ignore[arg-type]
+    "a list of other numbers": lambda e: e.zeros(2).upload([1.0, 2.0]),  # type: ignore[arg-type]
+    "rows of different lengths": lambda e: e.buffer([[1.0], [1.0, 2.0]]),
+    "a type by name": lambda e: e.zeros(4, dtype="f32"),  # type: ignore[arg-type]
+    "a view of a type by name": lambda e: e.zeros(4).view(0, (4,), "f32"),  # type: ignore[arg-type]
+    "a profile by name": lambda e: setattr(e, "profile", "fast"),
+    "a new executor's profile by name": lambda e: CudaExecutor("emulator", profile="fast"),  # type: ignore[arg-type]
+    "a profile of no names": lambda e: GpuProfile(gemv={"q4k": 5}),  # type: ignore[dict-item]
+    "a device by number": lambda e: CudaExecutor(0),  # type: ignore[arg-type]
+    "a layer without weights": lambda e: e.transformer_layer_indexed(vector(HIDDEN), 0, None, HIDDEN, FF, 1e-5),  # type: ignore[arg-type]
+    "an epsilon that is text": lambda e: e.transformer_layer_gpu(
+        vector(HIDDEN), 0, "blk.0", HIDDEN, FF, vector(HIDDEN), vector(HIDDEN), "1e-5",  # type: ignore[arg-type]
+    ),
+    "frequencies that are text": lambda e: e.init_kv_cache(1, HEADS, KV_HEADS, HEAD_DIM, ROOM, rope_freqs="x"),
+    "more room than there can be": lambda e: e.sequence.grow(1 << 31),
+    "a replay of no model": lambda e: e.replay_decode(None),  # type: ignore[arg-type]
+    "an array of a buffer": lambda e: np.asarray(e.zeros(4)),
+    "a sum of a buffer": lambda e: np.add(e.zeros(4), 1),
+    "outliers of uneven rows": lambda e: is_massive_activation_outlier([[1.0], [1.0, 2.0]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_no_such_thing_is_refused_in_our_words(executor: CudaExecutor, what: str) -> None:
+    profile, allocated = executor.profile, executor.device.memory().allocated
+    with pytest.raises(PtxGenError):
+        REFUSED[what](executor)
+    gc.collect()
+    executor.launcher.prepare(Scale(n=1), y=executor.zeros(1), x=executor.zeros(1), factor=1.0, offset=0)
+    gc.collect()
+    assert executor.profile is profile
+    assert executor.device.memory().allocated == allocated
+
+
+def test_a_model_says_what_it_is_not_given(executor: CudaExecutor, path: Path) -> None:
+    with executor.load_model(path, context=16) as model:
+        for prompt, options, said in (
+            ("text", {}, "the prompt is text, 'text'; allowed: token ids"),
+            (None, {}, "the prompt is None; allowed: one row of token ids"),
+            ([1], {"sampler": None}, "sampler is None; allowed: a Sampler"),
+            ([1], {"stop": 5}, "stop is 5; allowed: one row of token ids"),
+            ([1], {"on_token": 5}, "on_token is 5; allowed: a function"),
+        ):
+            with pytest.raises(ArgumentError, match=said):
+                model.generate(prompt, **{"max_tokens": 1, "sampler": Sampler(), **options})  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="profile is 'fast'; allowed: a GpuProfile"):
+            model.decoder.profile = "fast"  # type: ignore[assignment]
+        model.decoder.step(1)
+
+
+def test_a_graph_that_was_closed_is_not_replayed(executor: CudaExecutor, path: Path) -> None:
+    x, y = executor.zeros(HIDDEN), executor.zeros(FF)
+    with executor.capture() as graph:
+        executor.q4k_gemv_into("up", x, y, FF, HIDDEN)
+    graph.replay()
+    graph.close()
+    before = y.version
+    with pytest.raises(LaunchError, match=r"a graph of 2 launches, .* was closed; capture it anew"):
+        graph.replay()
+    with executor.load_model(path, context=16) as model:
+        decoding = executor.capture_decode(model)
+    with pytest.raises(LaunchError, match=r"a graph of .* was closed; capture it anew"):
+        decoding.replay()
+    assert y.version == before
+
+
+def test_a_graph_of_an_executor_that_was_closed_is_not_replayed() -> None:
+    with CudaExecutor("emulator", profile=GpuProfile()) as made:
+        x, delta = made.zeros(HIDDEN), made.zeros(HIDDEN)
+        with made.capture() as graph:
+            made.launcher(find("residual_add").make(n=HIDDEN), x=x, delta=delta)
+    with pytest.raises(PtxGenError, match=r"closed|freed"):
+        graph.replay()
