@@ -186,7 +186,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
 def _check_replaceable(folder: Path) -> None:
     """ArgumentError unless nothing is lost by replacing the folder."""
     try:
-        if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        if not os.path.exists(folder) or (folder.is_dir() and not any(folder.iterdir())):
             return
         read_manifest(folder)
         return

@@ -301,3 +301,9 @@ def test_a_manifest_that_is_a_pipe_or_huge_or_nested_without_end_is_refused(tmp_
         Bundle.open(tmp_path)
     with pytest.raises(ArgumentError, match="is there and is not a bundle"):
         _check_replaceable(tmp_path)
+
+
+def test_a_folder_whose_name_is_too_long_is_said_to_be_just_that(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
+    with pytest.raises(ArgumentError, match="cannot be written: File name too long"):
+        write_bundle(model, tmp_path / ("x" * 5000), Target(90))
