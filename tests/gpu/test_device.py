@@ -52,6 +52,19 @@ def test_what_was_uploaded_comes_back_and_progress_adds_up(device: Device, nbyte
 
 
 @pytest.mark.parametrize("device", BOTH, indirect=True)
+@pytest.mark.parametrize("nbytes", [1, 1000, 16 * MIB, 40 * MIB + 12345])
+def test_what_is_read_piece_by_piece_comes_back_and_progress_adds_up(device: Device, nbytes: int) -> None:
+    array = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    copied: list[int] = []
+    pointer = device.alloc(nbytes)
+    device.upload_from(pointer, nbytes, lambda start, into: np.copyto(into, array[start : start + into.size]), copied.append)
+    back = np.empty(nbytes, np.uint8)
+    device.download(pointer, back)
+    np.testing.assert_array_equal(back, array)
+    assert sum(copied) == nbytes
+
+
+@pytest.mark.parametrize("device", BOTH, indirect=True)
 def test_a_large_upload_may_follow_another_at_once(device: Device) -> None:
     arrays = [np.full(20 * MIB, value, np.uint8) for value in (1, 2, 3)]
     pointers = [device.alloc(20 * MIB) for _ in arrays]
