@@ -121,8 +121,9 @@ def _answer(request: bytes, limits: Limits) -> Any:
             raise _failed(f"more than {limits.cpu_seconds} s of processor time")
         if status != 0:
             end = signal.Signals(-status).name if status < 0 else f"status {status}"
-            told.seek(-min(MAX_REASON, told.seek(0, os.SEEK_END)), os.SEEK_END)
-            raise _failed(f"its process ended with {end}: {told.read().decode(errors='replace').strip()}")
+            told.seek(-min(MAX_REASON // 2, told.seek(0, os.SEEK_END)), os.SEEK_END)
+            words = told.read().decode(errors="replace").strip()
+            raise _failed(f"its process ended with {end} and said {words or 'nothing'}")
     try:
         return json.loads(said)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.model.rendering.traced import Traced, joined, own_of, runs, written
@@ -37,6 +37,7 @@ FOLLOWED: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
+@settings(max_examples=50)
 @given(a=TEXTS, b=ANY, c=TEXTS)
 def test_what_str_does_is_done_and_followed(name: str, a: Traced, b: str, c: Traced) -> None:
     made = FOLLOWED[name](a, b, c)
@@ -67,6 +68,7 @@ NOT_FOLLOWED: dict[str, Callable[[Any, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_FOLLOWED)
+@settings(max_examples=20)
 @given(a=TEXTS, b=TEXTS)
 def test_what_is_not_followed_is_nobody_s_and_so_not_the_template_s(name: str, a: Traced, b: Traced) -> None:
     made = NOT_FOLLOWED[name](a, b)
@@ -83,6 +85,7 @@ def test_what_is_not_followed_is_nobody_s_and_so_not_the_template_s(name: str, a
         ("A%(x)sB%(y)5s", {"x": "<", "y": written("B")}, [("A", True), ("<", False), ("B", True), ("    B", False)]),
         ("A%*dB", (3, 7), [("A  7B", False)]),
         ("A%%", (), [("A%", True)]),
+        ("A%ld% 3d", (1, 2), [("A", True), ("1  2", False)]),
     ],
 )
 def test_a_form_of_the_template_s_is_followed_and_what_fills_it_keeps_its_writer(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, SupportsIndex
 
-_CONVERSION: Final = re.compile(r"%(?:\((?P<name>[^()]*)\))?(?P<spec>[^%a-zA-Z(]*)(?P<kind>[a-zA-Z%])")
+_CONVERSION: Final = re.compile(r"%(?:\((?P<name>[^()]*)\))?(?P<spec>[^%a-zA-Z(]*)[hlL]?(?P<kind>[a-zA-Z%])")
 _RUN: Final = re.compile(rb"\x00+|\x01+")
 
 
