@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import difflib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from executor.buffers import Allocation, GpuBuffer
+from executor.buffers import Allocation, GpuBuffer, Writes
 from executor.dependencies import Access, dependencies
 from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.errors import LaunchError
@@ -164,9 +164,14 @@ class Plan:
         """The memory that the kernel writes."""
         return self._written
 
-    def node(self, after: tuple[int, ...]) -> Node:
-        """The launch as a graph takes it, with the scalars of now."""
-        return Node(self.loaded, self._grid, self._block, self._parameters, after, self.kernel.launch().early)
+    def node(self, after: tuple[int, ...], written: Collection[Writes] = ()) -> Node:
+        """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that
+        reads some of it before it waits, because its signature says that it is constant, does not start early here."""
+        early = self.kernel.launch().early and not any(
+            isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
+            for name, argument in self.kernel.signature().items()
+        )
+        return Node(self.loaded, self._grid, self._block, self._parameters, after, early)
 
     @property
     def accesses(self) -> list[Access]:
@@ -209,7 +214,8 @@ class LaunchGraph:
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
         waits = dependencies([plan.accesses for plan in plans])
-        nodes = [plan.node(after) for plan, after in zip(plans, waits, strict=True)]
+        written = {allocation.writes for allocation in self._written}
+        nodes = [plan.node(after, written) for plan, after in zip(plans, waits, strict=True)]
         self._handle = device.make_graph(nodes, timed=timed)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False

@@ -6,6 +6,7 @@ import ctypes
 import math
 import struct
 from numbers import Integral, Real
+from typing import NamedTuple
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import Array, Scalar, Signature
@@ -19,6 +20,14 @@ _PACKERS = {BY_NAME[name]: struct.Struct("<" + letter) for name, letter in _FORM
 _POINTER = struct.Struct("<Q")
 
 
+class ArrayArgument(NamedTuple):
+    """An array of a launch: what its signature says, and the address that it has."""
+
+    name: str
+    array: Array
+    pointer: int
+
+
 class ParameterBlock:
     """The parameters of one launch, each at its natural alignment, as the PTX ISA lays out an entry's parameters.
 
@@ -27,6 +36,7 @@ class ParameterBlock:
 
     def __init__(self, signature: Signature) -> None:
         self._packers: dict[str, tuple[struct.Struct, int]] = {}
+        self._arrays = {name: argument for name, argument in signature.items() if isinstance(argument, Array)}
         offset = 0
         for name, argument in signature.items():
             packer = _POINTER if isinstance(argument, Array) else scalar_packer(argument.dtype)
@@ -47,6 +57,14 @@ class ParameterBlock:
 
     def tobytes(self) -> bytes:
         return self._storage.raw[: self.size]
+
+    @property
+    def arrays(self) -> tuple[ArrayArgument, ...]:
+        """The arrays that the pointers of now name."""
+        return tuple(
+            ArrayArgument(name, array, _POINTER.unpack_from(self._storage, self._packers[name][1])[0])
+            for name, array in self._arrays.items()
+        )
 
 
 def scalar_packer(dtype: DType) -> struct.Struct:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,8 @@ from executor.device.loans import Loan
 from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.environment import settings
 from executor.errors import DeviceError, OutOfMemory, SanitizerError
-from executor.parameters import ParameterBlock
-from ptxgen.emulator import MemoryMap, compile_module
+from executor.parameters import ArrayArgument, ParameterBlock
+from ptxgen.emulator import REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -87,7 +87,7 @@ class EmulatedDevice:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
         self.gate.settle()
         try:
-            block = np.empty(nbytes + ALIGNMENT, np.uint8)
+            block = np.empty(nbytes + ALIGNMENT + REDZONE, np.uint8)
         except (MemoryError, ValueError) as error:
             memory = self.memory()
             what = f"{nbytes} bytes{f' ({name})' if name else ''}"
@@ -208,17 +208,18 @@ class EmulatedDevice:
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self._enter("launching", at_once=True)
-        self._run(kernel, grid, block, parameters.tobytes(), work)
+        self._run(self._launch_of(kernel, grid, block, parameters), work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self._enter("making a graph")
-        return _Graph([(node.kernel, node.grid, node.block, node.parameters.tobytes()) for node in nodes], timed)
+        launches = [self._launch_of(node.kernel, node.grid, node.block, node.parameters, node.early) for node in nodes]
+        return _Graph(launches, timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self._enter("launching a graph", at_once=True)
         graph.moments = [time.perf_counter()]
         for launch in graph.launches:
-            self._run(*launch)
+            self._run(launch)
             graph.moments.append(time.perf_counter())
 
     def graph_events(self, graph: Any) -> Sequence[float]:
@@ -227,12 +228,26 @@ class EmulatedDevice:
     def free_graph(self, graph: Any) -> None:
         self._enter("freeing a graph")
 
-    def _run(self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: bytes, work: object | None = None) -> None:
-        memory = self._known_memory()
+    def _launch_of(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, early: bool = False
+    ) -> _Launch:
+        arrays = parameters.arrays if self.sanitize else ()
+        return _Launch(kernel, grid, block, parameters.tobytes(), arrays, early)
+
+    def _run(self, launch: _Launch, work: object | None = None) -> None:
+        memory = self._memory_of(launch.arrays) if self.sanitize else None
         with self.gate.running():
-            findings = kernel.handle.launch(grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed)
+            findings = launch.kernel.handle.launch(
+                launch.grid,
+                launch.block,
+                launch.parameters,
+                memory=memory,
+                workers=self.workers,
+                seed=self.seed,
+                early=launch.early,
+            )
         if findings:
-            raise SanitizerError(str(work or kernel.entry), findings)
+            raise SanitizerError(str(work or launch.kernel.entry), findings)
 
     def record(self) -> float:
         self._enter("recording an event")
@@ -277,10 +292,21 @@ class EmulatedDevice:
         if self._map is not None and base in self._map.allocations:
             self._map.mark_written(base, pointer - base, nbytes)
 
-    def _known_memory(self) -> MemoryMap | None:
-        """What a kernel may touch: all that the sanitiser knows and what is lent at the moment."""
+    def _memory_of(self, arrays: Sequence[ArrayArgument]) -> MemoryMap:
+        """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""
+        known, own = self._known_memory(), MemoryMap()
+        for name, array, pointer in arrays:
+            part = known.part(pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant)
+            same = own.allocations.get(pointer)  # inputs may be one and the same
+            if part is not None and (same is None or (same.size, not same.constant) < (part.size, not part.constant)):
+                own.allocations[pointer] = part
+        return own
+
+    def _known_memory(self) -> MemoryMap:
+        """All that the sanitiser knows and what is lent at the moment."""
+        assert self._map is not None
         loans = list(self._allocations.loans)
-        if self._map is None or not loans:
+        if not loans:
             return self._map
         known = MemoryMap(dict(self._map.allocations))
         for loan in sorted(loans, key=lambda loan: loan.nbytes):  # of those that start together the longest stays
@@ -296,11 +322,22 @@ def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
 
 
+class _Launch(NamedTuple):
+    """A launch with the parameters of one moment; `arrays` for the sanitiser alone."""
+
+    kernel: LoadedKernel
+    grid: Grid
+    block: Grid
+    parameters: bytes
+    arrays: tuple[ArrayArgument, ...]
+    early: bool
+
+
 @dataclass
 class _Graph:
     """moments: before the first of the launches and after each, when they last ran."""
 
-    launches: Sequence[tuple[LoadedKernel, Grid, Grid, bytes]]
+    launches: Sequence[_Launch]
     timed: bool
     moments: list[float] = field(default_factory=list)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "REDZONE",
     "EmulationError",
     "Finding",
     "Kernel",

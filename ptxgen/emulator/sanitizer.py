@@ -189,6 +189,14 @@ class MemoryMap:
     def remove(self, base: int) -> None:
         self.allocations.pop(base, None)
 
+    def part(self, start: int, size: int, name: str, *, read_only: bool = False, constant: bool = False) -> Allocation | None:
+        """`size` bytes of an allocation as one of their own, which may be less free to use; None where none holds them all."""
+        for a in self.allocations.values():
+            if a.base <= start and start + size <= a.base + a.size:
+                shadow = None if a.shadow is None else (ctypes.c_uint8 * size).from_buffer(a.shadow, start - a.base)
+                return Allocation(start, size, f"{a.name} as {name}", a.read_only or read_only, shadow, constant=constant)
+        return None
+
     def mark_written(self, base: int, offset: int = 0, size: int | None = None) -> None:
         """Say that the host wrote these bytes of the allocation at `base`."""
         allocation = self.allocations[base]
