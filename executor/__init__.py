@@ -1,4 +1,5 @@
-"""executor runs PTX: devices, kernels loaded once, the transformer layer, and GGUF models that decode."""
+"""executor, of the distribution ptxgen, runs PTX: devices, kernels loaded once, the transformer layer, and GGUF models that
+decode."""
 
 from __future__ import annotations
 

@@ -6,8 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 
+from ptxgen.neighbour import why_not
+
+BAD_INPUT = 2
+"""Exit code for what the user gave: options, files, devices. click's usage errors have it too."""
 INTERRUPTED = 130
 
 
@@ -17,7 +22,13 @@ def ptxgen() -> None:
 
 
 def ptxrun() -> None:
-    """The entry point `ptxrun`."""
+    """The entry point `ptxrun`. It stands here, and finds executor by its name alone, because another project's executor may be
+    in the place of ours: that is said in one sentence instead of what its modules raise."""
+    open_streams()
+    if fault := why_not("executor"):
+        with suppress(OSError):
+            print(f"ptxrun: {fault}", file=sys.stderr, flush=True)
+        sys.exit(BAD_INPUT)
     _start("executor.cli")
 
 

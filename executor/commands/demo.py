@@ -34,9 +34,9 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
     with front.progress() as report:
         path = fetch(progress=report)
     with session(path, device, precision=precision) as running:
-        click.echo(f"> {prompt}")
+        front.echo(f"> {prompt}")
         made, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
-        click.echo("\n")
+        front.echo("\n")
         running.say_if_full(made)
         model = running.model
         facts = {
@@ -48,4 +48,4 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
             "speed": f"{made.tokens_per_second:.1f} tokens/s",
         }
     for name, value in facts.items():
-        click.echo(f"{name:12} {value}")
+        front.echo(f"{name:12} {value}")

@@ -64,6 +64,6 @@ def _print(rows: list[Explained]) -> None:
         cells.append((tensors, m.format.name, f"{m.k} x {m.n}", f"{row.choice.kernel.name} {parameters}", time, error, why))
     columns = ("tensors", "type", "K x N", "kernel", "us", "error", "why")
     front.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
-    click.echo()
+    front.echo()
     for number, reason in enumerate(reasons, 1):
-        click.echo(textwrap.fill(f"{number}  {reason}", front.WIDTH, subsequent_indent="   "))
+        front.echo(textwrap.fill(f"{number}  {reason}", front.WIDTH, subsequent_indent="   "))

@@ -79,8 +79,8 @@ def generate_command(
         if as_json:
             front.print_json(_facts(path, running, ids, made, answer, sampler))
             return
-        click.echo()
-        click.echo(
+        front.echo()
+        front.echo(
             f"{front.counted(len(made.tokens), 'token')}, {made.tokens_per_second:.1f} tokens/s, "
             f"first after {made.prompt_seconds:.2f} s, {running.model.device.name}",
             err=True,

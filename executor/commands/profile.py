@@ -130,11 +130,11 @@ def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
 
     front.print_rich(tile_table(profile.tiles, by))
     steps, launches = front.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
-    click.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
+    front.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
     timed, plain = facts["step_us"], facts["untimed_step_us"]
-    click.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
+    front.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
     if profile.tiles.limit is not None:
-        click.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
+        front.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
 
 
 def _make(folder: Path) -> None:

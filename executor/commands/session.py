@@ -92,7 +92,7 @@ class Session:
         if made.stopped == "context":
             room, most = self.model.context, self.model.config.context_length
             cure = f"--context takes up to {most}" if room < most else "the model can take no more"
-            click.echo(f"stopped: the context of {front.counted(room, 'token')} is full; {cure}", err=True)
+            front.echo(f"stopped: the context of {front.counted(room, 'token')} is full; {cure}", err=True)
 
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""

@@ -65,7 +65,7 @@ def tune_command(
                 "nothing is kept on disk (PTXGEN_CACHE_DIR is off), so the table has no place; name a file with -o"
             )
         if opened.kind != "cuda" and not as_json:
-            click.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
+            front.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
         done = tune(
             opened, shapes, precision, target, pattern=pattern, again=again, runs=runs,
             progress=lambda number, total: report("kernels", number, total),
@@ -78,8 +78,8 @@ def tune_command(
         return
     _print(found, limit)
     for kernel, reason in done.left_out:
-        click.echo(f"left out: {kernel}: {reason}", err=True)
-    click.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
+        front.echo(f"left out: {kernel}: {reason}", err=True)
+    front.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
 
 
 def _limit(device: Device) -> float | None:

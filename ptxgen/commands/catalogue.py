@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,8 @@ def check_command(
     """
     from ptxgen.kernels.registry import entries, find
 
+    if not names:
+        name_broken()
     targets = list(
         dict.fromkeys(target for name in target_names for target in (ALL if name == "all" else (Target.parse(name),)))
     )
@@ -122,9 +125,17 @@ def check_command(
         rows = [_row(result) for result in results]
         front.print_table(columns, rows, numeric=columns[2:6], bold="registers")
         for failure in failures:
-            click.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
+            front.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
     if failures:
         ctx.exit(front.FAILED)
+
+
+def name_broken() -> None:
+    """Say on stderr which packages' kernels are not among all the kernels, and why."""
+    from ptxgen.kernels.registry import broken
+
+    for fault in broken():
+        front.echo(f"not loaded: {fault}", err=True)
 
 
 @dataclass(frozen=True)
@@ -188,4 +199,6 @@ def _listed(entry: Entry) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no such numbers
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

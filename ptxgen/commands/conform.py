@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from ptxgen.commands import front
+from ptxgen.commands.catalogue import name_broken
 
 
 @click.command("conform")
@@ -26,17 +27,19 @@ def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -
     from ptxgen.conformance import Report, planned
     from ptxgen.conformance.report import Result, result
 
+    if not names:
+        name_broken()
     results: list[Result] = []
     for check in planned(*names):
         results.append(result(check))
         if not as_json:
-            click.echo(str(results[-1]))
+            front.echo(str(results[-1]))
     report = Report(tuple(results))
     if as_json:
         front.print_json([asdict(one) | {"passed": one.passed} for one in results])
     else:
         for line in report.explanations():
-            click.echo(line)
-        click.echo(f"\n{report.sum}")
+            front.echo(line)
+        front.echo(f"\n{report.sum}")
     if not report.passed:
         ctx.exit(front.FAILED)

@@ -69,29 +69,29 @@ def _print(explanation: Explanation, *, listing: bool) -> None:
     from ptxgen.explain import report
 
     e = explanation
-    click.secho(str(e.kernel), bold=True)
-    click.echo(e.doc + "\n")
+    front.echo(str(e.kernel), bold=True)
+    front.echo(e.doc + "\n")
     rows = [
         (name, str(argument), argument.direction if isinstance(argument, Array) else "in", report.size(argument))
         for name, argument in e.kernel.signature().items()
     ]
     front.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
-    click.echo()
+    front.echo()
     for label, text in report.summary(e):
-        click.echo(textwrap.fill(f"{label:11}{text}", front.WIDTH, subsequent_indent=" " * 11))
+        front.echo(textwrap.fill(f"{label:11}{text}", front.WIDTH, subsequent_indent=" " * 11))
     for title, mix in report.mixes(e):
-        click.echo(f"\n{title}")
+        front.echo(f"\n{title}")
         counts = [(unit.value, str(count)) for unit, count in mix.instructions.items()]
         front.print_table(("unit", "instructions"), counts, numeric=("instructions",))
-    click.echo()
+    front.echo()
     columns = ("bound", "clocks a pass", "us", "of the tightest")
     front.print_table(columns, report.bound_rows(e), numeric=columns[1:], bold="us")
-    click.echo(textwrap.fill(report.caveat(e), front.WIDTH))
+    front.echo(textwrap.fill(report.caveat(e), front.WIDTH))
     if e.accuracy:
-        click.echo()
+        front.echo()
         errors = [(what, f"{error:.2e}") for what, error in e.accuracy.items()]
         front.print_table(("accuracy", "rms error / rms of reference"), errors, numeric=("rms error / rms of reference",))
     if listing:
-        click.echo()
+        front.echo()
         for line in report.listing(e):
-            click.echo(line)
+            front.echo(line)

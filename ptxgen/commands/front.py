@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,8 @@ from click.exceptions import Exit
 from ptxgen import __version__
 from ptxgen.commands.stdout import ClosedPipe, checked_stdout
 from ptxgen.errors import PtxGenError
-from ptxgen.start import INTERRUPTED
+from ptxgen.printable import spelt
+from ptxgen.start import BAD_INPUT, INTERRUPTED
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 FAILED: Final = 1
 """Exit code when the command ran and what it looked at is wrong: a check that failed, a sanitiser's finding."""
-BAD_INPUT: Final = 2
-"""Exit code for what the user gave: options, files, devices. click's usage errors have it too."""
 CLOSED_PIPE: Final = 141
 """What a shell reports for a program that SIGPIPE ended; Python ignores that signal."""
 
@@ -53,14 +53,16 @@ class Front(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         known = super().get_command(ctx, cmd_name)
-        if known is not None:
-            return known
-        return next((_plugin(point) for point in self._points() if point.name == cmd_name), None)
+        named = [point for point in self._points() if point.name == cmd_name] if known is None else []
+        return _Plugin(named) if named else known
 
     def _points(self) -> Iterable[EntryPoint]:
-        from importlib.metadata import entry_points
+        if not self.plugins:
+            return ()
+        from ptxgen import plugins
 
-        return entry_points(group=self.plugins) if self.plugins else ()
+        # A name that is no word cannot be typed, and might be codes that a terminal obeys.
+        return [point for point in plugins.points(self.plugins) if re.fullmatch(r"\w[\w.-]*", point.name, re.ASCII)]
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with checked_stdout():
@@ -92,35 +94,67 @@ class Front(click.Group):
             raise Exit(INTERRUPTED) from error
 
 
+def echo(text: str = "", *, err: bool = False, bold: bool = False) -> None:
+    """Lines on stdout or stderr. Codes that a terminal obeys are spelt: a text may be from a stranger's file or package. What
+    the commands say goes through here, `print_table`, `print_json` or the log, unless it is asked for as it is."""
+    click.echo(click.style(spelt(text), bold=True) if bold else spelt(text), err=err)
+
+
 def _say(text: str) -> None:
-    """A line on stderr, if that can be written. Codes that a terminal obeys are spelt: a text may be from a stranger's file."""
-    spelt = "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
+    """A line on stderr, if that can be written."""
     with suppress(OSError):
-        click.echo(spelt, err=True)
+        echo(text, err=True)
 
 
-def _plugin(point: EntryPoint) -> click.Command:
-    """The subcommand of an entry point, or one that tells why there is none."""
-    try:
-        loaded = point.load()
-        if isinstance(loaded, click.Command):
-            return loaded
-        reason = f"it is a {type(loaded).__name__}, not a click command"
-    except Exception as error:  # a stranger's module may raise anything
-        reason = f"{type(error).__name__}: {error}"
-    said = f"the command {point.name} of {point.value} cannot be used: {reason}"
+class _Plugin(click.Command):
+    """A subcommand of another package, which is imported when it is used and not before: `--help` of all does not need it, nor
+    wait for it. Ours comes first; where several strangers have one of this name, it is nobody's."""
 
-    def refuse(_: tuple[str, ...]) -> None:
-        raise PtxGenError(said)
+    def __init__(self, points: Sequence[EntryPoint]) -> None:
+        from ptxgen.plugins import is_own, package
 
-    return click.Command(
-        point.name,
-        callback=refuse,
-        params=[click.Argument(["_"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-        short_help="Cannot be used: its module does not load.",
-        add_help_option=False,
-    )
+        owners = ", ".join(map(package, points))
+        super().__init__(points[0].name, add_help_option=False, short_help=f"(of another package: {owners})")
+        self._point = points[0]
+        self._own = is_own(points[0])
+        self._owners = "" if self._own or len(points) == 1 else owners
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        if self._own:
+            try:
+                return self._loaded().get_short_help_str(limit)
+            except PtxGenError:
+                return "(cannot be used; say it to see why)"
+        return super().get_short_help_str(limit)
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:
+        return self._loaded().make_context(info_name, args, *rest, **extra)
+
+    def _loaded(self) -> click.Command:
+        from ptxgen.neighbour import NameTaken
+        from ptxgen.plugins import PluginError, load
+
+        if self._owners:
+            raise PtxGenError(f"several packages have a command {self.name}: {self._owners}; uninstall all but one")
+        try:
+            return load(self._point, _require_command)
+        except NameTaken:
+            raise
+        except PluginError as error:
+            raise PtxGenError(f"the command {self.name} of {self._point.value} cannot be used: {error}") from error
+
+
+def _require_command(loaded: Any) -> click.Command:
+    if not isinstance(loaded, click.Command):
+        raise PtxGenError(f"it is a {type(loaded).__name__}, not a click command")
+    return loaded
+
+
+class _Formatter(logging.Formatter):
+    """Log lines as `echo` prints them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return spelt(super().format(record))
 
 
 def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = (), plugins: str = "") -> Front:
@@ -128,9 +162,9 @@ def front(name: str, help: str, failures: tuple[type[PtxGenError], ...] = (), pl
     `plugins`: the entry-point group of further subcommands."""
 
     def started(verbose: bool) -> None:
-        logging.basicConfig(
-            level=logging.INFO if verbose else logging.WARNING, format=f"{name}: %(message)s", stream=sys.stderr, force=True
-        )
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(_Formatter(f"{name}: %(message)s"))
+        logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
 
     group = Front(
         name=name,
@@ -155,8 +189,9 @@ def magnitude(value: float) -> str:
 
 
 def print_json(facts: Any) -> None:
-    """Facts as JSON on stdout, in the order in which they were given."""
-    click.echo(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+    """Facts as JSON on stdout, in the order in which they were given. What `echo` spells is escaped, as JSON does it."""
+    text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Sequence[str] = (), bold: str = "") -> None:
@@ -176,7 +211,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
             no_wrap=column in numeric or (column == columns[0] and names_fit),
         )
     for row in rows:
-        table.add_row(*map(Text, row))  # Text: a shape such as [4096] is not rich's markup
+        table.add_row(*(Text(spelt(cell)) for cell in row))  # Text: a shape such as [4096] is not rich's markup
     print_rich(table)
 
 

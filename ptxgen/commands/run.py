@@ -117,11 +117,11 @@ def run_command(
     if as_json:
         front.print_json(_facts(chosen, seconds, findings, given, names))
     elif findings:
-        click.echo("\n".join(map(str, findings)))
+        front.echo("\n".join(map(str, findings)))
     else:
         front.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
     if any(finding.kind == "timeout" for finding in findings):
-        click.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
+        front.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
     if findings:
         ctx.exit(front.FAILED)
 

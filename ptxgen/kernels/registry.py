@@ -8,15 +8,17 @@ import importlib
 import inspect
 import logging
 import pkgutil
-import traceback
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Final, TypeVar
 
-from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen import plugins
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.printable import spelt
 
 K = TypeVar("K", bound=type[KernelType])
 
@@ -79,6 +81,7 @@ class Broken:
 
 _entries: dict[str, Entry] = {}
 _broken: list[Broken] = []
+_loading: list[EntryPoint] = []
 
 
 def register(cls: K) -> K:
@@ -116,6 +119,8 @@ def _require_whole(entry: Entry) -> None:
     cls = entry.type
     if not (isinstance(cls, type) and issubclass(cls, KernelType)):
         raise ArgumentError(f"{entry.name}: {cls!r} is not a subclass of ptxgen.kernels.kernel_type.KernelType")
+    if not re.fullmatch(r"[A-Za-z]\w*", entry.name, re.ASCII):
+        raise ArgumentError(f"{entry.name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
     if "__dataclass_params__" not in vars(cls):
         raise ArgumentError(f"{cls.__qualname__} is not a dataclass yet; write @dataclass(frozen=True) under @register")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -141,19 +146,22 @@ def broken() -> tuple[Broken, ...]:
 
 
 def find(name: str) -> Entry:
-    """The entry of this name; ArgumentError with near names if there is none."""
-    _discover()
-    if name not in _entries:
+    """The entry of this name; ArgumentError with near names if there is none. Other packages are imported only if the name is
+    none of ours, so that a slow or broken one is not in the way."""
+    found = known(name)
+    if found is None:
         near = difflib.get_close_matches(name, _entries, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`"
         faults = "".join(f"\n  not loaded: {fault}" for fault in _broken)
         raise ArgumentError(f"no kernel is called {name!r}; {hint}{faults}")
-    return _entries[name]
+    return found
 
 
 def known(name: str) -> Entry | None:
     """The entry of this name, if there is one."""
-    _discover()
+    _load_own()
+    if name not in _entries:
+        _discover()
     return _entries.get(name)
 
 
@@ -172,41 +180,38 @@ def _load_own() -> None:
 
 
 @cache
+def _waiting() -> list[EntryPoint]:
+    """The entry points of other packages that are not loaded yet."""
+    return plugins.points(GROUP)
+
+
 def _discover() -> None:
     _load_own()
-    for point in entry_points(group=GROUP):
-        load(point)
+    while not _loading and (waiting := _waiting()):  # a module that asks while it is loaded sees what is there so far
+        load(waiting.pop(0))
 
 
 def load(point: EntryPoint) -> None:
     """Load an entry point. If that fails in any way, nothing that it registered stays, and `broken` has it with the reason."""
     before = dict(_entries)
+    _loading.append(point)
     try:
-        _require_kernels(point, point.load())
-    except (Exception, SystemExit) as error:  # a stranger's module may do anything
+        plugins.load(point, lambda loaded: _require_kernels(loaded, before))
+    except plugins.PluginError as error:
         _entries.clear()
         _entries.update(before)
-        package = point.dist.name if point.dist is not None else "unknown package"
-        fault = Broken(point.name, package, point.value, _reason(error))
+        fault = Broken(spelt(point.name), plugins.package(point), spelt(point.value), str(error))
         _broken.append(fault)
-        _log.warning("%s", fault)
+        _log.debug("%s", fault)  # who lists kernels, or does not find one, names it
+    finally:
+        _loading.remove(point)
 
 
-def _require_kernels(point: EntryPoint, loaded: Any) -> None:
+def _require_kernels(loaded: Any, before: Mapping[str, Entry]) -> None:
     module = inspect.getmodule(loaded)
     inside = getattr(module, "__name__", "")
     if not any(entry.type is loaded or f"{entry.type.__module__}.".startswith(f"{inside}.") for entry in _entries.values()):
         raise ArgumentError("it registers no kernel; decorate a KernelType with @register from ptxgen.kernels.registry")
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong and at which line of the stranger's code."""
-    told = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):
-        return told  # names the file and the line itself
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return f"{told} ({frames[-1].filename}:{frames[-1].lineno})" if frames else told
-
-
-def _is_machinery(file: str) -> bool:
-    return file == __file__ or "importlib" in file
+    for name, entry in _entries.items():
+        if name not in before:
+            str((entry.summary, entry.parameters))  # what cannot be listed would harm whoever lists it

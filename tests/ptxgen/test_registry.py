@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import logging
+import signal
 import textwrap
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ptxgen import plugins
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from tests.cli.invoke import facts, invoke, python
@@ -28,6 +29,17 @@ class Mine(ResidualAdd):
     '''x += delta, my way.'''
     name = "my_add"
 """
+
+ODD = """
+class Odd:
+    def __repr__(self):
+        raise ValueError("no")
+"""
+
+UNPRINTABLE = """class Own(BaseException):
+    def __str__(self):
+        raise SystemExit
+raise Own"""
 
 Load = Callable[[str], None]
 
@@ -61,6 +73,13 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         ("x = 1\nx.foo", "AttributeError: 'int' object has no attribute 'foo' ({file}:2)"),
         ("x = (", "SyntaxError: '(' was never closed ({name}, line 1)"),
         ("import sys\nsys.exit(3)", "SystemExit: 3 ({file}:2)"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt ({file}:1)"),
+        ("raise GeneratorExit('no')", "GeneratorExit: no ({file}:1)"),
+        ("class Own(BaseException): pass\nraise Own", "Own ({file}:2)"),
+        (UNPRINTABLE, "Own (whose message cannot be had: SystemExit) ({file}:4)"),
+        ("raise ValueError('\x1b[2Jgone\x9b\u202e')", r"ValueError: \x1b[2Jgone\x9b\u202e ({file}:1)"),
+        (GOOD.replace("my_add", "my\x1b[2J"), "cannot be the name of a PTX entry"),
+        (ODD + GOOD + "    n: int\n    odd: object = Odd()\n", "ValueError: no ({file}"),
         ("pass", "it registers no kernel; decorate a KernelType with @register"),
         (GOOD.replace("my_add", "rmsnorm"), "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm ({file}:6)"),
         (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
@@ -73,16 +92,12 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_broken_package_is_set_aside_with_the_reason(
-    load: Load, caplog: pytest.LogCaptureFixture, tmp_path: Path, source: str, said: str
-) -> None:
+def test_a_broken_package_is_set_aside_with_the_reason(load: Load, tmp_path: Path, source: str, said: str) -> None:
     before = registry.entries()
-    with caplog.at_level(logging.WARNING):
-        load(source)
+    load(source)
     (fault,) = registry.broken()
     (file,) = tmp_path.glob("strange*.py")
     assert said.format(file=file, name=file.name) in fault.reason
-    assert str(fault) in caplog.text
     assert registry.entries() == before
 
 
@@ -128,3 +143,32 @@ def test_conform_reports_a_line_a_check_and_fails_with_the_reason(load: Load) ->
     assert "FAILED  my_bad_add(n=1)  text" in shown.stdout
     assert "f32(1.0) + k.tid.x" in shown.stdout
     assert any(not one["passed"] for one in facts("ptxgen", "conform", "my_bad_add", exit_code=1))
+
+
+def test_what_a_package_prints_when_it_is_imported_is_in_no_output(load: Load, capfd: pytest.CaptureFixture[str]) -> None:
+    load("import sys\nprint('hello')\nprint('hello', file=sys.stderr)\n" + GOOD)
+    assert registry.find("my_add")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_package_that_asks_for_all_kernels_while_it_is_imported_gets_those_that_are_there(load: Load) -> None:
+    load("from ptxgen.kernels.registry import entries\nassert 'rmsnorm' in entries()\n" + GOOD)
+    assert registry.broken() == ()
+
+
+def test_a_package_that_takes_long_to_import_is_named(
+    load: Load, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(plugins, "SLOW", 0.01)
+    load("import time\ntime.sleep(0.05)\n" + GOOD)
+    assert "entry point strange of unknown package took 0 s to import" in caplog.text
+
+
+def test_ctrl_c_while_a_package_is_imported_is_not_the_packages_fault(load: Load) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        load("import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(5)\n" + GOOD)
+    assert registry.broken() == ()
+    load("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + GOOD)
+    assert signal.getsignal(signal.SIGINT) is before
+    signal.signal(signal.SIGINT, before)

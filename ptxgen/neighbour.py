@@ -1,0 +1,49 @@
+"""Whether the package `executor` that Python finds is the one that comes with ptxgen. PyPI has another project of that name:
+where both are installed, the one that came last has the files, or the first on the path is found. ptxgen imports nothing of
+executor: its commands are looked up by name (start.py, plugins.py), and here its place and its first files are looked at."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from ptxgen.errors import PtxGenError
+
+_FILES = ("__init__.py", "cli.py")
+"""What both projects have, so that the other's would be in the place of ours. Ours say of which distribution they are."""
+
+
+class NameTaken(PtxGenError):
+    """A package beside ptxgen is not the one that came with it."""
+
+
+def require(package: str) -> None:
+    """Raise NameTaken, one sentence with the cure, unless this package of ptxgen's distribution is found and is ours."""
+    if fault := why_not(package):
+        raise NameTaken(fault)
+
+
+def why_not(package: str) -> str:
+    """Why the package cannot be used, or an empty string. Imports nothing of it."""
+    home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    ours = os.path.join(home, package)
+    try:
+        spec = find_spec(package)
+    except ValueError:  # somebody has put a module without a spec in its place
+        spec = None
+    found = os.path.dirname(os.path.realpath(spec.origin)) if spec is not None and spec.origin else ""
+    if found == ours and all(_is_ours(os.path.join(ours, name)) for name in _FILES):
+        return ""
+    there = f"in {found} is not ptxgen's but" if found else "is not there whole, as that of"
+    return (
+        f"the package {package} {there} another project's of the same name{'' if found else ' was installed or removed'}: "
+        f"uninstall that one (pip uninstall {package}) and install ptxgen again, or give ptxgen an environment of its own"
+    )
+
+
+def _is_ours(file: str) -> bool:
+    try:
+        with open(file, "rb") as stream:
+            return b"ptxgen" in stream.read()
+    except OSError:
+        return False
