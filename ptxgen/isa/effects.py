@@ -43,7 +43,7 @@ UNORDERED_READS = frozenset({"volatile", "relaxed", "acquire"})
 READ_ONLY_LOADS = frozenset({"ld_nc"})
 """Promise that nobody writes what they load while the kernel runs."""
 
-PREFETCHES = frozenset({"prefetch"})
+PREFETCHES = frozenset({"prefetch", "prefetchu"})
 """Name an address without reading or writing what is there."""
 
 _FROM_GLOBAL = {"cp_async": "b"}

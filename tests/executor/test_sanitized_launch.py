@@ -17,8 +17,12 @@ from executor.errors import SanitizerError
 from executor.launch import Launcher
 from executor.modules import Modules
 from ptxgen.builder import KernelBuilder
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
 from ptxgen.kernels.kernel_type import Launch, Signature, read, write
 from ptxgen.types import F32
+from tests.executor.early_chain import results
 from tests.executor.fake import NoModules, RememberingDevice
 from tests.executor.kernels import Accumulate, ReadsBeyond, Scale
 
@@ -123,6 +127,15 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
         assert store.startswith("unordered: test_early, thread (0,0,0) of block (0,0,0) writes")
         assert "byte 0 of x as x" in load
         assert "byte 0 of y as y" in store
+
+
+@pytest.mark.parametrize("kind", [HwDp4aGemv, HwDp4aGemvResidual, BatchedHwDp4aGemv], ids=lambda kind: kind.__name__)
+def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_that_does_not(kind: type[HwDp4aGemv]) -> None:
+    """On a GPU: tests/gpu/test_early_gpu.py."""
+    more: dict[str, Any] = {"m": 2} if kind is BatchedHwDp4aGemv else {}
+    kernel = kind(format=FORMATS["Q4_0"], k=256, n=3, num_warps=2, rows_per_warp=1, **more)
+    with open_device("emulator", sanitize=True) as device:
+        assert results(device, kernel, early=True, replays=2) == results(device, kernel, early=False, replays=2)
 
 
 class Graphs(RememberingDevice):

@@ -1,0 +1,33 @@
+"""Kernels that a graph starts early, on a GPU: the bits of launching them one by one, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from executor.device import Device, open_device
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
+from tests.executor.early_chain import results
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    with open_device("cuda:0") as device:
+        yield device
+
+
+@pytest.mark.parametrize("format", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("kind", [HwDp4aGemv, HwDp4aGemvResidual, BatchedHwDp4aGemv], ids=lambda kind: kind.__name__)
+def test_kernels_that_start_early_give_the_bits_of_those_that_do_not(kind: type[HwDp4aGemv], format: str, gpu: Device) -> None:
+    if gpu.target.sm < 90:
+        pytest.skip("programmatic dependent launch needs sm_90")
+    more: dict[str, Any] = {"m": 2} if kind is BatchedHwDp4aGemv else {}
+    kernel = kind(format=FORMATS[format], k=4096, n=4097, **more)
+    one_by_one, early = (results(gpu, kernel, early=early, replays=20) for early in (False, True))
+    assert early == one_by_one
