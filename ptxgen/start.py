@@ -34,8 +34,9 @@ def ptxrun() -> None:
 
 def _start(module: str) -> None:
     """Import the command `main` of a module and run it. Before and after it, Ctrl-C ends the process at once and silently:
-    there is nothing to undo then, and what is interrupted in the middle of an import might say anything. While it runs, Ctrl-C
-    is a KeyboardInterrupt. Where the process was started with SIGINT ignored, it stays so."""
+    there is nothing to undo then, and what is interrupted in the middle of an import might say anything. While it runs, the
+    first Ctrl-C is a KeyboardInterrupt, and one more, while that is taken care of, ends the process at once, too. Where the
+    process was started with SIGINT ignored, it stays so."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, _leave)
@@ -43,7 +44,7 @@ def _start(module: str) -> None:
         open_streams()
         main = import_module(module).main
         if heeded:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _interrupt)
         main()
     finally:
         if heeded:
@@ -64,6 +65,11 @@ def open_streams() -> None:
             stream = open(number, mode, closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+
+
+def _interrupt(*_: object) -> None:
+    signal.signal(signal.SIGINT, _leave)
+    raise KeyboardInterrupt
 
 
 def _leave(*_: object) -> None:

@@ -189,3 +189,30 @@ def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignore
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=20)
     assert (process.returncode, rest, said) == ((0, "ran\n", "") if ignored else (130, "", ""))
+
+
+def test_a_second_ctrl_c_says_nothing_either() -> None:
+    code = (
+        "import os, signal, sys, time, types\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may have it ignored\n"
+        "def wait():\n"
+        "    try:\n"
+        "        os.write(1, b'ready\\n')\n"
+        "        time.sleep(30)\n"
+        "    finally:\n"
+        "        os.write(1, b'tidying\\n')\n"
+        "        time.sleep(30)\n"
+        "from ptxgen.commands.front import front\n"
+        "group = front('tool', '')\n"
+        "group.command('wait')(wait)\n"
+        "sys.modules['tool'] = types.SimpleNamespace(main=lambda: group(['wait']))\n"
+        "from ptxgen import start\n"
+        "start._start('tool')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for said in ("ready\n", "tidying\n"):
+        assert process.stdout.readline() == said
+        process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=20)
+    assert (process.returncode, error) == (130, "")
