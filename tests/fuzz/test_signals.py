@@ -1,0 +1,99 @@
+"""Ctrl-C at any moment: a command ends with 130 and has nothing to say, and a model that was interrupted decodes afterwards as
+if it had not been."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from gguf.constants import GGMLQuantizationType as Q
+
+from executor.device.emulated import EmulatedDevice
+from executor.model.generation import LanguageModel
+from executor.model.sampling import Sampler
+from tests.fuzz.cases import Cases
+from tests.fuzz.children import survives
+from tests.synthetic import write_model
+
+SECONDS = 120
+MEMORY = 2 << 30
+PROMPT = (1, 2, 3)
+COMMAND = "from ptxgen.start import ptxrun; print('begun', flush=True); ptxrun()"
+ENDS = (0, 130, -signal.SIGINT)
+"""Exit codes: it was done before, it was interrupted, or it was already past where Python heeds signals."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose launches are long enough to be spread over threads, and in short enough."""
+    path = tmp_path_factory.mktemp("signals") / "m.gguf"
+    return write_model(path, "llama", Q.Q4_K, layers=2, hidden=256, heads=4, kv_heads=2, ff=1024, context=64)
+
+
+def interrupted(action: Callable[[], object], after: float, every: float) -> bool:
+    """Whether KeyboardInterrupt ended the action: one is raised in it after so many seconds, and, until it is left, again at
+    this interval."""
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None and frame.f_code is not run.__code__:
+            frame = frame.f_back
+        if frame is not None:
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        action()
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, after, every)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return False
+
+
+def test_a_model_that_is_interrupted_again_and_again_decodes_as_before(model: Path, cases: Cases) -> None:
+    with EmulatedDevice(workers=3) as device, LanguageModel.load(model, device) as loaded:
+
+        def generate() -> list[int]:
+            return loaded.generate(PROMPT, max_tokens=12, sampler=Sampler(), stop=()).tokens
+
+        expected = generate()
+        started = time.perf_counter()
+        assert generate() == expected
+        seconds = time.perf_counter() - started
+        for rng in cases:
+
+            def case(rng: random.Random = rng) -> None:
+                for _ in range(10):
+                    interrupted(generate, rng.uniform(1e-4, seconds), rng.choice((0, 0, 1e-3)))
+                    if rng.random() < 0.3:
+                        assert generate() == expected
+                assert generate() == expected
+
+            said = survives(case, SECONDS, MEMORY)
+            assert not said, said
+
+
+def test_ptxrun_generate_ends_at_ctrl_c_and_says_nothing(model: Path, cases: Cases) -> None:
+    words = [sys.executable, "-c", COMMAND, "generate", str(model), "-p", "a b", "--max-tokens", "40", "--device", "emulator"]
+    for rng in cases:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(rng.uniform(0.05, 3))
+        for _ in range(rng.choice((1, 1, 3))):
+            process.send_signal(signal.SIGINT)
+            time.sleep(rng.choice((0, 0.001, 0.05)))
+        _, said = process.communicate(timeout=60)
+        assert process.returncode in ENDS, said
+        assert said.strip() == ""
