@@ -346,6 +346,10 @@ class CudaExecutor(Matrices):
 
         return self._into_new((shape.hidden,), run)
 
+    def _before_capture(self) -> None:
+        if self._sequence is not None:
+            self._sequence.follow()
+
     def _capture_state(self) -> object:
         return super()._capture_state(), self._sequence
 

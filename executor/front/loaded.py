@@ -110,6 +110,7 @@ class Loaded:
         Raises LaunchError for a capture within one."""
         if self._capture is not None:
             raise LaunchError("a capture is under way already; it must end before the next one begins")
+        self._before_capture()
         graph = self._capture = Capture(self.launcher, self.workspace, self._capture_state)
         try:
             with self.launcher.recording() as plans:
@@ -151,6 +152,9 @@ class Loaded:
         """LaunchError in a capture, saying what is done that a graph cannot hold."""
         if self._capture is not None:
             raise LaunchError(f"{doing}, which a graph cannot hold; do this outside the capture")
+
+    def _before_capture(self) -> None:
+        """Put on the device what a recorded launch may need: in a capture nothing can be copied there."""
 
     def _capture_state(self) -> object:
         """What the choice of kernels depends on."""

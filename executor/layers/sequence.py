@@ -76,9 +76,13 @@ class LayerSequence:
     @property
     def rope_table(self) -> GpuBuffer:
         """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that the cache has room for."""
+        self.follow()
+        return self._table
+
+    def follow(self) -> None:
+        """Have the rotations of a cache that has grown on the device now: a capture cannot copy them there."""
         if self._table.shape[0] != self.cache.max_len:
             self._take_table(self._table_for(self.cache.max_len))
-        return self._table
 
     @property
     def position(self) -> GpuBuffer:

@@ -262,10 +262,17 @@ def test_the_rotations_follow_a_cache_that_grows(path: Path, cache: Path) -> Non
         small.grow(5)
         made += ways.by_index(given[3:])
         np.testing.assert_array_equal(np.stack(made), np.stack(rows))
+        small.grow(6)
+        hidden = executor.buffer(given[4])
+        with executor.capture() as graph:
+            for i, weights in enumerate(ways.indexed):
+                executor.transformer_layer_workspace_for_capture(hidden, i, weights, HIDDEN, FF, ways.eps)
+        graph.replay(4)
+        np.testing.assert_array_equal(hidden.to_numpy(), rows[4])
         allocated = executor.device.memory().allocated
         with pytest.raises(ArgumentError, match="max_len must be"):
             executor.sequence.grow(1 << 31)
-        assert (small.max_len, executor.device.memory().allocated) == (5, allocated)
+        assert (small.max_len, executor.device.memory().allocated) == (6, allocated)
 
 
 def test_a_layer_whose_cache_was_freed_says_so(path: Path, cache: Path) -> None:
