@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen.assemble import assemble
-from ptxgen.conformance.execution import emulate, inputs
+from ptxgen.conformance.execution import emitted, emulate, inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv import hw_dp4a
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
 from ptxgen.kernels.gemv.integer_type import PACKED
 from ptxgen.kernels.gemv.staging import MOST_SHARED, Layout, padding, rows_at_once, stretches
+from ptxgen.kernels.gemv.steps import looped
 from ptxgen.kernels.quantize.fixed_point import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.module import emit
@@ -158,6 +161,39 @@ def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: 
         row = {name: arguments[name][i : i + 1] for name in ("digits", "scales", "sums")}
         alone, _ = emulate(single, {"y": np.zeros(5, np.float32), "w": arguments["w"], **row}, sanitize=False)
         assert together["y"][i].tobytes() == alone["y"].tobytes()
+
+
+LOOPED = [
+    HwDp4aGemvResidual(PACKED["q3k"], k=4864, n=3, digits=3, num_warps=2, rows_per_warp=1, pdl=True),  # one stretch
+    BatchedHwDp4aGemv(PACKED["q8_0"], m=7, k=2816, n=3, digits=3, num_warps=2),  # two of several steps, the last one partial
+]
+
+
+@pytest.mark.parametrize("kernel", LOOPED, ids=str)
+def test_a_loop_over_a_row_has_the_bits_of_the_row_written_out(kernel: HwDp4aGemv, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = inputs(kernel)
+    target = Target(90) if kernel.pdl else Target(75)
+    assert looped(kernel, stretches(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.batch, 3), 3))
+    loop, _ = emulate(kernel, arguments, target=target, sanitize=False)
+    monkeypatch.setattr(hw_dp4a, "looped", lambda *_: False)
+    emitted.cache_clear()
+    written_out, _ = emulate(kernel, arguments, target=target, sanitize=False)
+    emitted.cache_clear()
+    assert loop["y"].tobytes() == written_out["y"].tobytes()
+
+
+def test_the_length_of_a_batch_s_text_does_not_grow_with_the_row() -> None:
+    short, long = (emit(find("batched_hw_dp4a_q6k_gemv").make(m=8, k=k, n=8, digits=3)).text for k in (4096, 32768))
+    assert len(long) < 1.02 * len(short)
+
+
+def test_the_looped_programmatic_launch_waits_after_the_first_weights_and_before_the_activations() -> None:
+    lines = emit(HwDp4aGemv(PACKED["q3k"], k=18944, n=16, digits=3, pdl=True), Target(90)).text.splitlines()
+    wait = next(i for i, line in enumerate(lines) if "griddepcontrol.wait" in line)
+    assert any("ld.global.nc" in line for line in lines[:wait])
+    assert not any("ld.global.v4" in line for line in lines[:wait])
+    assert sum("griddepcontrol.wait" in line for line in lines) == 1
+    assert not any(line.startswith("$") for line in lines[:wait])  # it stands before the loop
 
 
 @pytest.mark.parametrize(("m", "digits"), [(2, 2), (8, 2), (8, 3)])

@@ -121,6 +121,10 @@ class Lane:
         start = row.at((fragments.steps - 1) * fragments.bytes)
         return self._at(advance(start, block, fragments.format.block_bytes))
 
+    def of_block(self, row: GlobalArray, block: Index) -> Cursor:
+        """The lane's fragment of a block of a row of bytes."""
+        return self._at(advance(row, block, self.fragments.format.block_bytes))
+
     def load(self, k: KernelBuilder, cursor: Cursor) -> tuple[Value, ...]:
         """Write the loads of the lane's fragment."""
         place = Place(cursor.block, cursor.column, self.column)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.cooperation import WARP
-from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
+from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.integer_type import PACKED, SAMPLED_WITH_THREE, IntegerGemvType
-from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once, stretches
+from ptxgen.kernels.gemv.staging import Layout, rows_at_once, stretches
+from ptxgen.kernels.gemv.steps import Looped, Stretch, Warp, looped
 from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
-
-# Steps of a stretch that are written out; longer stretches loop.
-WRITTEN_OUT = 8
-
-Raw = list[tuple[Value, ...]]
-"""What was loaded of the fragments of a step, by row of the warp."""
 
 
 @register_variants("format", {f"hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
@@ -89,12 +84,18 @@ class HwDp4aGemv(IntegerGemvType):
         together = rows_at_once(self.format, self.k, self.batch, self.digits)
         turns = [range(row, min(row + together, self.batch)) for row in range(0, self.batch, together)]
         parts = stretches(self.format, self.k, together, self.digits)
+        if looped(self, parts):
+            self._emit_looped(k, turns, parts[0][1])
+        else:
+            self._emit_written_out(k, turns, parts)
+
+    def _emit_written_out(self, k: KernelBuilder, turns: list[range], parts: list[tuple[int, int]]) -> None:
         step_values = self.fragments.values
-        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), together, self.digits)
-        warp = _Warp(self, k, layout)
+        layout = Layout(self.format, min(self.k, parts[0][1] * step_values), len(turns[0]), self.digits)
+        warp = Warp(self, k, layout)
         before: list[Value | None] = []
         for first, steps in parts:
-            stretch = _Stretch(warp, first, steps)
+            stretch = Stretch(warp, first, steps)
             stretch.load_ahead()
             for rows in turns:
                 fresh = not first and rows is turns[0]
@@ -110,12 +111,25 @@ class HwDp4aGemv(IntegerGemvType):
                 stretch.add(rows)
         self._store(k, warp, before)
 
+    def _emit_looped(self, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
+        loop = Looped(self, k, turns, most_steps)
+        if self.pdl:
+            k.griddepcontrol(action="wait")
+        before = [self._before(k, row) for row in loop.warp.numbers]
+        for first in loop.stretches():
+            for rows in turns:
+                loop.fill(rows, first)
+                if self.pdl and rows is turns[0]:
+                    k.griddepcontrol(action="launch_dependents")
+                loop.add(rows, first)
+        self._store(k, loop.warp, before)
+
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is
         below n."""
         return None
 
-    def _store(self, k: KernelBuilder, warp: _Warp, before: list[Value | None]) -> None:
+    def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
         sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
         with k.when(k.lane == 0):
             for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
@@ -135,6 +149,8 @@ class HwDp4aGemv(IntegerGemvType):
         yield from super().cases(**fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
+        if fixed["format"].name == "Q3_K":
+            yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one stretch
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:
@@ -179,102 +195,6 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
         yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(m=8, k=4096, n=2, **fixed)  # more than fits shared memory at once
-            yield cls(m=8, k=2304, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns
+            yield cls(m=8, k=4352, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns, in a loop over stretches
         elif fixed["format"].name in SAMPLED_WITH_THREE:
             yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)
-
-
-class _Warp:
-    """What a warp holds: its rows, its lanes' places, its sums by row of weights and row of activations."""
-
-    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, layout: Layout) -> None:
-        self.kernel = kernel
-        self.k = k
-        self.fragments = kernel.fragments
-        self.lane: Lane = self.fragments.lane(k)
-        rows = kernel.rows_per_warp
-        self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
-        # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
-        clamped = kernel.n % kernel.block_rows != 0
-        numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
-        self.numbers: list[Value] = []
-        self.rows = []
-        for number in numbers:
-            self.numbers.append(k.min(number, kernel.n - 1) if clamped else number)
-            self.rows.append(k.arg.w.at(self.numbers[-1], 0))
-        self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.stage = Stage(k, layout, self.lane)
-        self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
-
-
-class _Stretch:
-    """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`. Rows of
-    activations that do not fit there together take turns with the weights that were loaded ahead."""
-
-    def __init__(self, warp: _Warp, first: int, steps: int) -> None:
-        self.warp = warp
-        self.first = first
-        self.steps = steps
-        self.whole = steps - (warp.fragments.rest > 0 and first + steps == warp.fragments.steps)
-        self.ahead: list[Raw] = []
-
-    def load_ahead(self) -> None:
-        """Write the loads of the first steps."""
-        self.ahead = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
-
-    def add(self, rows: range) -> None:
-        """Add all steps to the sums of these rows of activations, which are staged. Every load is written `ahead` steps before
-        its use."""
-        ahead = self.warp.kernel.ahead
-        done, pending = self._loop(rows, ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else (0, list(self.ahead))
-        for step in range(done, self.steps):
-            if step + ahead < self.steps:
-                pending.append(self._load(step + ahead))
-            raw = pending.pop(0)
-            if step < self.whole:
-                self._add_step(raw, rows, step)
-            else:
-                with self.warp.k.when(self.warp.lane.takes_rest):
-                    self._add_step(raw, rows, step)
-
-    def _loop(self, rows: range, ahead: int) -> tuple[int, list[Raw]]:
-        """As many whole steps as loads that are `ahead` of them stay among the whole steps; returns how many, and the loads of
-        the steps that follow."""
-        k, warp = self.warp.k, self.warp
-        looped = (self.whole - ahead) // ahead * ahead
-        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.ahead]
-        for i in k.strided(0, looped, step=ahead):
-            cursors = [cursor.moved(i) for cursor in warp.cursors]
-            for a in range(ahead):
-                coming = [warp.lane.load(k, cursor.moved(self.first + a + ahead)) for cursor in cursors]
-                self._add_step(variables[a], rows, i, a)
-                for old, new in zip(variables[a], coming, strict=True):
-                    for variable, value in zip(old, new, strict=True):
-                        k.assign(variable, value)
-        return looped, variables
-
-    def _load(self, step: int) -> Raw:
-        warp = self.warp
-        if step < self.whole:
-            cursors = [cursor.moved(self.first + step) for cursor in warp.cursors]
-        else:
-            cursors = [warp.lane.start_of_rest(warp.k, row) for row in warp.rows]
-        return [warp.lane.load(warp.k, cursor) for cursor in cursors]
-
-    def _add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
-        """Unpack each row of weights once, and add its products with every one of these rows of activations."""
-        warp = self.warp
-        runs = [warp.lane.unpack(warp.k, one) for one in raw]
-        count = len(runs[0])
-        # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
-        # next. Either way a row adds its runs in the same order.
-        share = count if warp.kernel.digits < 3 else 1
-        for place, number in enumerate(rows):
-            activations = warp.stage.read(place, step, more)
-            for start in range(0, count, share):
-                for row, totals in zip(runs, warp.totals, strict=True):
-                    warp.k.assign(totals[number], activations.add(row[start : start + share], totals[number]))
-
-
-def _variable(k: KernelBuilder, value: Value) -> Value:
-    return k.variable(value, value.type)

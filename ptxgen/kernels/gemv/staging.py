@@ -132,13 +132,39 @@ class Stage:
                 ScaleMove(self, scales, sums, place * layout.row_scale_bytes, start, count // BLOCK)
                 for start in range(0, count // BLOCK, k.threads)
             ]
+        self._move(moves)
+
+    def fill_from(self, rows: range, first: Value, total: int) -> None:
+        """As `fill`, as many activations as there is room for, from the block of activations number `first` on: known when the
+        kernel runs. Past the end of a row, which has `total`, stands the last piece or scale again, for nobody."""
+        k, layout = self.k, self.layout
+        moves: list[Move] = []
+        pieces, blocks = layout.values // PIECE, layout.values // BLOCK
+        for start in range(0, pieces, k.threads):
+            from_ = self._clamped(first * (BLOCK // PIECE), start, pieces, total // PIECE)
+            for place, row in enumerate(rows):
+                for digit in range(layout.digits):
+                    target = (place * layout.digits + digit) * layout.digit_bytes
+                    moves.append(DigitMove(self, k.arg.digits.at(row, digit, 0), target, start, pieces, from_))
+        for start in range(0, blocks, k.threads):
+            from_ = self._clamped(first, start, blocks, total // BLOCK)
+            for place, row in enumerate(rows):
+                scales, sums = k.arg.scales.at(row, 0), k.arg.sums.at(row, 0)
+                moves.append(ScaleMove(self, scales, sums, place * layout.row_scale_bytes, start, blocks, from_))
+        self._move(moves)
+
+    def _clamped(self, first: Value, start: int, count: int, total: int) -> Value:
+        place = first + (self.k.tid.x + start if start else self.k.tid.x)
+        return self.k.min(place, total - 1) if start + self.k.threads > count or total % count else place
+
+    def _move(self, moves: Sequence[Move]) -> None:
         for start in range(0, len(moves), LOADS_AHEAD):
             some = moves[start : start + LOADS_AHEAD]
             for move in some:
                 move.load()
             for move in some:
                 move.store()
-        k.barrier()
+        self.k.barrier()
 
     def read(self, place: int, step: Index, more: int = 0) -> StagedActivations:
         """What the lane's fragment meets in step `step + more` of the stretch that is staged, in the row at this place among
@@ -147,18 +173,22 @@ class Stage:
 
 
 class Move:
-    """One thread's part of the copy of `count` things, those from `start` on: thread t takes number start + t."""
+    """One thread's part of the copy of `count` things, those from `start` on: thread t takes number start + t. `source_place`
+    is which thing of the source that is, where the source does not start with the first of them."""
 
-    def __init__(self, stage: Stage, start: int, count: int) -> None:
+    def __init__(self, stage: Stage, start: int, count: int, source_place: Value | None = None) -> None:
         self.k = stage.k
         self.stage = stage
         self._beyond = start + self.k.threads > count
         self._place = self.k.tid.x + start if start else self.k.tid.x
         self._count = count
+        self._source_place = source_place
 
     @property
     def place(self) -> Value:
         """Which thing to load; threads past the end load the last again, so that loads need no branch."""
+        if self._source_place is not None:
+            return self._source_place
         return self.k.min(self._place, self._count - 1) if self._beyond else self._place
 
     def load(self) -> None:
@@ -178,8 +208,10 @@ class Move:
 class DigitMove(Move):
     """A piece of PIECE digits."""
 
-    def __init__(self, stage: Stage, source: GlobalArray, target: int, start: int, count: int) -> None:
-        super().__init__(stage, start, count)
+    def __init__(
+        self, stage: Stage, source: GlobalArray, target: int, start: int, count: int, source_place: Value | None = None
+    ) -> None:
+        super().__init__(stage, start, count, source_place)
         self._source = source
         self._target = target
 
@@ -199,9 +231,10 @@ class ScaleMove(Move):
     """The scale of a block and its negative sum."""
 
     def __init__(
-        self, stage: Stage, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int
+        self, stage: Stage, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int,
+        source_place: Value | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(stage, start, count)
+        super().__init__(stage, start, count, source_place)
         self._scales = scales
         self._sums = sums
         self._target = target

@@ -1,0 +1,254 @@
+"""How the warps of hw_dp4a go along a row: stretch by stretch, of which activations are in shared memory together, and step by
+step. A short row is written out; what would be a long text, or would not fit the registers, is a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from ptxgen.kernels.gemv.fragments import Cursor, Lane
+from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once
+from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.memory import Index
+from ptxgen.value import Value
+
+if TYPE_CHECKING:
+    from ptxgen.builder import KernelBuilder
+    from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+
+# Steps of a stretch that are written out; longer stretches loop.
+WRITTEN_OUT: Final = 8
+
+MOST_INSTRUCTIONS: Final = 4000
+"""Instructions of all steps that are written out, of PTX. Machine code takes 12 to 18 bytes for each, and may be 64 KB."""
+
+LONG_STEP: Final = 224
+"""Instructions of a step, for a row of weights, beyond which the assembler runs out of registers where steps are written out
+(Q3_K from two digits on, Q2_K with three; batches)."""
+
+REGISTERS: Final = 65536  # of a multiprocessor
+MOST_REGISTERS: Final = 255  # of a thread
+
+Raw = list[tuple[Value, ...]]
+"""What was loaded of the fragments of a step, by row of the warp."""
+
+
+def looped(kernel: HwDp4aGemv, parts: list[tuple[int, int]]) -> bool:
+    """Whether a row in these stretches (first step, steps) is a loop."""
+    if kernel.fragments.steps <= kernel.ahead:
+        return False
+    if kernel.batch > 1 and len(parts) > 1:
+        return True
+    size = step_size(kernel)
+    written = sum(_written_out(steps, kernel.ahead) for _, steps in parts)
+    handed_on = (kernel.ahead + 1) * size.registers if _written_out(parts[0][1], kernel.ahead) < parts[0][1] else 0
+    return (
+        size.instructions > LONG_STEP * kernel.rows_per_warp
+        or written * size.instructions > MOST_INSTRUCTIONS
+        or 8 * handed_on > 7 * _registers(kernel)  # Q5_K
+    )
+
+
+def _written_out(steps: int, ahead: int) -> int:
+    """Steps of a stretch that stand in the text, of those in Stretch's loop `ahead`."""
+    return steps if steps <= max(WRITTEN_OUT, 2 * ahead) else steps - (steps - ahead) // ahead * ahead + ahead
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """PTX instructions that load and add a step, and registers that hold its weights as they were loaded."""
+
+    instructions: int
+    registers: int
+
+
+def step_size(kernel: HwDp4aGemv) -> StepSize:
+    """What a step of a kernel like this takes."""
+    return _step_size(replace(kernel, k=kernel.fragments.values, n=1))
+
+
+@lru_cache
+def _step_size(kernel: HwDp4aGemv) -> StepSize:
+    """Counted in a step that is written for nobody."""
+    from ptxgen.builder import KernelBuilder  # late: the builder knows kernel types
+
+    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch())
+    rows = rows_at_once(kernel.format, kernel.k, kernel.batch, kernel.digits)
+    warp = Warp(kernel, k, Layout(kernel.format, kernel.k, rows, kernel.digits))
+    before = len(k.body)
+    raw = [warp.lane.load(k, cursor) for cursor in warp.cursors]
+    for first in range(0, kernel.batch, rows):
+        warp.add_step(raw, range(first, min(first + rows, kernel.batch)), 0)
+    return StepSize(len(k.body) - before, sum(map(len, raw)))
+
+
+def _registers(kernel: HwDp4aGemv) -> int:
+    """Registers that a thread may take."""
+    return min(MOST_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
+
+
+def _most_ahead(kernel: HwDp4aGemv) -> int:
+    """Steps of weights to load ahead so that these, the ones in use and the sums take 3 of 8 registers at most."""
+    sums = kernel.batch * kernel.rows_per_warp
+    return max(1, (_registers(kernel) * 3 // 8 - sums) // step_size(kernel).registers - 1)
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+class Warp:
+    """What a warp holds: its rows, its lanes' places, its sums by row of weights and row of activations."""
+
+    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, layout: Layout) -> None:
+        self.kernel = kernel
+        self.k = k
+        self.fragments = kernel.fragments
+        self.lane: Lane = self.fragments.lane(k)
+        rows = kernel.rows_per_warp
+        self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
+        # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
+        clamped = kernel.n % kernel.block_rows != 0
+        numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
+        self.numbers: list[Value] = []
+        self.rows = []
+        for number in numbers:
+            self.numbers.append(k.min(number, kernel.n - 1) if clamped else number)
+            self.rows.append(k.arg.w.at(self.numbers[-1], 0))
+        self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
+        self.stage = Stage(k, layout, self.lane)
+        self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
+
+    def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
+        """Unpack each row of weights once, and add its products with every one of these rows of activations."""
+        runs = [self.lane.unpack(self.k, one) for one in raw]
+        count = len(runs[0])
+        # Three digits of a whole fragment's activations would fill the registers, so each row adds a run before any adds the
+        # next. Either way a row adds its runs in the same order.
+        share = count if self.kernel.digits < 3 else 1
+        for place, number in enumerate(rows):
+            activations = self.stage.read(place, step, more)
+            for start in range(0, count, share):
+                for row, totals in zip(runs, self.totals, strict=True):
+                    self.k.assign(totals[number], activations.add(row[start : start + share], totals[number]))
+
+
+class Stretch:
+    """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`. Rows of
+    activations that do not fit there together take turns with the weights that were loaded ahead."""
+
+    def __init__(self, warp: Warp, first: int, steps: int) -> None:
+        self.warp = warp
+        self.first = first
+        self.steps = steps
+        self.whole = steps - (warp.fragments.rest > 0 and first + steps == warp.fragments.steps)
+        self.ahead: list[Raw] = []
+
+    def load_ahead(self) -> None:
+        """Write the loads of the first steps."""
+        self.ahead = [self._load(step) for step in range(min(self.warp.kernel.ahead, self.steps))]
+
+    def add(self, rows: range) -> None:
+        """Add all steps to the sums of these rows of activations, which are staged. Every load is written `ahead` steps before
+        its use."""
+        ahead = self.warp.kernel.ahead
+        done, pending = self._loop(rows, ahead) if self.steps > max(WRITTEN_OUT, 2 * ahead) else (0, list(self.ahead))
+        for step in range(done, self.steps):
+            if step + ahead < self.steps:
+                pending.append(self._load(step + ahead))
+            raw = pending.pop(0)
+            if step < self.whole:
+                self.warp.add_step(raw, rows, step)
+            else:
+                with self.warp.k.when(self.warp.lane.takes_rest):
+                    self.warp.add_step(raw, rows, step)
+
+    def _loop(self, rows: range, ahead: int) -> tuple[int, list[Raw]]:
+        """As many whole steps as loads that are `ahead` of them stay among the whole steps; returns how many, and the loads of
+        the steps that follow."""
+        k, warp = self.warp.k, self.warp
+        looped = (self.whole - ahead) // ahead * ahead
+        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.ahead]
+        for i in k.strided(0, looped, step=ahead):
+            cursors = [cursor.moved(i) for cursor in warp.cursors]
+            for a in range(ahead):
+                coming = [warp.lane.load(k, cursor.moved(self.first + a + ahead)) for cursor in cursors]
+                self.warp.add_step(variables[a], rows, i, a)
+                for old, new in zip(variables[a], coming, strict=True):
+                    for variable, value in zip(old, new, strict=True):
+                        k.assign(variable, value)
+        return looped, variables
+
+    def _load(self, step: int) -> Raw:
+        warp = self.warp
+        if step < self.whole:
+            cursors = [cursor.moved(self.first + step) for cursor in warp.cursors]
+        else:
+            cursors = [warp.lane.start_of_rest(warp.k, row) for row in warp.rows]
+        return [warp.lane.load(warp.k, cursor) for cursor in cursors]
+
+
+class Looped:
+    """All stretches of a row as one loop, and all steps of a stretch as a loop inside, whose text does not grow with the row.
+    The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of stretches; past
+    the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
+
+    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
+        fragments = kernel.fragments
+        # Rows of activations that take turns meet the weights that are in registers, so a stretch is a step.
+        most = most_steps if len(turns) == 1 else 1
+        self.ahead = min(kernel.ahead, most, _most_ahead(kernel))
+        count = -(-fragments.steps // (most // self.ahead * self.ahead))
+        self.steps = _rounded_up(-(-fragments.steps // count), self.ahead)
+        values = min(kernel.k, self.steps * fragments.values)
+        self.warp = Warp(kernel, k, Layout(kernel.format, values, len(turns[0]), kernel.digits))
+        self._last_turn = turns[-1]
+        self._blocks = kernel.k // kernel.format.block
+        loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
+        self._raw = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in loaded]
+
+    def stretches(self) -> Iterator[Value]:
+        """Write the loop over stretches; gives the first step of each."""
+        return self.warp.k.strided(0, self.warp.fragments.steps, step=self.steps)
+
+    def fill(self, rows: range, first: Value) -> None:
+        """Stage these rows of activations for the stretch that starts with step `first`."""
+        warp = self.warp
+        warp.k.barrier()  # the lanes may still be reading what was staged last
+        warp.stage.fill_from(rows, first * (warp.fragments.values // BLOCK), warp.kernel.k)
+
+    def add(self, rows: range, first: Value) -> None:
+        """Add all steps of the stretch that starts with step `first` to the sums of these rows of activations."""
+        k = self.warp.k
+        if self.steps == self.ahead:
+            self._add_steps(rows, first, 0)
+            return
+        for step in k.strided(0, self.steps, step=self.ahead):
+            self._add_steps(rows, first + step, step)
+
+    def _add_steps(self, rows: range, start: Value, in_stretch: Index) -> None:
+        """As many steps as are loaded ahead, from step `start` of the row on, which is step `in_stretch` of the stretch."""
+        k, warp = self.warp.k, self.warp
+        blocks = warp.fragments.blocks
+        block = start * blocks + warp.lane.block
+        everywhere = self._blocks % (self.steps * blocks) == 0
+        for number, step in enumerate(self._raw):
+            coming = self._load(block + (number + self.ahead) * blocks) if rows is self._last_turn else None
+            with nullcontext() if everywhere else k.when(block + number * blocks < self._blocks):
+                warp.add_step(step, rows, in_stretch, number)
+            for old, new in zip(step, coming or (), strict=coming is not None):
+                for variable, value in zip(old, new, strict=True):
+                    k.assign(variable, value)
+
+    def _load(self, block: Index) -> Raw:
+        """Load the lane's fragment of this block, or of the last one if there are fewer."""
+        k, warp = self.warp.k, self.warp
+        inside = min(block, self._blocks - 1) if isinstance(block, int) else k.min(block, self._blocks - 1)
+        return [warp.lane.load(k, warp.lane.of_block(row, inside)) for row in warp.rows]
+
+
+def _variable(k: KernelBuilder, value: Value) -> Value:
+    return k.variable(value, value.type)
