@@ -7,6 +7,7 @@ one exception to "ptxgen never imports cuda", so the import stands inside the fu
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -22,10 +23,12 @@ PACKAGE = "nvidia-nvjitlink"
 class Assembled:
     """Machine code and what the assembler says of it. Sizes in bytes; for several entries, the largest of each figure.
 
-    shared: static shared memory that the text declares (without what the GPU reserves for itself).
+    shared: static shared memory that the text declares (without what the GPU reserves for itself). code: instructions of all
+    entries together, with their padding.
     """
 
     cubin: bytes
+    code: int
     registers: int
     spill_stores: int
     spill_loads: int
@@ -73,6 +76,7 @@ def assemble(text: str, target: Target, *, line_info: bool = False) -> Assembled
         nvjitlink.destroy(handle)
     return Assembled(
         cubin=bytes(cubin),
+        code=_code_bytes(bytes(cubin)),
         registers=_largest(r"Used (\d+) registers", log),
         spill_stores=_largest(r"(\d+) bytes spill stores", log),
         spill_loads=_largest(r"(\d+) bytes spill loads", log),
@@ -110,6 +114,15 @@ def _log(nvjitlink: Any, handle: int, kind: str) -> str:
     if size:
         getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
     return buffer.rstrip(b"\0").decode(errors="replace")
+
+
+def _code_bytes(cubin: bytes) -> int:
+    """Bytes of the sections .text.* of a 64-bit ELF file (System V ABI, "Object Files")."""
+    (sections,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<3H", cubin, 0x3A)
+    headers = [struct.unpack_from("<2I4Q", cubin, sections + size * i) for i in range(count)]
+    names = headers[names_at][4]
+    return sum(header[5] for header in headers if cubin.startswith(b".text.", names + header[0]))
 
 
 def _largest(pattern: str, log: str) -> int:

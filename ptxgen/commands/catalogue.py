@@ -98,9 +98,11 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 def check_command(
     ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], target_names: tuple[str, ...], as_json: bool
 ) -> None:
-    """Verify and assemble kernels (all, or the named ones) and report the registers, spills and shared memory they take.
+    """Verify and assemble kernels (all, or the named ones) and report the registers, spills, shared memory and machine code
+    they take.
 
-    Exit code 1 if one of them fails. No GPU is needed.
+    Exit code 1 if one of them fails: does not assemble, spills, has more than 64 KB of machine code, or more registers for a
+    block than a multiprocessor has. No GPU is needed.
 
     \b
     Examples:
@@ -121,9 +123,9 @@ def check_command(
     if as_json:
         front.print_json([asdict(result) for result in results])
     elif results:
-        columns = ("kernel", "target", "registers", "spilled B", "stack B", "shared B", "")
+        columns = ("kernel", "target", "registers", "spilled B", "stack B", "shared B", "code B", "")
         rows = [_row(result) for result in results]
-        front.print_table(columns, rows, numeric=columns[2:6], bold="registers")
+        front.print_table(columns, rows, numeric=columns[2:7], bold="registers")
         for failure in failures:
             front.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
     if failures:
@@ -148,6 +150,7 @@ class CheckResult:
     spilled_bytes: int = 0
     stack_bytes: int = 0
     shared_bytes: int = 0
+    code_bytes: int = 0
     error: str | None = None
 
 
@@ -165,11 +168,13 @@ def _checked(kernels: Sequence[KernelType], targets: Sequence[Target]) -> Iterat
         total = len(kernels) * len(targets)
         for done, (kernel, target) in enumerate((kernel, target) for kernel in kernels for target in targets):
             report("check", done, total)
-            yield _check(kernel, target)
+            yield checked_on(kernel, target)
 
 
-def _check(kernel: KernelType, target: Target) -> CheckResult:
+def checked_on(kernel: KernelType, target: Target) -> CheckResult:
+    """What the assembler says of a kernel, and the verdict on it."""
     from ptxgen.assemble import assemble
+    from ptxgen.machine_code import faults
     from ptxgen.module import emit
 
     try:
@@ -177,12 +182,14 @@ def _check(kernel: KernelType, target: Target) -> CheckResult:
     except PtxGenError as error:
         return CheckResult(str(kernel), str(target), error=str(error))
     spilled = assembled.spill_stores + assembled.spill_loads
-    return CheckResult(str(kernel), str(target), assembled.registers, spilled, assembled.stack, assembled.shared)
+    fault = "; ".join(faults(assembled, kernel.launch().threads)) or None
+    figures = (assembled.registers, spilled, assembled.stack, assembled.shared, assembled.code)
+    return CheckResult(str(kernel), str(target), *figures, fault)
 
 
 def _row(result: CheckResult) -> tuple[str, ...]:
-    figures = (result.registers, result.spilled_bytes, result.stack_bytes, result.shared_bytes)
-    shown = ("-",) * len(figures) if result.error else map(str, figures)
+    figures = (result.registers, result.spilled_bytes, result.stack_bytes, result.shared_bytes, result.code_bytes)
+    shown = map(str, figures) if result.code_bytes else ("-",) * len(figures)
     return (result.kernel, result.target, *shown, "failed" if result.error else "ok")
 
 

@@ -16,11 +16,11 @@ from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
+from ptxgen.machine_code import faults
 from ptxgen.memory import LARGEST_ARRAY
 from ptxgen.module import emit
 from ptxgen.target import ALL, Target
 
-REGISTERS = 65536  # of a multiprocessor, on every GPU since sm_30
 LARGEST_ALIGN = 256  # what cuMemAlloc gives
 SHOWN = 3  # findings of the sanitiser in a message
 
@@ -108,15 +108,11 @@ def _starts_early(kernel: KernelType, text: str) -> None:
 
 
 def assembly(kernel: KernelType) -> None:
-    """It assembles for every target without spills, and a block's registers fit a multiprocessor."""
+    """It assembles for every target, and nothing is wrong with the machine code (see machine_code.py)."""
     for target in targets(kernel):
-        assembled = assemble(emitted(kernel, target).text, target)
-        spilled = assembled.spill_stores + assembled.spill_loads
-        if spilled:
-            raise Nonconformity(f"{spilled} bytes are spilled on {target} ({assembled.registers} registers)")
-        needed = assembled.registers * kernel.launch().threads
-        if needed > REGISTERS:
-            raise Nonconformity(f"a block needs {needed} registers on {target}; a multiprocessor has {REGISTERS}")
+        found = faults(assemble(emitted(kernel, target).text, target), kernel.launch().threads)
+        if found:
+            raise Nonconformity("\n".join(f"on {target}: {fault}" for fault in found))
 
 
 def emulator(kernel: KernelType) -> None:

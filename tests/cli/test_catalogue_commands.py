@@ -98,6 +98,17 @@ def test_check_of_a_kernel_with_many_parameters_still_shows_target_and_registers
     assert all(word in table for word in ("sm_90", str(result["registers"]), "spilled B", "ok"))
 
 
+def test_check_of_a_kernel_that_spills_fails_and_still_shows_what_it_takes() -> None:
+    words = ("hw_dp4a_q4k_gemv", "--set", "k=4096", "--set", "n=16", "--set", "resident_threads=2048", "--target", "sm_90")
+    (result,) = facts("ptxgen", "check", *words, exit_code=1)
+    assert result["registers"] == 32
+    assert result["spilled_bytes"] > 0
+    assert result["error"] == f"{result['spilled_bytes']} bytes are spilled (32 registers)"
+    shown = invoke("ptxgen", "check", *words)
+    assert "failed" in shown.stdout
+    assert result["error"] in shown.stderr
+
+
 def test_check_takes_every_sample_shape_when_none_is_given() -> None:
     results = facts("ptxgen", "check", "residual_add")
     assert [result["kernel"] for result in results] == [str(kernel) for kernel in ResidualAdd.cases()]

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from ptxgen import assemble as assembling
 from ptxgen.assemble import assemble
 from ptxgen.builder import KernelBuilder
+from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
 from ptxgen.errors import ArgumentError
@@ -18,6 +20,7 @@ from ptxgen.kernels import registry
 from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.kernels.registry import Entry
 from ptxgen.kernels.shape import require
+from ptxgen.target import Target
 from ptxgen.types import F32
 
 THREADS = 32
@@ -224,9 +227,21 @@ def test_a_size_that_must_be_checked_is_named_with_the_cure(launch: Callable[...
     assert 'refuse it in __post_init__: require(self, "threads") of ptxgen.kernels.shape' in reason
 
 
-def test_spills_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_checks, "assemble", lambda text, target: replace(assemble(text, target), spill_stores=8))
-    assert "8 bytes are spilled on sm_75" in reasons(Doubled)["assembly"]
+@pytest.mark.parametrize(("figures", "said"), [
+    ({"spill_stores": 8}, "on sm_75: 8 bytes are spilled"),
+    ({"registers": 255}, "a block needs 130560 registers; a multiprocessor has 65536"),
+    ({"code": 65537}, "65537 bytes of machine code; at most 65536 are allowed"),
+])  # fmt: skip
+def test_the_verdict_on_machine_code_is_that_of_check(
+    figures: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shape_checks, "assemble", lambda text, target: replace(assemble(text, target), **figures))
+    monkeypatch.setattr(assembling, "assemble", lambda text, target: replace(assemble(text, target), **figures))
+    wide = made(launch=lambda self: Launch(grid=1, block=512)) if "registers" in figures else Doubled
+    assert said in reasons(wide)["assembly"]
+    checked = checked_on(wide(n=64), Target(75))
+    assert checked.error
+    assert checked.error in reasons(wide)["assembly"]
 
 
 def test_a_kernel_for_newer_gpus_is_not_written_for_older_ones() -> None:
