@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.vocabulary import add_vocabulary
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
+from ptxgen.kernels.known_models import KNOWN_MODELS
 
 Q4_K, Q6_K, F32 = "Q4_K", "Q6_K", "F32"
 
@@ -36,9 +37,14 @@ class Shape:
     context: int = 131072
 
 
+def _shape(name: str, layers: int, rope_factor: float, *, tied: bool) -> Shape:
+    dimensions = vars(KNOWN_MODELS[name])
+    return Shape("llama", layers, **dimensions, rope_base=5e5, rope_factor=rope_factor, eps=1e-5, tied=tied)
+
+
 MODELS = {
-    "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, 5e5, 32.0, 1e-5, tied=True),
-    "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, 5e5, 8.0, 1e-5, tied=False),
+    "llama-3.2-1b": _shape("llama-3.2-1b", 16, 32.0, tied=True),
+    "llama-3.1-8b": _shape("llama-3.1-8b", 32, 8.0, tied=False),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass
 from math import isfinite
 from pathlib import Path
@@ -19,6 +20,9 @@ from ptxgen.target import ALL, DEFAULT, Target
 if TYPE_CHECKING:
     from ptxgen.kernels.kernel_type import KernelType
     from ptxgen.kernels.registry import Entry
+
+MANY = 1000
+"""Kernels to check from which the start of more processes pays."""
 
 target_names = f"{', '.join(map(str, ALL))}, sm_90a, ..."
 
@@ -86,6 +90,11 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.")
 @click.option(
+    "--models",
+    is_flag=True,
+    help="Check the shapes of known models instead (matrix-vector kernels only, those of one's own, too).",
+)
+@click.option(
     "target_names",
     "--target",
     multiple=True,
@@ -96,8 +105,9 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 @click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
 @click.pass_context
 def check_command(
-    ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], target_names: tuple[str, ...], as_json: bool
-) -> None:
+    ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], models: bool, target_names: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Verify and assemble kernels (all, or the named ones) and report the registers, spills, shared memory and machine code
     they take.
 
@@ -108,16 +118,21 @@ def check_command(
     Examples:
       ptxgen check --target all
       ptxgen check q4k_gemv --set k=4096 --set n=4096 --target sm_90
+      ptxgen check batched_hw_dp4a_q4k_gemv --models --target sm_90 --target sm_120
     """
     from ptxgen.kernels.registry import entries, find
 
+    if models and settings:
+        raise ArgumentError("--models and --set both say which shapes to check; give one of them")
     if not names:
         name_broken()
     targets = list(
         dict.fromkeys(target for name in target_names for target in (ALL if name == "all" else (Target.parse(name),)))
     )
     chosen = [find(name) for name in names] or list(entries().values())
-    kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings)]
+    kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings, models)]
+    if names and not kernels:
+        raise ArgumentError(f"{', '.join(names)}: no shape of a known model; --models is for kernels that have k and n")
     results = list(_checked(kernels, targets))
     failures = [result for result in results if result.error]
     if as_json:
@@ -154,21 +169,32 @@ class CheckResult:
     error: str | None = None
 
 
-def _kernels(entry: Entry, settings: tuple[str, ...]) -> Iterator[KernelType]:
+def _kernels(entry: Entry, settings: tuple[str, ...], models: bool) -> Iterator[KernelType]:
     from ptxgen.commands.shapes import parse_shape
+    from ptxgen.kernels import known_models
 
-    if settings:
+    if models:
+        yield from known_models.kernels(entry)
+    elif settings:
         yield entry.make(**parse_shape(entry, settings))
     else:
         yield from entry.cases()
 
 
 def _checked(kernels: Sequence[KernelType], targets: Sequence[Target]) -> Iterator[CheckResult]:
-    with front.progress() as report:
-        total = len(kernels) * len(targets)
-        for done, (kernel, target) in enumerate((kernel, target) for kernel in kernels for target in targets):
-            report("check", done, total)
-            yield checked_on(kernel, target)
+    """In this order; many of them by several processes."""
+    from multiprocessing import get_context
+
+    pairs = [(kernel, target) for kernel in kernels for target in targets]
+    with front.progress() as report, get_context("spawn").Pool() if len(pairs) >= MANY else nullcontext() as pool:
+        results = pool.imap(_checked_pair, pairs, chunksize=16) if pool is not None else map(_checked_pair, pairs)
+        for done, result in enumerate(results):
+            report("check", done, len(pairs))
+            yield result
+
+
+def _checked_pair(pair: tuple[KernelType, Target]) -> CheckResult:
+    return checked_on(*pair)
 
 
 def checked_on(kernel: KernelType, target: Target) -> CheckResult:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from ptxgen.builder import KernelBuilder
-from ptxgen.kernels import registry
+from ptxgen.commands import catalogue
+from ptxgen.kernels import known_models, registry
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.kernels.known_models import Dimensions
 from tests.cli.invoke import facts, invoke, refused
 
 
@@ -107,6 +109,19 @@ def test_check_of_a_kernel_that_spills_fails_and_still_shows_what_it_takes() -> 
     shown = invoke("ptxgen", "check", *words)
     assert "failed" in shown.stdout
     assert result["error"] in shown.stderr
+
+
+def test_check_of_the_shapes_of_known_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "MANY", 2)  # by several processes
+    tiny = {"tiny": Dimensions(hidden=32, ff=256, heads=2, kv_heads=1, head_dim=32, vocab=512)}
+    monkeypatch.setattr(known_models, "KNOWN_MODELS", tiny)
+    results = facts("ptxgen", "check", "dp4a_q8_0_gemv", "--models", "--target", "sm_90")
+    entry = registry.find("dp4a_q8_0_gemv")
+    shapes = ((k, n, digits) for k, n in ((32, 512), (64, 32), (256, 32)) for digits in (3, 2, 1))
+    assert [result["kernel"] for result in results] == [str(entry.make(k=k, n=n, digits=d)) for k, n, d in shapes]
+    assert not any(result["error"] for result in results)
+    assert "give one of them" in refused("ptxgen", "check", "dp4a_q8_0_gemv", "--models", "--set", "k=32")
+    assert "no shape of a known model" in refused("ptxgen", "check", "rmsnorm", "--models")
 
 
 def test_check_takes_every_sample_shape_when_none_is_given() -> None:
