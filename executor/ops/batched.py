@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from executor.buffers import GpuBuffer
 from executor.indexed import Projection
 from executor.ops.gemv import project
+from executor.tuning.strategies import bit_free
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.kernel_type import Array, KernelType
@@ -27,9 +28,10 @@ TILE: Final = 8
 
 def batched_forms(kernel: KernelType, m: int) -> Iterator[KernelType]:
     """The kernels that may do for m rows what `kernel` does for one, the likeliest first."""
-    # What the single kernel leaves at its default is the batched kernel's own default: it may need more registers.
-    defaults = find(kernel.name).parameters
-    shape: dict[str, Any] = kernel.parameters()
+    # What was measured to be fast for one row may spill for eight, and so may what the single kernel leaves at its default:
+    # there the batched kernel's own default counts. All that decides bits is as for one row.
+    defaults, free = find(kernel.name).parameters, bit_free(kernel.name)
+    shape: dict[str, Any] = {name: value for name, value in kernel.parameters().items() if name not in free}
     names = [PREFIX + kernel.name, PREFIX + kernel.name.removesuffix("_indirect")]
     if kernel.name == "residual_add":
         names.append(BIAS)

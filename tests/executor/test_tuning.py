@@ -15,6 +15,7 @@ from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
 from executor.environment import settings
 from executor.gpu import Gpu
+from executor.ops.batched import batched_forms
 from executor.profile import GpuProfile
 from executor.tuning.candidates import candidates
 from executor.tuning.store import add, load, shipped_for, shipped_tables, tables_for
@@ -25,7 +26,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.gemv.basic import Gemv
-from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.batched import BatchedGemv
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.target import Target
@@ -362,3 +364,10 @@ def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypat
         monkeypatch.setattr(device, "unload", loaded.remove)
         assert tune(device, [(Q4_K, 256, 5)], "accurate", tmp_path / "t.json", pattern="q4k_gemv", runs=1).measured == 1
         assert loaded == []
+
+
+def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
+    tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
+    assert next(batched_forms(tuned, 8)) == BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3)
+    team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
+    assert next(batched_forms(team, 8)) == BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8)
