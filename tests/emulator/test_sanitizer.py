@@ -226,3 +226,54 @@ def test_a_block_is_named_in_three_dimensions() -> None:
     )
     f = only(run(text, "k", (1, 3), (8, 2, 2), [array(64)]))
     assert (f.block, f.thread) == ((0, 2, 0), (0, 0, 0))
+
+
+ONE_READER = """mov.u32 %r3, s;\nsetp.eq.u32 %p1, %r1, {writer};\nsetp.eq.u32 %p2, %r1, {reader};\n{before}
+{barrier}\n@%p2 ld.shared.u32 %r4, [%r3];\n{between}\n@%p1 st.shared.u32 [%r3], %r1;"""
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("crowd", ["", "ld.shared.u32 %r5, [%r3];\nbar.warp.sync -1;"])
+def test_a_race_with_one_reader_is_found_in_any_order(seed: int | None, crowd: str) -> None:
+    """Whoever else has read the place before, in whatever order the warps run."""
+    fill = "setp.eq.u32 %p3, %r1, 40;\n@%p3 st.shared.u32 [%r3], %r1;\nbar.sync 0;"
+    for writer, reader in ((0, 32), (32, 0), (33, 95), (5, 4)):
+        shown = ONE_READER.format(writer=writer, reader=reader, before=fill, barrier=crowd, between="")
+        text = kernel(LOAD_POINTER + "\n" + shown, "u64", shared=SHARED)
+        assert {f.kind for f in run(text, "k", 1, 96, [array(96)], seed=seed)} == {"race"}, (writer, reader)
+        right = ONE_READER.format(writer=writer, reader=reader, before=fill, barrier=crowd, between="bar.sync 0;")
+        assert not run(kernel(LOAD_POINTER + "\n" + right, "u64", shared=SHARED), "k", 1, 96, [array(96)], seed=seed)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_a_shared_race_shows_both_lines(seed: int | None) -> None:
+    body = "mov.u32 %r3, s;\nsetp.lt.u32 %p1, %r1, 32;\n@%p1 st.shared.u32 [%r3], 1;\n@!%p1 st.shared.u32 [%r3], 1;"
+    (f,) = run(kernel(LOAD_POINTER + "\n" + body, "u64", shared=SHARED), "k", 1, 64, [array(64)], seed=seed)
+    assert f.against is not None
+    assert {f.ptx_line, f.against.ptx_line} == {BODY + 2, BODY + 3}
+
+
+def test_generic_addresses_of_shared_memory_are_checked_as_such() -> None:
+    body = (
+        "mov.u32 %r3, s;\ncvt.u64.u32 %rd4, %r3;\ncvta.shared.u64 %rd5, %rd4;\nst.u32 [%rd5+{at}], %r1;\nld.u32 %r4, [%rd5+8];"
+    )
+    f = only(findings(body.format(at=0), array(), block=1, shared=SHARED))
+    assert (f.kind, f.address) == ("uninitialised", 8)
+    assert not findings(body.format(at=8), array(), block=1, shared=SHARED)
+    assert {f.kind for f in findings(body.format(at=8), array(), block=64, shared=SHARED)} == {"race"}
+
+
+@pytest.mark.parametrize(("at", "wrong"), [(0, False), (12, False), (16, True), (-4, True)])
+@pytest.mark.parametrize("generic", [False, True])
+def test_a_thread_has_its_own_local_memory_and_no_more(at: int, wrong: bool, generic: bool) -> None:
+    body = f".local .align 4 .b8 l[16];\nmov.u32 %r3, l;\nst.local.u32 [%r3+{at}], %r1;"
+    if generic:
+        body = f".local .align 4 .b8 l[16];\nmov.u64 %rd4, l;\ncvta.local.u64 %rd5, %rd4;\nst.u32 [%rd5+{at}], %r1;"
+    assert {f.kind for f in findings(body, array(), block=1)} == ({"out of bounds"} if wrong else set())
+
+
+@pytest.mark.parametrize(("count", "late", "wrong"), [(64, 64, False), (64, 63, True), (96, 96, False)])
+def test_a_barrier_waits_for_as_many_threads_as_it_names(count: int, late: int, wrong: bool) -> None:
+    body = f"setp.ge.u32 %p1, %r1, {late};\n@%p1 ret;\nbar.sync 3, {count};"
+    found = findings(body, array(96), block=96)
+    assert {f.kind for f in found} == ({"deadlock"} if wrong else set())
