@@ -101,7 +101,7 @@ class ChunkedTiledGemv(GemvType):
     def cases(cls, **fixed: Any) -> Iterator[ChunkedTiledGemv]:
         format = find(fixed["format"])
         if format is not MODELS:
-            yield cls(k=short_k(format), n=5, outputs_per_block=3, **fixed)
+            yield cls(k=short_k(format), n=1, outputs_per_block=1, **fixed)
             return
         yield cls(k=9728, n=7, **fixed)
         yield cls(k=256, n=1, outputs_per_block=1, **fixed)

@@ -33,7 +33,8 @@ MODELS = find("Q4_K")
 
 
 def short_k(format: Format) -> int:
-    """The k of the sample shape of the other formats, for which one suffices: a few blocks, a partial step of small ones."""
+    """The k of the sample shape of the other formats, for which one row suffices: a few blocks, a partial step of small ones.
+    Conformance then has no sizes to try by itself but a row of one block."""
     return {1: 300, 32: 9 * 32}.get(format.block, 4 * format.block)
 
 

@@ -73,7 +73,7 @@ class TiledGemv(WarpRowGemv):
     def cases(cls, **fixed: Any) -> Iterator[TiledGemv]:
         format = find(fixed["format"])
         if format is not MODELS:
-            yield cls(k=short_k(format), n=5, outputs_per_block=3, **fixed)
+            yield cls(k=short_k(format), n=1, outputs_per_block=1, **fixed)
             return
         yield cls(k=4096, n=11, **fixed)
         yield cls(k=256, n=1, outputs_per_block=1, **fixed)

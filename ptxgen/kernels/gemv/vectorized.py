@@ -55,7 +55,7 @@ class VectorizedGemv(WarpRowGemv):
     def cases(cls, **fixed: Any) -> Iterator[VectorizedGemv]:
         format = find(fixed["format"])
         if format is not MODELS:
-            yield cls(k=short_k(format), n=3, **fixed)
+            yield cls(k=short_k(format), n=1, **fixed)
             return
         for k, n in ((4096, 11), (256, 1), (18944, 3)):
             yield cls(k=k, n=n, **fixed)
