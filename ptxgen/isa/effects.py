@@ -74,8 +74,9 @@ class Scope(IntEnum):
 
 @dataclass(frozen=True)
 class Ordering:
-    """What an instruction promises other threads (PTX ISA 8.7): a strong access or a fence has a `scope`, a weak access has none;
-    what `acquires` sees what was written before the release that it read; a `fence` does both for the thread's other accesses."""
+    """What an instruction promises other threads (PTX ISA 8.7): a strong access or a fence has a `scope`, a weak one has none.
+    What `acquires` sees what was written before the release that it read; a `fence` does both for the thread's other accesses.
+    """
 
     scope: Scope = Scope.NONE
     volatile: bool = False
