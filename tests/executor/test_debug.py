@@ -29,8 +29,8 @@ VARIABLE = "GPU_DEBUG"
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(kernels: Path) -> Path:
+    return kernels
 
 
 @pytest.fixture(autouse=True)

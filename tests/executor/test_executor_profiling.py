@@ -29,9 +29,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all tests here, which load the same kernels."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(path.parent / "cache"))
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
 
 
 @pytest.fixture

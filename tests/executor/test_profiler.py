@@ -39,8 +39,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[La
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+def cache(kernels: Path) -> Path:
+    return kernels
 
 
 @pytest.fixture(autouse=True)
