@@ -21,8 +21,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled kernels of modules that load the same ones, for all workers of a run: under load it takes minutes to compile them
-    once for each."""
+    """Compiled kernels of modules that load the same ones, for all workers of a run: under load it takes minutes to compile
+    them once for each."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
 
