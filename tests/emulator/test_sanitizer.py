@@ -277,3 +277,15 @@ def test_a_barrier_waits_for_as_many_threads_as_it_names(count: int, late: int, 
     body = f"setp.ge.u32 %p1, %r1, {late};\n@%p1 ret;\nbar.sync 3, {count};"
     found = findings(body, array(96), block=96)
     assert {f.kind for f in found} == ({"deadlock"} if wrong else set())
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("thread", "between"), [(0, ""), (33, ""), (33, "bar.warp.sync -1;"), (0, "bar.sync 0;"), (33, "bar.sync 0;")]
+)
+def test_a_plain_store_among_atomics_is_a_race_in_any_order(seed: int | None, thread: int, between: str) -> None:
+    """The storing thread's own atomic does not hide its store."""
+    body = f"""mov.u32 %r3, s;\nmov.u32 %r4, 0;\nsetp.eq.u32 %p1, %r1, {thread};\n@%p1 st.shared.u32 [%r3], %r4;\n{between}
+    atom.shared.add.u32 %r5, [%r3], 1;"""
+    found = run(kernel(LOAD_POINTER + "\n" + body, "u64", shared=SHARED), "k", 1, 64, [array(64)], seed=seed)
+    assert ("race" in {f.kind for f in found}) == ("bar.sync" not in between)
