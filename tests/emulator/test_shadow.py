@@ -159,12 +159,13 @@ def test_long_traces(compiled: Any, seed: int, apart: int, stateless: bool) -> N
     races = 0
     for _ in range(3000):
         threads = rng.sample([0, 1, 2, 31, 32, 33, 63], 4)
+        syncs: list[Event] = [Sync(0), Sync(1), BARRIER, NEXT_BLOCK]
         common = rng.choice(KINDS)
         trace: list[Event] = []
         for _ in range(rng.randrange(3, 9)):
             trace.append(Touch(rng.choice(threads), *(common if rng.random() < 0.7 else rng.choice(KINDS))))
             if rng.random() < 0.4:
-                trace.append(rng.choice([Sync(0), Sync(1), BARRIER, NEXT_BLOCK]))
+                trace.append(rng.choice(syncs))
         races += follow(compiled, trace, apart, stateless)
     assert 500 < races < 2900
 
@@ -220,13 +221,13 @@ def test_the_first_granule_that_has_something_to_say_says_it(compiled: Any) -> N
 def test_flags_are_asked_about_what_nothing_else_orders(compiled: Any, ordered: int) -> None:
     asked: list[tuple[int, int]] = []
 
-    @ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Me), ctypes.POINTER(Record))
     def ask(me: Any, other: Any) -> int:
         asked.append((me.contents.record.what & 1023, other.contents.what & 1023))
         return ordered
 
+    called = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Me), ctypes.POINTER(Record))(ask)
     shadow = Shadow(compiled)
-    shadow.me.ordered = ctypes.cast(ask, ctypes.c_void_p).value or 0
+    shadow.me.ordered = ctypes.cast(called, ctypes.c_void_p).value or 0
     shadow.step(Touch(0, STORE))
     assert not shadow.step(Touch(0, LOAD))
     assert not asked
