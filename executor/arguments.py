@@ -111,6 +111,8 @@ def described(value: Any) -> str:
 
 
 def _is_whole(value: Any) -> bool:
+    if type(value) is int:  # the likeliest answer, in a tenth of the time
+        return True
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

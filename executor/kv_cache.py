@@ -62,14 +62,14 @@ class KvCache:
         """Take `count` more positions in all layers; returns the first of them. Raises ArgumentError when they do not fit or
         the layers have not the same length, and takes none."""
         count = whole("KV cache: the number of positions to take", count, 1)
-        if len(set(self.lengths)) > 1:
+        layers, position = len(self.lengths), self.lengths[0]
+        if self.lengths.count(position) != layers:
             raise ArgumentError(f"KV cache: the layers have {self.lengths} positions; only all alike can take more together")
-        if self.length + count > self.max_len:
+        if position + count > self.max_len:
             raise ArgumentError(
-                f"the context is full: {self.length} of {self.max_len} positions are taken, {count} more do not fit"
+                f"the context is full: {position} of {self.max_len} positions are taken, {count} more do not fit"
             )
-        position = self.length
-        self.lengths = [position + count] * len(self.lengths)
+        self.lengths = [position + count] * layers
         return position
 
     def truncate(self, length: int) -> None:
