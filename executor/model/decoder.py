@@ -199,12 +199,7 @@ class Decoder:
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
-        step = self.prepare()
-        timed = self.profiler is not None
-        if (head, timed) not in self._graphs:
-            self._graphs[head, timed] = self.launcher.graph(step.whole if head else step.prompt, timed=timed)
-            self.captures += 1
-        return self._graphs[head, timed]
+        return self._graph_of(self.prepare(), head)
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
@@ -237,10 +232,18 @@ class Decoder:
             for plan in step.whole if head else step.prompt:
                 plan()
             return
-        graph = self.graph(head=head)
+        graph = self._graph_of(step, head)
         graph.replay()
         if self.profiler is not None:
             self.profiler.add(graph, length=position + 1)
+
+    def _graph_of(self, step: Step, head: bool) -> LaunchGraph:
+        timed = self.profiler is not None
+        graph = self._graphs.get((head, timed))
+        if graph is None:
+            graph = self._graphs[head, timed] = self.launcher.graph(step.whole if head else step.prompt, timed=timed)
+            self.captures += 1
+        return graph
 
     def _find_outliers(self) -> None:
         """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on
