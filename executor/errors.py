@@ -28,8 +28,8 @@ def shown(value: object) -> str:
 
 
 def quoted(value: object) -> str:
-    """As `shown`, with quotes around any text."""
-    return _SHORT.repr(value)
+    """As `shown`, with quotes around any text, in one line (NumPy writes arrays in several)."""
+    return " ".join(_SHORT.repr(value).split())
 
 
 class BundleError(PtxGenError):

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from executor.errors import ModelError
+from executor.errors import ModelError, quoted
 from executor.layers.shape import LayerShape, RopeStyle
 from executor.model.gguf_file import GgmlType, GgufFile, Value
 from ptxgen.formats import FORMATS
@@ -193,9 +193,6 @@ class _Metadata:
     def get(self, key: str) -> Value | None:
         return self.file.metadata.get(f"{self.arch}.{key}")
 
-    def show(self, value: object) -> str:
-        return repr(value)[:80]
-
     def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
         value = self.get(key)
         if value is None and default is not None:
@@ -203,7 +200,7 @@ class _Metadata:
         if value is None:
             self.fail(f"metadata key {self.arch}.{key} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            self.fail(f"{self.arch}.{key} is {self.show(value)}; allowed: one whole number, 1 to {most}")
+            self.fail(f"{self.arch}.{key} is {quoted(value)}; allowed: one whole number, 1 to {most}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
@@ -213,7 +210,7 @@ class _Metadata:
         if value is None:
             self.fail(f"metadata key {self.arch}.{key} is missing")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            self.fail(f"{self.arch}.{key} is {self.show(value)}; allowed: a positive finite number")
+            self.fail(f"{self.arch}.{key} is {quoted(value)}; allowed: a positive finite number")
         return float(value)
 
     def config(self) -> ModelConfig:
@@ -222,7 +219,7 @@ class _Metadata:
         if arch is None:
             self.fail("metadata key general.architecture is missing")
         if not isinstance(arch, str) or arch not in ARCHITECTURES:
-            self.fail(f"architecture {self.show(arch)} is not supported; supported: {known}")
+            self.fail(f"architecture {quoted(arch)} is not supported; supported: {known}")
         self.arch = arch
         self.refuse_other_models()
         layers, hidden, heads = self.layers(), self.integer("embedding_length"), self.integer("attention.head_count")
@@ -260,9 +257,9 @@ class _Metadata:
                 continue  # the factor of a scaling that is switched off
             if value is not None and not any(_equal(value, allowed) for allowed in neutral):
                 allowed_text = " or ".join(map(str, neutral))
-                self.fail(f"{self.arch}.{key} is {self.show(value)}, which is not supported; supported: {allowed_text}")
+                self.fail(f"{self.arch}.{key} is {quoted(value)}, which is not supported; supported: {allowed_text}")
         if scaling is not None and not (isinstance(scaling, str) and scaling in ("none", "linear")):
-            self.fail(f"{self.arch}.rope.scaling.type is {self.show(scaling)}, which is not supported; supported: none")
+            self.fail(f"{self.arch}.rope.scaling.type is {quoted(scaling)}, which is not supported; supported: none")
 
     def layers(self) -> int:
         layers = self.integer("block_count")

@@ -94,6 +94,13 @@ def test_metadata_that_cannot_be(metadata: dict[str, object], message: str, tmp_
         load(write_model(tmp_path / "m.gguf", layers=1, metadata=metadata))
 
 
+def test_a_long_array_where_a_word_should_be_is_told_of_in_one_short_line(tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        load(write_model(tmp_path / "m.gguf", layers=1, metadata={"general.architecture": list(range(20_000))}))
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
 def test_neutral_settings_are_taken(tmp_path: Path) -> None:
     neutral = {"rope.scaling.type": "none", "rope.scaling.factor": 8.0, "expert_count": 0, "logit_scale": 1.0}
     load(write_model(tmp_path / "m.gguf", layers=1, metadata={f"llama.{key}": value for key, value in neutral.items()}))
