@@ -28,6 +28,12 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def shared_kernels(own_cache: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For modules whose tests do not look at what is compiled and when (`pytestmark = usefixtures("shared_kernels")`)."""
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
+
+
+@pytest.fixture
 def emulator() -> Iterator[Device]:
     with EmulatedDevice() as device:
         yield device

@@ -15,6 +15,8 @@ from executor.errors import LaunchError
 from ptxgen.errors import PtxGenError
 from tests.synthetic import Q, write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 LAYERS, HIDDEN, FF, HEADS, KV_HEADS, HEAD_DIM, ROOM = 2, 256, 512, 4, 2, 64, 8
 EPS = 1e-5
 Values = NDArray[np.float32]
@@ -26,15 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("model") / "m.gguf", "llama", {"": Q.Q4_K}, **shape)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Compiled kernels, for all tests here."""
-    return str(tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
-def executor(model: Path, kernels: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaExecutor]:
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", kernels)
+def executor(model: Path) -> Iterator[CudaExecutor]:
     with CudaExecutor("emulator", profile=GpuProfile()) as made:
         made.load_weights(model)
         made.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)

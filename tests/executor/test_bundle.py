@@ -29,6 +29,8 @@ from tests.executor.bundle_program import BundleProgram
 from tests.executor.five_ways import FiveWays
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 TOKENS = (5, 300, 7)
 CONTEXT = 40
 

@@ -17,6 +17,8 @@ from ptxgen.target import Target
 from tests.executor.bundle_program import BundleProgram
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

@@ -16,6 +16,8 @@ from executor.model.sampling import Sampler
 from tests.executor.kernels import Accumulate, Scale
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 ONES = np.ones(100, np.float32)
 
 

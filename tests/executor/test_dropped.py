@@ -23,6 +23,8 @@ from tests.executor.fake_driver import FakeDriver
 from tests.executor.kernels import Accumulate
 from tests.synthetic import Q, write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:

@@ -33,6 +33,8 @@ from ptxgen.types import F32
 from tests.executor.kernels import Scale
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 HIDDEN, FF, HEADS, KV_HEADS, HEAD_DIM, ROOM, M = 256, 512, 4, 2, 64, 8, 3
 INT, OR_NONE = "int", "int | None"
 """How a parameter that is an integer is annotated."""

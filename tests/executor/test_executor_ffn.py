@@ -17,6 +17,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.kernel_type import Array
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 HIDDEN, FF = 256, 512
 TYPES = {"gate": "Q4_K", "up": "Q5_0", "down": "Q6_K"}
 SWIGLU = ("gate", "up", "down", HIDDEN, FF)

@@ -17,6 +17,8 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv import tiled
 from ptxgen.kernels.gemv.gemv_type import OUTLIER
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 N, K = 6, 512
 Q4K_STRATEGIES = {
     "q4k_gemv_into": "hw_dp4a_q4k_gemv",

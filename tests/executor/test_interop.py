@@ -29,6 +29,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.types import B16, B32, BF16, F16, F32, U8, U16, U32, DType
 from tests.executor.kernels import Accumulate, ReadsBeyond, Scale
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 SHAPES = st.lists(st.integers(1, 5), min_size=0, max_size=4).map(tuple)
 EMULATOR = EmulatedDevice()  # for tests that run many examples; nothing stays on it
 

@@ -18,6 +18,8 @@ from ptxgen.errors import PtxGenError
 from tests.executor.kernels import Accumulate
 from tests.synthetic import Q, write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 ONES = np.ones(256, np.float32)
 
 
@@ -37,15 +39,8 @@ def on_another_thread(do: Callable[[], Any]) -> BaseException | None:
     return raised[0] if raised else None
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Compiled kernels, for all tests here."""
-    return str(tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
-def executor(kernels: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaExecutor]:
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", kernels)
+def executor() -> Iterator[CudaExecutor]:
     with CudaExecutor("emulator") as made:
         raw = np.random.default_rng(0).integers(0, 64, (256, 144), np.uint8)
         made.load_weight("w", raw, "Q4_K", (256, 256))
