@@ -74,7 +74,7 @@ class CoalescedGemv(WarpRowGemv):
         if format is not MODELS:
             yield cls(k=short_k(format), n=1, **fixed)
             return
-        for k, n in ((4096, 11), (256, 1), (18944, 3)):
+        for k, n in ((4096, 11), (256, 1), (1536, 13), (18944, 3)):
             yield cls(k=k, n=n, **fixed)
 
 

@@ -27,6 +27,8 @@ UNIT_ROUNDOFF = 2.0**-24
 
 # (k, n) of models, n cut down to a few rows: SmolLM2, Qwen2.5 1.5B, 0.5B and 7B. Then one block of any format, and one row.
 SHAPES = ((576, 7), (1536, 13), (896, 5), (18944, 3), (256, 1), (32, 31))
+MORE_SHAPES = ((4864, 3), (2048, 9), (3584, 6), (4096, 11), (14336, 2))
+"""The other sizes of these models and of Llama 1B and 8B, for Q4_K and Q6_K, which such models come in."""
 
 MODELS = find("Q4_K")
 """The format whose sample shapes are those of models where a strategy goes along the rows of all formats in one way."""
@@ -107,7 +109,7 @@ class GemvType(KernelType):
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
         format = find(fixed["format"])
-        for k, n in SHAPES:
+        for k, n in (*SHAPES, *(MORE_SHAPES if format.name in ("Q4_K", "Q6_K") else ())):
             if k % format.block == 0:
                 yield cls(k=k, n=n, **fixed)
         if format.block == 1:

@@ -51,5 +51,5 @@ class WideGemv(TeamGemv):
         if format is not MODELS:
             yield cls(k=short_k(format), n=1, **fixed)
             return
-        for k, n in ((4096, 5), (256, 1), (18944, 2)):
+        for k, n in ((4096, 5), (256, 1), (1536, 7), (18944, 2)):
             yield cls(k=k, n=n, **fixed)
