@@ -40,8 +40,9 @@ def some(number: int, id: str) -> list[KernelType]:
         at = ks.index(kernel.k)
         if at % 2 == number % 2 and kernel.digits == (3, 2, 3, 1)[(at // 2 + number) % 4]:
             singles.append(kernel)
-    for kernel in kernels(find(f"batched_hw_dp4a_{id}_gemv")):
-        assert isinstance(kernel, BatchedHwDp4aGemv)
+    batched = [kernel for kernel in kernels(find(f"batched_hw_dp4a_{id}_gemv")) if isinstance(kernel, BatchedHwDp4aGemv)]
+    ks = [k for k in ks if any(kernel.k == k for kernel in batched)]  # rows are whole blocks
+    for kernel in batched:
         if kernel.k == ks[-(1 + (kernel.m + number) % 16)] and kernel.digits == (kernel.m + number) % 3 + 1:
             batches.append(kernel)
     assert len(singles) > 8
