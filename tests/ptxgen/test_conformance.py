@@ -298,7 +298,7 @@ def test_infinities_and_nan_are_compared_as_values() -> None:
     kernel = Odd(n=3)
     arguments = kernel.inputs(np.random.default_rng(0))
     compare(kernel, arguments, {"y": np.array([np.inf, np.nan, 1.0], np.float32)})
-    with pytest.raises(Nonconformity, match=r"1 of 3 values of y are off.*first y\[0\]: is np.float64\(-inf\)"):
+    with pytest.raises(Nonconformity, match=r"1 of 3 values of y are off.*first y\[0\]: is -inf"):
         compare(kernel, arguments, {"y": np.array([-np.inf, np.nan, 1.0], np.float32)})
 
 
