@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-# How long an example takes is the machine's business: under load any of them is slow.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
+settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 GOLDEN = Path(__file__).parent.parent / "golden"
