@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.decode import git_commit
 from benchmarks.models import MODELS
-from executor.buffers import GpuBuffer
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.launch import Launcher, Plan
-from executor.modules import Modules
-from ptxgen.kernels.kernel_type import Array, KernelType
+from executor.launch.launch import Launcher, Plan
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32, U32
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import click
 
 from benchmarks.models import MODELS, write_q4_k_m
+from executor.choice.choice import PRECISIONS, GpuProfile
 from executor.device import open_device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.profile import PRECISIONS, GpuProfile
 
 PROMPT = [1, 2, 3, 4]
 

@@ -20,11 +20,11 @@ from rich.table import Table
 
 from benchmarks.floor import READ_LIMIT, chain_microseconds
 from executor.device.cuda import CudaDevice
-from executor.launch import Launcher
-from executor.modules import Modules
-from executor.timing import FreshWeights, GemvTime, fresh_weights, time_gemv
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.measure.timing import FreshWeights, GemvTime, fresh_weights, time_gemv
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import Entry, entries, find
 
 SHAPES = "2048x2048,2048x8192,8192x2048,4096x4096,4096x6144,4096x14336,4096x28672,14336x4096,4096x128256"

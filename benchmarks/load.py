@@ -91,8 +91,8 @@ def _start(model: Path, device: str, cache: Path) -> dict[str, Any]:
 
 def child(began: float, model: str, device: str) -> dict[str, Any]:
     """Load the model and make a token in this process, which its parent started at `began` (seconds since the epoch)."""
+    from executor.base.errors import ModelError
     from executor.device import open_device
-    from executor.errors import ModelError
     from executor.model.generation import LanguageModel
     from executor.model.sampling import Sampler
 

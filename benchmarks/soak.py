@@ -20,9 +20,9 @@ import click
 from benchmarks.decode import git_commit
 from executor.device import open_device
 from executor.device.protocol import Device
+from executor.launch.modules import Modules
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
 
 PARTS = 10
 WARM_UPS = 3  # cycles, and generations: pools fill, modules are loaded

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import click
 
-from executor.gpu import Gpu
-from executor.tuning.store import save, shipped_path
-from executor.tuning.strategies import DIGITS, bit_free, default_strategy
-from executor.tuning.table import Entry, Table
+from executor.choice.store import save, shipped_path
+from executor.choice.strategies import DIGITS, bit_free, default_strategy
+from executor.choice.table import Entry, Table
+from executor.device.gpu import Gpu
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.registry import find

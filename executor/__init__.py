@@ -7,22 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from executor.buffers import GpuBuffer
-    from executor.executor import CudaExecutor
-    from executor.indexed import ValidatedLayerWeights
-    from executor.kv_cache import KvCache
-    from executor.profile import GpuProfile
-    from executor.workspace import Workspace
+    from executor.api.executor import CudaExecutor
+    from executor.choice.choice import GpuProfile
+    from executor.layers.indexed import ValidatedLayerWeights
+    from executor.memory.buffers import GpuBuffer
+    from executor.memory.kv_cache import KvCache
+    from executor.memory.workspace import Workspace
 
 __all__ = ["CudaExecutor", "GpuBuffer", "GpuProfile", "KvCache", "ValidatedLayerWeights", "Workspace"]
 
 _HOMES = {
-    "CudaExecutor": "executor.executor",
-    "GpuBuffer": "executor.buffers",
-    "GpuProfile": "executor.profile",
-    "KvCache": "executor.kv_cache",
-    "ValidatedLayerWeights": "executor.indexed",
-    "Workspace": "executor.workspace",
+    "CudaExecutor": "executor.api.executor",
+    "GpuBuffer": "executor.memory.buffers",
+    "GpuProfile": "executor.choice.choice",
+    "KvCache": "executor.memory.kv_cache",
+    "ValidatedLayerWeights": "executor.layers.indexed",
+    "Workspace": "executor.memory.workspace",
 }
 
 

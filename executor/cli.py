@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from executor.base.environment import help_text
+from executor.base.errors import NumericalFault, SanitizerError
 from executor.commands.demo import demo_command
 from executor.commands.explain import explain_command
 from executor.commands.generate import generate_command
 from executor.commands.logits import logits_command
 from executor.commands.profile import profile_command
 from executor.commands.tune import tune_command
-from executor.environment import help_text
-from executor.errors import NumericalFault, SanitizerError
 from ptxgen.commands.front import front
 
 main = front(

@@ -26,7 +26,7 @@ def smollm2_path() -> Path:
     named = os.environ.get("PTXGEN_TEST_SMOLLM2")
     if named:
         return Path(named)
-    from executor.model.fetch import FetchError, fetch
+    from executor.gguf.fetch import FetchError, fetch
 
     try:
         return fetch()

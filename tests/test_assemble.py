@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from ptxgen import assemble as assembling
-from ptxgen.assemble import AssembleError, UnsupportedTarget, assemble
 from ptxgen.target import ALL, Target
+from ptxgen.toolchain import assemble as assembling
+from ptxgen.toolchain.assemble import AssembleError, UnsupportedTarget, assemble
 
 TEXT = """.version 6.3
 .target sm_75

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import executor
-from executor.environment import DEBUG, VARIABLES
+from executor.base.environment import DEBUG, VARIABLES
 from tests.executor.test_part_b import NAMES
 
 ROOT = Path(__file__).parents[1]

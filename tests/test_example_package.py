@@ -23,7 +23,7 @@ GENERATE = """
 import json, sys
 from executor.device import open_device
 from executor.model.generation import LanguageModel
-from executor.profile import GpuProfile
+from executor.choice.choice import GpuProfile
 with open_device("emulator") as device:
     models = [LanguageModel.load(sys.argv[1], device, profile=p) for p in (GpuProfile(), GpuProfile.from_environment())]
     logits = [model.logits([5, 6, 7]) for model in models]

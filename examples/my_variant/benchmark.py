@@ -4,10 +4,10 @@ import sys
 
 import numpy as np
 
-from executor.buffers import GpuBuffer
 from executor.device import open_device
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.kernels.registry import find
 
 k, n = map(int, sys.argv[1:3])

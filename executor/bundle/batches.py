@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from executor.buffers import GpuBuffer
 from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
+from executor.layers.batched import PREFIX, batched_forms, tiles
 from executor.layers.calls import Call
-from executor.ops.batched import PREFIX, batched_forms, tiles
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import entries
 
 

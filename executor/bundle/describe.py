@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.buffers import Allocation, GpuBuffer
 from executor.bundle.formula import Traced, formula_of, traced
+from executor.choice.choice import GpuProfile
 from executor.device.allocations import ALIGNMENT
 from executor.device.paper import PaperDevice
-from executor.indexed import OUTPUTS, sites
-from executor.kv_cache import KvCache
+from executor.gguf.gguf_file import GgufFile, TensorInfo
 from executor.layers.calls import Call
+from executor.layers.indexed import OUTPUTS, sites
+from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.weights import Weights, load_weights
+from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.gguf_file import GgufFile, TensorInfo
 from executor.model.token_launches import TokenLaunches, rope_cosines
-from executor.profile import GpuProfile
-from executor.weights import Weights, load_weights
-from executor.workspace import Workspace
-from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 
@@ -103,7 +103,7 @@ class _TracedFile:
 
 
 def outlier_kernels(model: Description) -> dict[str, KernelType]:
-    """By id, the kernels that look for outliers in the vectors that the model's matrices multiply (executor/outliers.py)."""
+    """By id, the kernels that look for outliers in the vectors that the model's matrices multiply (layers/outliers.py)."""
     found: dict[str, KernelType] = {}
     for call in model.calls:
         if call.place.operation in OUTPUTS:

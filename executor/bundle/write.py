@@ -16,21 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from executor.base.errors import BundleError
 from executor.bundle.batches import Batch, batch
-from executor.bundle.bundle import FORMAT, MANIFEST, VERSION, read_manifest
 from executor.bundle.describe import Description, describe, is_zero, outlier_kernels
 from executor.bundle.formula import formula_of, plain
-from executor.errors import BundleError
+from executor.choice.choice import GpuProfile, reads_one_digit
+from executor.gguf.gguf_file import GgufFile
+from executor.launch.bundle import FORMAT, MANIFEST, VERSION, read_manifest
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.generation import chosen_context
-from executor.model.gguf_file import GgufFile
-from executor.profile import GpuProfile, reads_one_digit
 from ptxgen import __version__
-from ptxgen.assemble import assemble
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Array, KernelType
-from ptxgen.module import emit
 from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 
 Progress = Callable[[int, int], None]
 """Called with how many kernels are written, and how many there are."""

@@ -13,7 +13,7 @@ from executor.commands.session import device_option, precision_option
 from ptxgen.commands import front
 
 if TYPE_CHECKING:
-    from executor.explain import Explained
+    from executor.model.explain import Explained
 
 
 @click.command("explain")
@@ -30,10 +30,10 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     Example:
       ptxrun explain model.gguf --precision fast
     """
+    from executor.choice.choice import GpuProfile
     from executor.device import open_device
-    from executor.explain import explain
-    from executor.model.gguf_file import GgufFile
-    from executor.profile import GpuProfile
+    from executor.gguf.gguf_file import GgufFile
+    from executor.model.explain import explain
 
     with open_device(device) as opened:
         profile = GpuProfile.for_device(opened)

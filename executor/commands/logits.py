@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from executor.base.errors import ModelError
 from executor.commands.session import bundle_option, context_option, device_option, precision_option, sanitize_option, session
-from executor.errors import ModelError
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 

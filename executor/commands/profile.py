@@ -14,7 +14,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 
 if TYPE_CHECKING:
-    from executor.decode_profile import DecodeProfile
+    from executor.model.decode_profile import DecodeProfile
 
 PROMPT: Final = "The capital of France is"
 SUMMARY: Final = "summary.json"
@@ -63,9 +63,9 @@ def profile_command(
       ptxrun profile model.gguf -o profile
       ptxrun profile model.gguf -o profile --tokens 4000 --by level
     """
-    from executor.decode_profile import limit_of, profile_decoding
-    from executor.roofline import plot_roofline, require_plotting
-    from executor.trace import chrome_trace
+    from executor.measure.roofline import plot_roofline, require_plotting
+    from executor.measure.trace import chrome_trace
+    from executor.model.decode_profile import limit_of, profile_decoding
 
     if prompt is not None and tokens is not None:
         raise click.UsageError("give --prompt or --tokens, not both")
@@ -113,7 +113,7 @@ def _ids(running: Session, prompt: str | None, tokens: int | None) -> list[int]:
 
 
 def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile) -> dict[str, Any]:
-    from executor.tile_summary import tile_facts
+    from executor.measure.tile_summary import tile_facts
 
     return {
         "model": str(path),
@@ -126,7 +126,7 @@ def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile)
 
 
 def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
-    from executor.tile_summary import tile_table
+    from executor.measure.tile_summary import tile_table
 
     front.print_rich(tile_table(profile.tiles, by))
     steps, launches = front.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from executor.environment import PRECISIONS
+from executor.base.environment import PRECISIONS
 from ptxgen.commands import front
 from ptxgen.errors import ArgumentError
 
@@ -96,7 +96,7 @@ class Session:
 
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
-        from executor.errors import ModelError
+        from executor.base.errors import ModelError
         from executor.model.chat import chat_ids
 
         tokenizer = self.model.tokenizer
@@ -116,7 +116,7 @@ def session(
     precision: str | None = None,
 ) -> Iterator[Session]:
     """Open the device, load the model onto it with a progress bar, and close both afterwards."""
-    from executor.executor import CudaExecutor
+    from executor.api.executor import CudaExecutor
 
     start = time.perf_counter()
     with CudaExecutor(device, bundle=bundle, sanitize=sanitize) as executor:

@@ -13,9 +13,9 @@ from ptxgen.commands import front
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from executor.choice.table import Entry
     from executor.device import Device
-    from executor.tuning.table import Entry
-    from executor.tuning.tune import Shape, Tuned
+    from executor.tune.tune import Shape, Tuned
 
 
 @click.command("tune")
@@ -45,14 +45,14 @@ def tune_command(
       ptxrun tune model.gguf
       ptxrun tune model.gguf --precision fast --kernels 'hw_dp4a_*' -o table.json
     """
+    from executor.base.environment import settings
+    from executor.choice.choice import GpuProfile
+    from executor.choice.store import own_path
     from executor.device import open_device
-    from executor.environment import settings
-    from executor.gpu import Gpu
-    from executor.model.gguf_file import GgufFile
+    from executor.device.gpu import Gpu
+    from executor.gguf.gguf_file import GgufFile
     from executor.model.matrices import matrices
-    from executor.profile import GpuProfile
-    from executor.tuning.store import own_path
-    from executor.tuning.tune import tune, winners
+    from executor.tune.tune import tune, winners
 
     said = settings()
     precision = precision or GpuProfile.from_environment().precision
@@ -83,7 +83,7 @@ def tune_command(
 
 
 def _limit(device: Device) -> float | None:
-    from executor.bandwidth import bandwidth
+    from executor.measure.bandwidth import bandwidth
 
     return bandwidth(device) if device.kind == "cuda" else None
 

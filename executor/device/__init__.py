@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 import re
 
-from executor.arguments import instance
+from executor.base.arguments import instance
+from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.protocol import Device, Event, LoadedKernel, Memory
-from executor.errors import DeviceError, DeviceFailed
 from ptxgen.errors import ArgumentError
 
 __all__ = ["Device", "Event", "LoadedKernel", "Memory", "open_device"]

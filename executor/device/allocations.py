@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from executor.base.errors import DeviceError
 from executor.device.loans import Loans
-from executor.errors import DeviceError
 
 if TYPE_CHECKING:
     from executor.device.protocol import Device

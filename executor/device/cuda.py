@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from numpy.typing import NDArray
 
+from executor.base.errors import DeviceError, DeviceFailed, OutOfMemory
 from executor.device.allocations import Allocations
 from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_words
 from executor.device.cuda_event import CudaEvent, EventPool
@@ -20,14 +21,13 @@ from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.gate import Gate
 from executor.device.loans import Loan
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
 from executor.device.readback import PAGE, Readback
 from executor.device.sharing import Sharing
 from executor.device.staging import Staging, copying
-from executor.errors import DeviceError, DeviceFailed, OutOfMemory
-from executor.parameters import ParameterBlock
-from ptxgen.assemble import UnsupportedTarget, assemble, toolchain
 from ptxgen.target import FIRST_PTX, Target
+from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 
 STAGED_FROM = 1 << 20
 """Bytes from which an upload goes through pinned memory; below, the driver's own staging is as fast."""

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Final
 
-from executor.errors import DeviceError, DeviceFailed
+from executor.base.errors import DeviceError, DeviceFailed
 
 STICKY: Final = frozenset(
     f"CUDA_ERROR_{name}"

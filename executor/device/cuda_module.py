@@ -6,10 +6,10 @@ import logging
 import re
 from typing import Any
 
+from executor.base.errors import DeviceError
 from executor.device.cuda_context import driver_words
 from executor.device.cuda_event import Check
 from executor.device.protocol import LoadedKernel
-from executor.errors import DeviceError
 
 JIT_LOG_BYTES = 16384
 

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.base.environment import settings
+from executor.base.errors import DeviceError, OutOfMemory, SanitizerError
 from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.gate import Gate
 from executor.device.loans import Loan
+from executor.device.parameters import ArrayArgument, ParameterBlock
 from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
-from executor.environment import settings
-from executor.errors import DeviceError, OutOfMemory, SanitizerError
-from executor.parameters import ArrayArgument, ParameterBlock
 from ptxgen.emulator import REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-from executor.errors import DeviceError, LaunchError
+from executor.base.errors import DeviceError, LaunchError
 
 
 class Gate:

@@ -10,12 +10,12 @@ from typing import Any, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.base.errors import DeviceError
 from executor.device.allocations import ALIGNMENT
 from executor.device.gate import Gate
 from executor.device.loans import Loan
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto
-from executor.errors import DeviceError
-from executor.parameters import ParameterBlock
 from ptxgen.target import Target
 
 

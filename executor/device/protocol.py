@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from executor.device.gate import Gate
 from executor.device.loans import Loan
-from executor.parameters import ParameterBlock
+from executor.device.parameters import ParameterBlock
 from ptxgen.target import Target
 
 Grid = tuple[int, int, int]
@@ -177,12 +177,12 @@ class Device(Protocol):
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
-        """Start a kernel. Only executor/launch.py calls this: nothing is checked here. str(work) says for errors which kernel
+        """Start a kernel. Only launch/launch.py calls this: nothing is checked here. str(work) says for errors which kernel
         works on which tensors."""
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         """A handle of all these launches, each after those that it names. timed: one after the other, with events around each.
-        Only executor/launch.py calls this and the next three."""
+        Only launch/launch.py calls this and the next three."""
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         """Start all launches of a graph; `work` as in `launch`."""

@@ -7,9 +7,9 @@ import logging
 from collections import Counter, deque
 from typing import Any
 
+from executor.base.errors import DeviceError
 from executor.device.cuda_event import Check, CudaEvent, EventPool
 from executor.device.loans import Loan
-from executor.errors import DeviceError
 
 _log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""The layers of a model, each written once as the launches it makes."""
+"""The operations and layers of a model, each written once as the launches it makes, with the kernels that the profile names."""

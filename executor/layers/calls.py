@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from executor.buffers import GpuBuffer
-from executor.launch import Launcher, Place, Plan
-from executor.ops.digits import SharedDigits
-from executor.workspace import Workspace
-from ptxgen.kernels.kernel_type import Array, KernelType
+from executor.launch.launch import Launcher, Place, Plan
+from executor.layers.digits import SharedDigits
+from executor.memory.buffers import GpuBuffer
+from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import Array, KernelType
 
 
 class Launch(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from executor.buffers import GpuBuffer
-from executor.workspace import Workspace
+from executor.memory.buffers import GpuBuffer
+from executor.memory.workspace import Workspace
 from ptxgen.types import U32
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from executor.arguments import number, numbers, one_of, whole
-from executor.buffers import GpuBuffer
+from executor.base.arguments import number, numbers, one_of, whole
 from executor.device.protocol import Device
-from executor.kv_cache import KvCache
 from executor.layers.position import TokenPosition
 from executor.layers.shape import ROPE_STYLES, LayerShape, RopeStyle
-from executor.workspace import Workspace
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.workspace import Workspace
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.rope.table import rope_table
 

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from executor.buffers import GpuBuffer
-from executor.indexed import Projection, ValidatedLayerWeights
-from executor.kv_cache import LayerCache
+from executor.layers.attention import attend, remember
 from executor.layers.calls import Launch
+from executor.layers.ffn import FfnBuffers, swiglu
+from executor.layers.gemv import digits_read, project, project_onto
+from executor.layers.indexed import Projection, ValidatedLayerWeights
 from executor.layers.position import TokenPosition
 from executor.layers.shape import LayerShape
-from executor.ops.attention import attend, remember
-from executor.ops.ffn import FfnBuffers, swiglu
-from executor.ops.gemv import digits_read, project, project_onto
-from executor.workspace import Workspace
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import LayerCache
+from executor.memory.workspace import Workspace
 from ptxgen.kernels.registry import find
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from executor.errors import ModelError
-from executor.model.gguf_file import GgufFile
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
 
 if TYPE_CHECKING:

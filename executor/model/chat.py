@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
 from executor.model.marks import Span
 from ptxgen.errors import ArgumentError
 

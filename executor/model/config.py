@@ -14,9 +14,9 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from executor.errors import ModelError, quoted
+from executor.base.errors import ModelError, quoted
+from executor.gguf.gguf_file import GgmlType, GgufFile, Value
 from executor.layers.shape import LayerShape, RopeStyle
-from executor.model.gguf_file import GgmlType, GgufFile, Value
 from ptxgen.formats import FORMATS
 
 ARCHITECTURES: Final[dict[str, RopeStyle]] = {"llama": "adjacent", "qwen2": "neox", "qwen3": "neox"}

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import instance
-from executor.arguments import token as checked_token
-from executor.buffers import GpuBuffer
-from executor.debug import watch
+from executor.base.arguments import instance
+from executor.base.arguments import token as checked_token
+from executor.base.errors import ModelError
+from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
-from executor.errors import ModelError
-from executor.indexed import OUTPUTS, Site, sites
-from executor.kv_cache import KvCache
-from executor.launch import Launcher, LaunchGraph, Plan
+from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.launch.modules import Modules
 from executor.layers.calls import Call
+from executor.layers.indexed import OUTPUTS, Site, sites
+from executor.layers.outliers import OutlierWatch
 from executor.layers.position import TokenPosition
+from executor.measure.debug import watch
+from executor.measure.profiler import TileProfiler, Timing
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.weights import TensorFile, Weights, load_weights
+from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
-from executor.modules import Modules
-from executor.outliers import OutlierWatch
-from executor.profile import GpuProfile, reads_one_digit
-from executor.profiler import TileProfiler, Timing
-from executor.weights import TensorFile, Weights, load_weights
-from executor.workspace import Workspace
 from ptxgen.errors import ArgumentError
 
 Progress = Callable[[str, int, int], None]

@@ -12,18 +12,18 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import described, instance, tokens, whole
+from executor.base.arguments import described, instance, tokens, whole
+from executor.base.errors import ModelError, OutOfMemory
+from executor.choice.choice import GpuProfile
 from executor.device.allocations import undone_on_error
 from executor.device.protocol import Device
-from executor.errors import ModelError, OutOfMemory
+from executor.gguf.gguf_file import GgufFile
+from executor.launch.modules import Modules
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
-from executor.model.gguf_file import GgufFile
 from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
 from executor.model.tokenizer import Tokenizer
-from executor.modules import Modules
-from executor.profile import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from executor.indexed import INPUTS
+from executor.gguf.gguf_file import GgufFile
+from executor.layers.indexed import INPUTS
 from executor.model.config import ModelConfig, check_tensors, expected_tensors
-from executor.model.gguf_file import GgufFile
 from ptxgen.formats import FORMATS, Format
 
 HEAD = "output"

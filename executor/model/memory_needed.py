@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.buffers import GpuBuffer
+from executor.choice.choice import GpuProfile
 from executor.device.paper import PaperDevice
-from executor.kv_cache import KvCache
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.weights import TensorFile, load_weights
+from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
-from executor.profile import GpuProfile
-from executor.weights import TensorFile, load_weights
-from executor.workspace import Workspace
 from ptxgen.target import Target
 
 

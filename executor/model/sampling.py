@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.arguments import array, number, whole
-from executor.errors import ModelError
+from executor.base.arguments import array, number, whole
+from executor.base.errors import ModelError
 from ptxgen.errors import ArgumentError
 
 MAX_SEED: Final = (1 << 64) - 1

@@ -6,8 +6,8 @@ import heapq
 import re
 from typing import Final
 
-from executor.errors import ModelError
-from executor.model.gguf_file import GgufFile
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
 
 SPACE: Final = "\u2581"  # stands for a space inside a token

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.buffers import GpuBuffer
-from executor.indexed import Site, bind, build_indexed_weights
-from executor.kv_cache import KvCache
+from executor.choice.choice import GpuProfile
 from executor.layers.calls import Call, Recorder
+from executor.layers.gemv import project
+from executor.layers.indexed import Site, bind, build_indexed_weights
 from executor.layers.transformer import Activations, normalise, transformer_layer
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.weights import TensorFile, Weights
+from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
-from executor.ops.gemv import project
-from executor.profile import GpuProfile
-from executor.weights import TensorFile, Weights
-from executor.workspace import Workspace
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.types import U32

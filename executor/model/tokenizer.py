@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, Protocol
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.byte_level import ByteLevelEncoder
-from executor.model.gguf_file import GgufFile
 from executor.model.marks import Marks, Span
 from executor.model.sentencepiece import SentencePieceEncoder
 from executor.model.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template

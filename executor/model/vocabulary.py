@@ -9,8 +9,8 @@ from typing import Final, NoReturn, cast
 
 import numpy as np
 
-from executor.errors import ModelError
-from executor.model.gguf_file import GgufFile, Value
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile, Value
 from executor.model.marks import Marks, bracketed, looks_like_control
 
 KEY: Final = "tokenizer.ggml."

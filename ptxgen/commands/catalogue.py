@@ -18,7 +18,7 @@ from ptxgen.files import replacing
 from ptxgen.target import ALL, DEFAULT, Target
 
 if TYPE_CHECKING:
-    from ptxgen.kernels.kernel_type import KernelType
+    from ptxgen.dsl.kernel_type import KernelType
     from ptxgen.kernels.registry import Entry
 
 MANY = 1000
@@ -70,7 +70,7 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
     """
     from ptxgen.commands.shapes import parse_shape
     from ptxgen.kernels.registry import find
-    from ptxgen.module import emit
+    from ptxgen.toolchain.module import emit
 
     target = Target.parse(target_name)
     entry = find(name)
@@ -199,9 +199,9 @@ def _checked_pair(pair: tuple[KernelType, Target]) -> CheckResult:
 
 def checked_on(kernel: KernelType, target: Target) -> CheckResult:
     """What the assembler says of a kernel, and the verdict on it."""
-    from ptxgen.assemble import assemble
-    from ptxgen.machine_code import faults
-    from ptxgen.module import emit
+    from ptxgen.toolchain.assemble import assemble
+    from ptxgen.toolchain.machine_code import faults
+    from ptxgen.toolchain.module import emit
 
     try:
         assembled = assemble(emit(kernel, target).text, target)

@@ -10,12 +10,12 @@ import click
 
 from ptxgen.commands import front
 from ptxgen.commands.catalogue import target_names
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.files import replacing
-from ptxgen.kernels.kernel_type import Array
 from ptxgen.target import Target
 
 if TYPE_CHECKING:
-    from ptxgen.explain import Explanation
+    from ptxgen.explain.explanation import Explanation
 
 
 @click.command("explain")
@@ -46,8 +46,9 @@ def explain_command(
       ptxgen explain rmsnorm --set hidden=4096 --html rmsnorm.html
     """
     from ptxgen.commands.shapes import parse_shape
-    from ptxgen.explain import explain, report
-    from ptxgen.gpus import DEFAULT_GPU, find_gpu, newest_for
+    from ptxgen.explain import report
+    from ptxgen.explain.explanation import explain
+    from ptxgen.explain.gpus import DEFAULT_GPU, find_gpu, newest_for
     from ptxgen.kernels.registry import find
 
     wanted = Target.parse(target_name) if target_name else None

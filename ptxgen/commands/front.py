@@ -14,10 +14,10 @@ import click
 from click.exceptions import Exit
 
 from ptxgen import __version__
+from ptxgen.commands.start import BAD_INPUT, INTERRUPTED
 from ptxgen.commands.stdout import ClosedPipe, checked_stdout
 from ptxgen.errors import PtxGenError
 from ptxgen.printable import spelt
-from ptxgen.start import BAD_INPUT, INTERRUPTED
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -2,6 +2,6 @@
 
 import sys
 
-from ptxgen.cli import main
+from ptxgen.commands.cli import main
 
 main(["conform", *sys.argv[1:]], prog_name="ptxgen")

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ptxgen.dsl.kernel_type import Array, Signature
 from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse
 from ptxgen.emulator.program import Program, Step
 from ptxgen.isa import effects
 from ptxgen.isa.operands import Address
-from ptxgen.kernels.kernel_type import Array, Signature
 
 _OWN = frozenset({"shared", "local", "param", "const"})
 """Spaces that no kernel before can have written."""

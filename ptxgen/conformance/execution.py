@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity, spelt
-from ptxgen.kernels.kernel_type import Array, KernelType
-from ptxgen.module import Emitted, emit
 from ptxgen.target import DEFAULT, Target
+from ptxgen.toolchain.module import Emitted, emit
 
 Arguments = Mapping[str, Any]
 Arrays = dict[str, NDArray[Any]]

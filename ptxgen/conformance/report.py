@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity, PtxGenError
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import Entry, entries, entries_of, find
 
 Subject = str | type[KernelType] | Entry | KernelType

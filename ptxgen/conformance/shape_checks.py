@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from ptxgen.arrays import numpy_dtype
-from ptxgen.assemble import assemble
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
+from ptxgen.dsl.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
+from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
-from ptxgen.machine_code import faults
-from ptxgen.memory import LARGEST_ARRAY
-from ptxgen.module import emit
 from ptxgen.target import ALL, Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.machine_code import faults
+from ptxgen.toolchain.module import emit
 
 LARGEST_ALIGN = 256  # what cuMemAlloc gives
 SHOWN = 3  # findings of the sanitiser in a message

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ptxgen.conformance.shape_checks import emulator, set_fields, signature
+from ptxgen.dsl.kernel_type import Array, KernelType, is_whole
 from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
-from ptxgen.kernels.kernel_type import Array, KernelType, is_whole
 from ptxgen.kernels.registry import Entry
 
 SMALLEST = (1, 2, 4, 8, 16, 32, 64, 128, 256)

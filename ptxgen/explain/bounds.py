@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ptxgen.dsl.ir import Op
+from ptxgen.dsl.kernel_type import Launch, Work
+from ptxgen.explain.gpus import Gpu
 from ptxgen.explain.occupancy import WARP
-from ptxgen.gpus import Gpu
-from ptxgen.ir import Op
 from ptxgen.isa.units import Unit, lane_bytes, unit
-from ptxgen.kernels.kernel_type import Launch, Work
 
 ISSUE = "issue slots"
 LOAD_STORE = "loads and stores"

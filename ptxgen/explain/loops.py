@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ptxgen.cfg import Graph
-from ptxgen.ir import Op
+from ptxgen.dsl.ir import Op
 from ptxgen.isa.operands import AnyOperand, Immediate, Register
+from ptxgen.verify.cfg import Graph
 
 
 @dataclass(frozen=True)

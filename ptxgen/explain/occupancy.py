@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgen.gpus import Multiprocessor
+from ptxgen.explain.gpus import Multiprocessor
 
 WARP = 32
 REGISTERS_OF_A_THREAD = 8  # registers of a thread are counted up to a multiple of this

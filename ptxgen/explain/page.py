@@ -16,10 +16,10 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import Location
-from ptxgen.explain import Explanation
+from ptxgen.explain.explanation import Explanation
 from ptxgen.explain.report import bound_rows, caveat, mixes, size, summary
-from ptxgen.kernels.kernel_type import Array
 
 AROUND: Final = 2  # Python lines shown before and after one that wrote something
 HUES: Final = 12
@@ -51,7 +51,7 @@ class Pane:
 def render(explanation: Explanation) -> str:
     """The page."""
     environment = Environment(
-        loader=PackageLoader("ptxgen"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("ptxgen.explain"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     e = explanation
     hues = {where: index % HUES for index, where in enumerate(e.by_author)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ptxgen.explain import Explanation, InnerLoop
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.explain.bounds import Mix
+from ptxgen.explain.explanation import Explanation, InnerLoop
 from ptxgen.isa.units import Unit
-from ptxgen.kernels.kernel_type import Array
 
 
 def facts(explanation: Explanation) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import merge, move_bit, nibble_bytes
 from ptxgen.formats.packed import nibbles
-from ptxgen.memory import Index
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 
 _SPREAD = 1 << 4 | 1 << 11 | 1 << 18 | 1 << 25

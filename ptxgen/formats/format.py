@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.packed import Run
-from ptxgen.memory import GlobalArray, Index
 from ptxgen.types import U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 F = TypeVar("F", bound="type[Format]")
 

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, low_half
-from ptxgen.memory import Index
 from ptxgen.types import U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 
 @known

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import biased, bit_field, merge, scaled, split_scales
-from ptxgen.memory import Index
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
     from ptxgen.formats.format import Place
 
 _SIX_BITS = 0x3F3F3F3F

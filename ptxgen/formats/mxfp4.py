@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import CodeTable
 from ptxgen.formats.codes import load_codes
 from ptxgen.formats.format import Decoder, Format, Place, Weight, known
 from ptxgen.formats.packed import Run
-from ptxgen.memory import Index
 from ptxgen.types import F32, U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 LEVELS = CodeTable((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 """Twice the e2m1 values, as integers (kvalues_mxfp4 of ggml-common.h)."""

@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from ptxgen.memory import GlobalArray
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.types import F16, U16, U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 NIBBLES = 0x0F0F0F0F
 HIGH_NIBBLES = 0xF0F0F0F0

@@ -336,6 +336,6 @@ def _by(key: str) -> dict[str, tuple[Instruction, ...]]:
 def _load() -> None:
     """Import the family files once. Late, because each of them imports this module for its decorator."""
     if not _indexes:
-        from ptxgen.isa import families  # noqa: F401
+        from ptxgen.isa.rows import families  # noqa: F401
 
         _by("name")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from ptxgen.kernels.kernel_type import KernelType
+    from ptxgen.dsl.kernel_type import KernelType
     from ptxgen.kernels.registry import Entry
 
 

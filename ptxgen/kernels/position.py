@@ -3,10 +3,10 @@ graph serves every position. Not the check of its range: a value from a buffer i
 
 from __future__ import annotations
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import Argument, Scalar, read
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Argument, Scalar, read
+from ptxgen.dsl.value import Value
 from ptxgen.types import U32
-from ptxgen.value import Value
 
 
 def position_argument(indirect: bool, low: int, high: int) -> Argument:

@@ -16,8 +16,8 @@ from importlib.metadata import EntryPoint
 from typing import Any, Final, TypeVar
 
 from ptxgen import plugins
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.printable import spelt
 
 K = TypeVar("K", bound=type[KernelType])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ptxgen.dsl.kernel_type import KernelType, is_whole
 from ptxgen.errors import ArgumentError, spelt
-from ptxgen.kernels.kernel_type import KernelType, is_whole
 
 MOST_ROWS = 65535
 """The most rows of a batch where they are the second dimension of the grid (CUDA's limit)."""

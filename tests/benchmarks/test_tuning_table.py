@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.tuning_table import table
-from executor.gpu import Gpu
-from executor.tuning.store import load, shipped_path
+from executor.choice.store import load, shipped_path
+from executor.device.gpu import Gpu
 from ptxgen.errors import ArgumentError
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -73,7 +73,7 @@ def test_a_folder_of_somebody_elses_stays(model: Path, tmp_path: Path) -> None:
 
 
 def test_ptxgen_knows_the_command_without_importing_executor() -> None:
-    code = "import ptxgen.cli, sys; print('executor' in sys.modules)"
+    code = "import ptxgen.commands.cli, sys; print('executor' in sys.modules)"
     assert python(code).stdout == "False\n"
     assert "bundle" in invoke("ptxgen", "--help").stdout
 

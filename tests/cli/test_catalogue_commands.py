@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ptxgen.builder import KernelBuilder
 from ptxgen.commands import catalogue
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels import known_models, registry
 from ptxgen.kernels.activation.elementwise import ResidualAdd
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.known_models import Dimensions
 from tests.cli.invoke import facts, invoke, refused
 

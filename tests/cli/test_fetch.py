@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.model.fetch import FetchError, Packaged, fetch
+from executor.gguf.fetch import FetchError, Packaged, fetch
 from ptxgen.errors import ArgumentError
 
 CONTENT = bytes(range(256)) * 5000

@@ -115,7 +115,8 @@ def test_importing_ptxgen_is_quick_and_imports_nothing_heavy() -> None:
 
 
 def test_the_commands_start_without_numpy_or_cuda() -> None:
-    code = "import ptxgen.cli, executor.cli, sys; print(sorted({'cuda', 'llvmlite', 'tokenizers', 'numpy'} & set(sys.modules)))"
+    heavy = "{'cuda', 'llvmlite', 'tokenizers', 'numpy'}"
+    code = f"import ptxgen.commands.cli, executor.cli, sys; print(sorted({heavy} & set(sys.modules)))"
     assert python(code).stdout == "[]\n"
 
 
@@ -130,7 +131,7 @@ def test_the_package_knows_its_version() -> None:
 
 def started(program: str, words: str) -> subprocess.CompletedProcess[str]:
     """The command as its entry point starts it, by a shell that may put its streams elsewhere."""
-    code = f"import sys; sys.argv[0] = {program!r}; import ptxgen.start as start; start.{program}()"
+    code = f"import sys; sys.argv[0] = {program!r}; import ptxgen.commands.start as start; start.{program}()"
     line = f"{sys.executable} -c {shlex.quote(code)} {words}"
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
 
@@ -176,7 +177,7 @@ def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignore
         "main = lambda: print('ran')\n"
     )
     action = "SIG_IGN" if ignored else "default_int_handler"
-    code = f"import signal; signal.signal(2, signal.{action}); from ptxgen import start; start._start('slow')"
+    code = f"import signal; signal.signal(2, signal.{action}); from ptxgen.commands import start; start._start('slow')"
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -206,7 +207,7 @@ def test_a_second_ctrl_c_says_nothing_either() -> None:
         "group = front('tool', '')\n"
         "group.command('wait')(wait)\n"
         "sys.modules['tool'] = types.SimpleNamespace(main=lambda: group(['wait']))\n"
-        "from ptxgen import start\n"
+        "from ptxgen.commands import start\n"
         "start._start('tool')\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

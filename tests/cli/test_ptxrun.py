@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.model import fetch as fetching
-from executor.model.gguf_file import GgufFile
+from executor.gguf import fetch as fetching
+from executor.gguf.gguf_file import GgufFile
 from tests.cli.invoke import facts, invoke, refused
 from tests.smollm2 import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import write_model

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ptxgen.commands.arguments import DTYPES, parse_argument
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.registry import find
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.cli.invoke import facts, invoke, refused
 from tests.emulator.ptx import FIRST_LINE, kernel
 

@@ -92,7 +92,7 @@ def test_ctrl_c_ends_a_launch_of_two_thousand_million_blocks_at_once(tmp_path: P
     words = ["run", str(path), "--grid", "2147483647", "--block", "64", "--timeout", "60", *options]
     code = (
         "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import ptxgen.emulator.workers as workers\nfrom ptxgen.cli import main\n"
+        "import ptxgen.emulator.workers as workers\nfrom ptxgen.commands.cli import main\n"
         "plain = workers.run_blocks\n"
         "def told(*given):\n    print('running', flush=True)\n    return plain(*given)\n"
         f"import ptxgen.emulator.machine as machine\nmachine.run_blocks = told\nmain({words!r})\n"

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from executor.buffers import GpuBuffer
 from executor.device import Device
-from executor.launch import Launcher, Plan
-from executor.modules import Modules
+from executor.launch.launch import Launcher, Plan
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.types import F32, S8, S32

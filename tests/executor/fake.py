@@ -4,9 +4,9 @@ checks."""
 from __future__ import annotations
 
 from executor.device.emulated import EmulatedDevice
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import Grid, LoadedKernel
-from executor.parameters import ParameterBlock
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import KernelType
 
 
 class RememberingDevice(EmulatedDevice):

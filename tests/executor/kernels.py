@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update, write
 from ptxgen.types import F32, U32
 
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuBuffer, GpuProfile, ValidatedLayerWeights
-from executor.errors import LaunchError
+from executor.base.errors import LaunchError
 from ptxgen.errors import PtxGenError
 from tests.synthetic import Q, write_model
 

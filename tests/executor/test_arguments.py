@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from executor import GpuProfile
-from executor.arguments import described, extents, instance, number, one_of, same_shape, tokens, whole
+from executor.base.arguments import described, extents, instance, number, one_of, same_shape, tokens, whole
 from ptxgen.errors import ArgumentError
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from executor import bandwidth
+from executor.base.errors import DeviceError
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import Device
-from executor.errors import DeviceError
+from executor.measure import bandwidth
 from ptxgen.errors import ArgumentError
 from tests.executor.fake_driver import FakeDriver
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import DeviceError
+from executor.memory.buffers import GpuBuffer
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import ALL, BF16, F32, PRED, U8, U16

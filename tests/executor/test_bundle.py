@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-import executor.modules
+import executor.launch.modules
 from executor import CudaExecutor
-from executor.bundle.bundle import Bundle
+from executor.base.errors import BundleError
 from executor.bundle.write import _check_replaceable, write_bundle
 from executor.device.emulated import EmulatedDevice
-from executor.errors import BundleError
+from executor.gguf.gguf_file import GgufFile
+from executor.launch.bundle import Bundle
+from executor.launch.modules import Modules
 from executor.model.config import ModelConfig
-from executor.model.gguf_file import GgufFile
-from executor.modules import Modules
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -71,7 +71,7 @@ def forbid(*_: object, **__: object) -> Any:
 def test_a_model_runs_from_its_bundle_and_emits_nothing(model: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits(model)
     monkeypatch.setattr(executor.modules, "emit", forbid)
-    monkeypatch.setattr("ptxgen.module.build", forbid)
+    monkeypatch.setattr("ptxgen.toolchain.module.build", forbid)
     np.testing.assert_array_equal(logits(model, bundle=bundle), expected)
 
 

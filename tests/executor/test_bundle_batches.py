@@ -10,7 +10,7 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
 from executor.bundle.write import write_bundle
-from executor.ops.batched import tiles
+from executor.layers.batched import tiles
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.target import Target

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from executor import bandwidth
+from executor.base.disk_cache import DiskCache, trim
+from executor.choice.choice import GpuProfile
+from executor.choice.store import own_path, save
+from executor.choice.table import Table
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
-from executor.disk_cache import DiskCache, trim
-from executor.gpu import Gpu
-from executor.modules import Modules
-from executor.profile import GpuProfile
-from executor.tuning.store import own_path, save
-from executor.tuning.table import Table
+from executor.device.gpu import Gpu
+from executor.launch.modules import Modules
+from executor.measure import bandwidth
 from ptxgen.emulator import compile_module
 from ptxgen.errors import ArgumentError
 from tests.cli.invoke import invoke
@@ -112,7 +112,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 
 def test_measurements_in_a_folder_of_others_are_refused(gpu: FakeDriver, own_cache: Path) -> None:
-    from executor.environment import settings
+    from executor.base.environment import settings
 
     with CudaDevice() as device:
         bandwidth.bandwidth(device)

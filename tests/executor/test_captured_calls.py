@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor, GpuBuffer
+from executor.base.errors import LaunchError
 from executor.device import Device
-from executor.errors import LaunchError
-from executor.launch import Launcher
+from executor.launch.launch import Launcher
 from executor.model.sampling import Sampler
 from tests.executor.kernels import Accumulate, Scale
 from tests.synthetic import write_model

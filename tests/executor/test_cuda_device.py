@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError, ModelError
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.readback import PAGE
 from executor.device.staging import CHUNK
-from executor.errors import DeviceError, ModelError
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver, R
 from tests.executor.kernels import Scale

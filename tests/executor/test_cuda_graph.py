@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from cuda.bindings import driver as real
 
+from executor.base.errors import DeviceError
 from executor.device.cuda_context import checked
 from executor.device.cuda_event import CudaEvent
 from executor.device.cuda_graph import PROGRAMMATIC_PORT, CudaGraph
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import LoadedKernel, Node
-from executor.errors import DeviceError
-from executor.parameters import ParameterBlock
 
 OK = real.CUresult.CUDA_SUCCESS
 

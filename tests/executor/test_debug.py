@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.buffers import GpuBuffer
-from executor.debug import FiniteCheck, Statistics, watch
+from executor.base.errors import NumericalFault
 from executor.device import Device
-from executor.errors import NumericalFault
-from executor.launch import Launcher, Place
+from executor.launch.launch import Launcher, Place
+from executor.launch.modules import Modules
+from executor.measure.debug import FiniteCheck, Statistics, watch
+from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
-from ptxgen.kernels.kernel_type import Array
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.kernels.registry import entries, find
 from ptxgen.types import F32
 from tests.executor.kernels import Scale
@@ -94,9 +94,13 @@ def test_each_layer_is_logged_with_what_it_wrote_last(
     path: Path, emulator: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(VARIABLE, "1")
-    with caplog.at_level(logging.DEBUG, "executor.debug"):
+    with caplog.at_level(logging.DEBUG, "executor.measure.debug"):
         LanguageModel.load(path, emulator).logits([1])
-    said = [record.message for record in caplog.records if record.levelno == logging.DEBUG and record.name == "executor.debug"]
+    said = [
+        record.message
+        for record in caplog.records
+        if record.levelno == logging.DEBUG and record.name == "executor.measure.debug"
+    ]
     assert [line.split(":")[0] for line in said] == [
         "embed wrote y (hidden f32[64])",
         "layer 0 ffn_down wrote y (hidden f32[64])",

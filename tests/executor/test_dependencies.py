@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.dependencies import Access, dependencies
+from executor.launch.dependencies import Access, dependencies
 
 ONE_ACCESS = st.builds(
     lambda memory, start, size, writes: Access(memory, start, start + size, writes),

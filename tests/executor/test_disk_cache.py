@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor.disk_cache import STALE_SECONDS, DiskCache, trim
+from executor.base.disk_cache import STALE_SECONDS, DiskCache, trim
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_not_used(tmp_path: Path
 WRITER = """
 import sys
 from pathlib import Path
-from executor.disk_cache import DiskCache
+from executor.base.disk_cache import DiskCache
 cache = DiskCache(Path(sys.argv[1]), 60_000)
 for turn in range(150):
     for key in "abcdef":

@@ -15,9 +15,9 @@ from executor.device import Device
 from executor.device.allocations import undone_on_error
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
-from executor.launch import Launcher
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
 from executor.model.generation import LanguageModel
-from executor.modules import Modules
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver
 from tests.executor.kernels import Accumulate

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from executor.base.errors import DeviceError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import DeviceError
 from ptxgen.errors import ArgumentError
 
 

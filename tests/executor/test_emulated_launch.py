@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.buffers import Allocation, GpuBuffer
+from executor.base.errors import SanitizerError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import SanitizerError
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import Allocation, GpuBuffer
 from ptxgen.types import F32
 from tests.executor.kernels import Accumulate, ReadsBeyond, Scale
 

@@ -14,20 +14,20 @@ import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
 from executor import CudaExecutor, GpuBuffer, GpuProfile, KvCache
-from executor.decode_profile import profile_decoding
+from executor.base.errors import LaunchError
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
-from executor.errors import LaunchError
-from executor.launch import LaunchRecord
+from executor.launch.launch import LaunchRecord
+from executor.launch.modules import Modules
+from executor.layers.outliers import is_massive_activation_outlier
 from executor.layers.sequence import LayerSequence
+from executor.measure.profiler import TileProfiler
+from executor.model.decode_profile import profile_decoding
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
-from executor.outliers import is_massive_activation_outlier
-from executor.profiler import TileProfiler
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32
 from tests.executor.kernels import Scale

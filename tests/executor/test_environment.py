@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.environment import VARIABLES, help_text, markdown, parse_variant, settings
+from executor.base.environment import VARIABLES, help_text, markdown, parse_variant, settings
 from ptxgen.errors import ArgumentError
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuProfile
+from executor.base.errors import LaunchError, ModelError
 from executor.device.emulated import EmulatedDevice
-from executor.errors import LaunchError, ModelError
-from executor.launch import LaunchRecord
+from executor.launch.launch import LaunchRecord
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.kernel_type import Array
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 

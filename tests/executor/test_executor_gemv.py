@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuBuffer, GpuProfile
-from executor.errors import LaunchError, ModelError, NumericalFault
-from executor.launch import LaunchRecord
+from executor.base.errors import LaunchError, ModelError, NumericalFault
+from executor.launch.launch import LaunchRecord
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv import tiled

@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuProfile
-from executor.errors import DeviceError, LaunchError, ModelError
-from executor.interop import as_buffer
-from executor.launch import LaunchRecord
+from executor.base.errors import DeviceError, LaunchError, ModelError
+from executor.launch.launch import LaunchRecord
+from executor.memory.interop import as_buffer
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Array
 from tests.executor.five_ways import FiveWays
 from tests.reference_model import ReferenceModel
 from tests.synthetic import Q, write_model

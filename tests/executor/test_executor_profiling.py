@@ -11,8 +11,8 @@ from gguf.constants import GGMLQuantizationType as Q
 from numpy.typing import NDArray
 
 from executor import CudaExecutor
-from executor.decode_profile import profile_decoding
-from executor.errors import NumericalFault
+from executor.base.errors import NumericalFault
+from executor.model.decode_profile import profile_decoding
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from tests.executor.kernels import Scale

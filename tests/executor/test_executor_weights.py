@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor
-from executor.errors import LaunchError, ModelError
-from executor.model.gguf_file import GgufFile
+from executor.base.errors import LaunchError, ModelError
+from executor.gguf.gguf_file import GgufFile
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.types import F32

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError, DeviceFailed
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.cuda_context import LISTED, STICKY
-from executor.errors import DeviceError, DeviceFailed
-from executor.launch import Launcher, LaunchGraph, Place, Plan
-from executor.modules import Modules
+from executor.launch.launch import Launcher, LaunchGraph, Place, Plan
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver, R
 from tests.executor.kernels import Accumulate, Scale

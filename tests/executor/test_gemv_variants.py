@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
+from executor.layers.gemv import gemv_kernel
+from executor.memory.buffers import GpuBuffer
+from executor.memory.weights import Weight
 from executor.model.generation import LanguageModel
-from executor.ops.gemv import gemv_kernel
-from executor.profile import GpuProfile
-from executor.weights import Weight
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry

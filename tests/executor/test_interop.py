@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from executor import CudaExecutor
-from executor.buffers import FROM_NUMPY, GpuBuffer
-from executor.dependencies import dependencies
+from executor.base.errors import DeviceError, LaunchError, SanitizerError, SharingError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import DeviceError, LaunchError, SanitizerError, SharingError
-from executor.interop import as_buffer, foreign_stream
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.dependencies import dependencies
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import FROM_NUMPY, GpuBuffer
+from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.arrays import NUMPY, numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import B16, B32, BF16, F16, F32, U8, U16, U32, DType
@@ -458,9 +458,9 @@ def test_streams_are_nothing_to_the_emulator(emulator: Device) -> None:
 
 ENDS = """
 import numpy as np
-from executor.buffers import GpuBuffer
+from executor.memory.buffers import GpuBuffer
 from executor.device.emulated import EmulatedDevice
-from executor.interop import as_buffer
+from executor.memory.interop import as_buffer
 from ptxgen.types import F32
 
 device = EmulatedDevice()

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from cuda.bindings import driver as real
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError, LaunchError, SharingError
 from executor.device.cuda import CudaDevice
-from executor.errors import DeviceError, LaunchError, SharingError
-from executor.interop import as_buffer, foreign_stream
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, F32, U8, U16
 from tests.executor.fake_driver import OK, FakeDriver, R

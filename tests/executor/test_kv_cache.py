@@ -7,9 +7,9 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from executor.base.errors import DeviceError
 from executor.device import Device
-from executor.errors import DeviceError
-from executor.kv_cache import KvCache
+from executor.memory.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
 
 

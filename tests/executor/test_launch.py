@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.buffers import Allocation, GpuBuffer
-from executor.errors import LaunchError
-from executor.launch import Launcher, LaunchRecord
-from ptxgen.kernels.kernel_type import Launch
+from executor.base.errors import LaunchError
+from executor.launch.launch import Launcher, LaunchRecord
+from executor.memory.buffers import Allocation, GpuBuffer
+from ptxgen.dsl.kernel_type import Launch
 from ptxgen.types import F32, U8, U32
 from tests.executor.fake import NoModules, RememberingDevice
 from tests.executor.kernels import Accumulate, Scale

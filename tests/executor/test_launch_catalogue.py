@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from executor.buffers import Allocation, GpuBuffer
-from executor.errors import LaunchError
-from executor.launch import Launcher
+from executor.base.errors import LaunchError
+from executor.launch.launch import Launcher
+from executor.memory.buffers import Allocation, GpuBuffer
 from ptxgen.conformance.type_checks import smallest
-from ptxgen.kernels.kernel_type import Array, Scalar, Signature
+from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.kernels.registry import Entry
 from ptxgen.types import U8, U64
 from tests.executor.fake import NoModules, RememberingDevice

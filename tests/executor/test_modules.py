@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from executor.base.errors import DeviceError
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
-from executor.errors import DeviceError
-from executor.modules import Modules
-from ptxgen.assemble import assemble
-from ptxgen.module import emit
+from executor.launch.modules import Modules
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 from tests.executor.fake import RememberingDevice
 from tests.executor.fake_driver import FakeDriver, R
 from tests.executor.kernels import Accumulate, Scale
@@ -128,7 +128,7 @@ def test_preload_reports_its_progress() -> None:
 
 
 LOADER = """
-from executor.modules import Modules
+from executor.launch.modules import Modules
 from tests.executor.kernels import Scale
 from tests.executor.test_modules import Assembling
 modules = Modules(Assembling())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from executor.outliers import is_massive_activation_outlier
+from executor.layers.outliers import is_massive_activation_outlier
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from tests.kernels.checking import run

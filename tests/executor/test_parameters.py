@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from executor.parameters import ParameterBlock, why_not
+from executor.device.parameters import ParameterBlock, why_not
+from ptxgen.dsl.kernel_type import Scalar, read
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Scalar, read
 from ptxgen.types import B32, BF16, F16, F32, F64, S8, S32, U8, U16, U32, U64
 
 

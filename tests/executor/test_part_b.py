@@ -9,7 +9,7 @@ import pytest
 
 import executor
 from executor import CudaExecutor, GpuBuffer, GpuProfile, KvCache, ValidatedLayerWeights, Workspace
-from executor.outliers import is_massive_activation_outlier
+from executor.layers.outliers import is_massive_activation_outlier
 
 NAMES = {
     "B1 device": ("device", "buffer", "zeros", "on_stream", "close"),

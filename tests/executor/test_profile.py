@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executor.profile import GpuProfile
+from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.buffers import GpuBuffer
-from executor.decode_profile import profile_decoding
+from executor.base.errors import LaunchError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
-from executor.errors import LaunchError
-from executor.launch import Launcher, Place, Plan
+from executor.launch.launch import Launcher, Place, Plan
+from executor.launch.modules import Modules
+from executor.measure.profiler import LEVELS, Level, Limit, TileProfiler, level_of, work_of
+from executor.memory.buffers import GpuBuffer
+from executor.model.decode_profile import profile_decoding
 from executor.model.generation import LanguageModel
-from executor.modules import Modules
-from executor.profiler import LEVELS, Level, Limit, TileProfiler, level_of, work_of
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import entries, find
 from tests.executor.kernels import Scale
 from tests.synthetic import write_model

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import SanitizerError
 from executor.device import open_device
 from executor.device.protocol import Node
-from executor.errors import SanitizerError
-from executor.launch import Launcher
-from executor.modules import Modules
-from ptxgen.builder import KernelBuilder
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Launch, Signature, read, write
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
-from ptxgen.kernels.kernel_type import Launch, Signature, read, write
 from ptxgen.types import F32
 from tests.executor.early_chain import results
 from tests.executor.fake import NoModules, RememberingDevice

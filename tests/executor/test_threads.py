@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor
-from executor.errors import DeviceError, ModelError
+from executor.base.errors import DeviceError, ModelError
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import PtxGenError

@@ -12,13 +12,13 @@ import pytest
 from rich.console import Console
 
 from executor.device import Device
-from executor.launch import Place
-from executor.profiler import Limit, Tile, TileProfiler
-from executor.roofline import NoPlotting, plot_roofline, require_plotting
-from executor.tile_summary import GROUPINGS, OUTSIDE, summed, tile_facts, tile_table
-from executor.trace import TRACKS, chrome_trace
+from executor.launch.launch import Place
+from executor.measure.profiler import Limit, Tile, TileProfiler
+from executor.measure.roofline import NoPlotting, plot_roofline, require_plotting
+from executor.measure.tile_summary import GROUPINGS, OUTSIDE, summed, tile_facts, tile_table
+from executor.measure.trace import TRACKS, chrome_trace
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import KernelType, Work
 from ptxgen.kernels.registry import find
 
 GEMV = find("q8_0_gemv").make(k=32, n=1)

@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.base.environment import settings
+from executor.choice.choice import GpuProfile
+from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
+from executor.choice.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
+from executor.choice.table import Entry, Table
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
+from executor.device.gpu import Gpu
 from executor.device.protocol import LoadedKernel
-from executor.environment import settings
-from executor.gpu import Gpu
-from executor.ops.batched import batched_forms
-from executor.profile import GpuProfile
-from executor.tuning.candidates import candidates
-from executor.tuning.store import add, load, shipped_for, shipped_tables, tables_for
-from executor.tuning.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
-from executor.tuning.table import Entry, Table
-from executor.tuning.tune import tune, winners
+from executor.layers.batched import batched_forms
+from executor.tune.candidates import candidates
+from executor.tune.tune import tune, winners
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
@@ -29,7 +30,6 @@ from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.batched import BatchedGemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.target import Target
 from tests.executor.fake_driver import FakeDriver
 from tests.kernels.running import emulate, inputs

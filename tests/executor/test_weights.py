@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError, LaunchError, ModelError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import ReadInto
-from executor.errors import DeviceError, LaunchError, ModelError
-from executor.launch import Launcher
-from executor.model.gguf_file import GgufFile
-from executor.modules import Modules
-from executor.single_weight import host_weight
-from executor.weights import load_weights
+from executor.gguf.gguf_file import GgufFile
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from executor.memory.single_weight import host_weight
+from executor.memory.weights import load_weights
 from ptxgen.types import F32, U8
 from tests.executor.kernels import Accumulate
 from tests.synthetic import write_model

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from ptxgen.errors import PtxGenError
-from ptxgen.explain import Explanation, explain
+from ptxgen.explain.explanation import Explanation, explain
+from ptxgen.explain.gpus import GPUS
 from ptxgen.explain.report import summary
 from ptxgen.explain.sass import disassemble, find_nvdisasm
-from ptxgen.gpus import GPUS
 from ptxgen.kernels import registry
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.target import Target

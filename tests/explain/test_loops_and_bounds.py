@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cfg import graph
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Launch, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.explain.bounds import ISSUE, LOAD_STORE, MEMORY, READ_LIMIT, bounds, mix
+from ptxgen.explain.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for
 from ptxgen.explain.loops import executions, find_loops, innermost
 from ptxgen.explain.occupancy import occupancy
-from ptxgen.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for
 from ptxgen.isa import table
 from ptxgen.isa.units import Unit, unit
-from ptxgen.kernels.kernel_type import Launch, Work
 from ptxgen.target import ALL, Target
 from ptxgen.types import F32
+from ptxgen.verify.cfg import graph
 from tests.ptxgen.writing import Body, verified
 
 

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.walk import advance
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U8
 from tests.kernels.running import emulate, inputs
 

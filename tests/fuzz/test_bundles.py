@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.bundle.bundle import MANIFEST, Bundle
 from executor.bundle.write import write_bundle
 from executor.device.emulated import EmulatedDevice
+from executor.launch.bundle import MANIFEST, Bundle
+from executor.launch.modules import Modules
 from executor.model.generation import LanguageModel
-from executor.modules import Modules
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import PtxGenError
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.target import Target
 from tests.fuzz.cases import Cases
 from tests.fuzz.limits import bounded

@@ -12,7 +12,7 @@ from typing import TypeVar
 from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
 from executor.model.chat import Limits, render_spans
 from executor.model.marks import Span
 from tests.fuzz.cases import Cases

@@ -8,8 +8,8 @@ import random
 import struct
 from pathlib import Path
 
+from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.fuzz.cases import Cases

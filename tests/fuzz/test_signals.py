@@ -26,7 +26,7 @@ from tests.synthetic import write_model
 SECONDS = 120
 MEMORY = 2 << 30
 PROMPT = (1, 2, 3)
-COMMAND = "from ptxgen.start import ptxrun; print('begun', flush=True); ptxrun()"
+COMMAND = "from ptxgen.commands.start import ptxrun; print('begun', flush=True); ptxrun()"
 ENDS = (0, 130, -signal.SIGINT)
 """Exit codes: it was done before, it was interrupted, or it was already past where Python heeds signals."""
 

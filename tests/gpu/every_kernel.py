@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from executor.buffers import GpuBuffer
 from executor.device import open_device
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.conformance.type_checks import array_bytes, smallest
-from ptxgen.kernels.kernel_type import Array, KernelType
+from ptxgen.dsl.kernel_type import Array, KernelType
 from tests.kernels.catalogue import CASES, ENTRIES
 from tests.kernels.running import inputs
 

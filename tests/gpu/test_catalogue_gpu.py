@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
 from executor.device import open_device
-from executor.launch import Launcher
-from executor.modules import Modules
-from ptxgen.kernels.kernel_type import Array, KernelType
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array, KernelType
 from tests.kernels.catalogue import CASES
 from tests.kernels.running import assert_matches_reference, emulate, inputs
 

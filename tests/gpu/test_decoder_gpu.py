@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.launch import LaunchRecord
+from executor.launch.launch import LaunchRecord
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.profile import GpuProfile
 from tests.model.test_decoder import MIXED, POSITIONS, buffers
 from tests.synthetic import write_model
 

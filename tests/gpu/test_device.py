@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
-from executor.errors import DeviceError
-from executor.launch import Launcher
-from executor.modules import Modules
-from executor.parameters import ParameterBlock
-from ptxgen.module import emit
+from executor.device.parameters import ParameterBlock
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
 from tests.executor.kernels import Accumulate, Scale
 

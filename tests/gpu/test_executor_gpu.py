@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.models import MODELS
 from executor import CudaExecutor, GpuProfile
-from executor.errors import LaunchError
+from executor.base.errors import LaunchError
 from ptxgen.formats import FORMATS
 from tests.executor.five_ways import FiveWays
 from tests.synthetic import Q, write_model

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError, DeviceFailed, OutOfMemory
 from executor.device import open_device
+from executor.device.parameters import ParameterBlock
 from executor.device.protocol import Device
-from executor.errors import DeviceError, DeviceFailed, OutOfMemory
-from executor.launch import Launcher
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
-from executor.parameters import ParameterBlock
-from ptxgen.assemble import assemble
-from ptxgen.module import emit
 from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
 from tests.executor.kernels import Scale
 from tests.synthetic import Q, write_model
@@ -39,11 +39,11 @@ GRANULE = 8 * MIB
 PROMPT = (1, 500, 7, 42)
 SCRIPT = """
 import numpy as np
-from executor.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import Allocation, GpuBuffer
 from executor.device import open_device
-from executor.errors import DeviceFailed
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.base.errors import DeviceFailed
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
 from ptxgen.types import F32
 from tests.executor.kernels import Scale
 

@@ -8,8 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from executor.device import open_device
-from ptxgen.isa import operand_values, probe, table
+from ptxgen.isa import table
 from tests.gpu.test_isa import run
+from tests.isa import operand_values, probe
 from tests.isa.comparison import first_difference
 from tests.isa.running import emulate
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.base.errors import DeviceError
 from executor.device import Device, open_device
-from executor.errors import DeviceError
-from executor.interop import as_buffer, foreign_stream
-from executor.launch import Launcher
-from executor.modules import Modules
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, F16, F32, S8, S64, U8, DType
 from tests.executor.kernels import Accumulate, Scale

@@ -10,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from executor.device import Device, open_device
-from executor.parameters import ParameterBlock
-from ptxgen.isa import operand_values, probe, table
-from ptxgen.kernels.kernel_type import Array, Scalar, Signature
+from executor.device.parameters import ParameterBlock
+from ptxgen.dsl.kernel_type import Array, Scalar, Signature
+from ptxgen.isa import table
 from ptxgen.types import U8, U64
+from tests.isa import operand_values, probe
 from tests.isa.comparison import first_difference
 from tests.isa.recording import MADE, Recording
 from tests.isa.running import WORD, emulate

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
-from executor.decode_profile import limit_of, profile_decoding
+from executor.base.errors import NumericalFault
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.errors import NumericalFault
-from executor.launch import Launcher, Place
+from executor.launch.launch import Launcher, Place
+from executor.launch.modules import Modules
+from executor.measure.profiler import TileProfiler
+from executor.measure.tile_summary import summed
+from executor.memory.buffers import GpuBuffer
+from executor.model.decode_profile import limit_of, profile_decoding
 from executor.model.generation import LanguageModel
-from executor.modules import Modules
-from executor.profiler import TileProfiler
-from executor.tile_summary import summed
 from ptxgen.kernels.registry import find
 from tests.cli.invoke import invoke
 from tests.model.variants import TOKENS

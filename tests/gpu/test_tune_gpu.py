@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.bandwidth import bandwidth, known_bandwidth
-from executor.buffers import GpuBuffer
+from executor.choice.choice import GpuProfile
+from executor.choice.strategies import bit_free, default_strategy
+from executor.choice.table import Table
 from executor.device import open_device
+from executor.device.gpu import Gpu
 from executor.device.protocol import Device
-from executor.gpu import Gpu
-from executor.launch import Launcher
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.measure.bandwidth import bandwidth, known_bandwidth
+from executor.measure.timing import fresh_weights, time_gemv
+from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
-from executor.modules import Modules
-from executor.profile import GpuProfile
-from executor.timing import fresh_weights, time_gemv
-from executor.tuning.candidates import candidates
-from executor.tuning.strategies import bit_free, default_strategy
-from executor.tuning.table import Table
-from executor.tuning.tune import tune, winners
+from executor.tune.candidates import candidates
+from executor.tune.tune import tune, winners
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.registry import find
 from ptxgen.types import F32

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.isa import probe
 from ptxgen.types import BY_NAME
-from tests.isa import fragments
+from tests.isa import fragments, probe
 from tests.isa.running import numbers
 
 Array = NDArray[Any]

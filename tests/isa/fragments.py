@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.isa import probe
+from tests.isa import probe
 from tests.isa.running import numbers
 
 Array = NDArray[Any]

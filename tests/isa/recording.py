@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.isa import operand_values, probe
+from tests.isa import operand_values, probe
 
 FILE = "outputs.npz"
 COUNT = 64

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen import emulator
-from ptxgen.isa import operand_values, probe
+from tests.isa import operand_values, probe
 
 WORD = 0x0123456789ABCDEF
 """What the parameter `word` of every probe kernel holds."""

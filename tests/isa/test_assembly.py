@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ptxgen.assemble import AssembleError, assemble
-from ptxgen.isa import probe, special, table
-from ptxgen.isa.combinations import sensible
+from ptxgen.isa import special, table
 from ptxgen.isa.table import Instruction, Need
 from ptxgen.target import ALL, FIRST_PTX, Target
+from ptxgen.toolchain.assemble import AssembleError, assemble
+from tests.isa import probe
+from tests.isa.combinations import sensible
 
 PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, i) for i in range(9)), *((8, i) for i in range(9)), (9, 0)]
 

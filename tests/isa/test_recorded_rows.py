@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptxgen.isa import operand_values, table
-from tests.isa import fragments, recording
+from ptxgen.isa import table
+from tests.isa import fragments, operand_values, recording
 from tests.isa.comparison import first_difference
 from tests.isa.running import emulated, numbers
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.isa import table
-from ptxgen.isa.probe import Probe
 from ptxgen.types import BY_NAME
 from tests.isa import oracles_bits  # noqa: F401 - registers its oracles
 from tests.isa.exact import FORMATS
 from tests.isa.oracles import ORACLES
+from tests.isa.probe import Probe
 from tests.isa.running import emulated, numbers
 
 APPROXIMATE = {"approx", "full"}

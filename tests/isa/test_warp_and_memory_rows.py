@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen.isa.operand_values import SHUFFLE_BOUNDS
-from ptxgen.isa.probe import WARP, Probe
+from tests.isa.operand_values import SHUFFLE_BOUNDS
+from tests.isa.probe import WARP, Probe
 from tests.isa.running import WORD, emulated, numbers
 
 Array = NDArray[Any]

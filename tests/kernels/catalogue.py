@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.registry import Entry, entries
 
 ENTRIES: list[Entry] = list(entries().values())

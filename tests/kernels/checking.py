@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from tests.kernels.running import assert_matches_reference, emulate
 
 

@@ -10,7 +10,7 @@ import pytest
 from ptxgen.conformance.testing import conformance_test
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.registry import Entry
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.conftest import GOLDEN
 from tests.kernels import golden_outputs
 from tests.kernels.catalogue import ENTRIES

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen import emulator
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.kernels.running import inputs
 
 SECTOR = 32  # bytes: what a GPU reads at least

@@ -8,7 +8,7 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.dequant.dequant_f16 import DequantF16
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.kernels.checking import run
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgen.assemble import assemble
 from ptxgen.conformance.execution import emitted, emulate, inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
@@ -21,8 +20,9 @@ from ptxgen.kernels.gemv.staging import MOST_SHARED, Layout, padding, rows_at_on
 from ptxgen.kernels.gemv.steps import looped
 from ptxgen.kernels.quantize.fixed_point import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
-from ptxgen.module import emit
 from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 
 every_strategy = pytest.mark.parametrize("strategy", ["dp4a", "mwv_dp4a", "hw_dp4a"])
 all_digits = pytest.mark.parametrize("digits", [1, 2, 3])

@@ -11,12 +11,12 @@ import pytest
 from ptxgen import emulator
 from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv
-from ptxgen.kernels.kernel_type import Array, KernelType
 from ptxgen.kernels.registry import Entry
-from ptxgen.module import emit
 from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
 from tests.kernels.catalogue import ENTRIES
 from tests.kernels.running import inputs
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.activation.elementwise import ResidualAdd
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 from tests.kernels.golden_outputs import check, chosen, record, save
 

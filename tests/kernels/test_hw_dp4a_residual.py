@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen.kernels.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 from tests.kernels.running import emulate
 

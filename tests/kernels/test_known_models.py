@@ -7,17 +7,17 @@ import hashlib
 
 import pytest
 
-from executor.disk_cache import DiskCache
-from executor.environment import settings
-from ptxgen.assemble import assemble, toolchain
+from executor.base.disk_cache import DiskCache
+from executor.base.environment import settings
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.integer_type import PACKED
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.known_models import KNOWN_MODELS, kernels, matrices
 from ptxgen.kernels.registry import find
-from ptxgen.machine_code import faults
-from ptxgen.module import emit
 from ptxgen.target import ALL, Target
+from ptxgen.toolchain.assemble import assemble, toolchain
+from ptxgen.toolchain.machine_code import faults
+from ptxgen.toolchain.module import emit
 
 CACHE_BYTES = 1 << 24
 

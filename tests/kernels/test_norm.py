@@ -9,7 +9,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm, RmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.kernels.checking import check, run
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
-from ptxgen.kernels.kernel_type import Array
 from ptxgen.kernels.registry import find
 from tests.kernels.checking import check, run
 

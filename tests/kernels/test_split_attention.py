@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ptxgen.dsl.kernel_type import Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import AttentionType
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention, MultiWarpAttention
 from ptxgen.kernels.attention.split_attention import SplitAttention
 from ptxgen.kernels.attention.split_attention_reduce import SplitAttentionReduce
-from ptxgen.kernels.kernel_type import Work
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.kernels.checking import run
 from tests.kernels.running import assert_matches_reference
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
@@ -15,9 +16,8 @@ from ptxgen.kernels.gemv.coalesced import CoalescedGemv
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.tiled import TiledGemv
 from ptxgen.kernels.gemv.vectorized import VectorizedGemv
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import find
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.kernels.checking import check, run
 from tests.kernels.running import inputs
 

@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from executor.model.gguf_file import GgufFile, Value
+from executor.gguf.gguf_file import GgufFile, Value
 from executor.model.marks import Span
 from executor.model.rendering import sandbox
 from executor.model.rendering.traced import runs

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from jinja2.filters import FILTERS
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model import chat
 from executor.model.chat import Limits, render
-from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import smollm2_path
@@ -112,7 +112,7 @@ def test_no_template_takes_memory() -> None:
     """In a process of its own: what the children of this one took before is no template's."""
     script = f"""
 import resource, sys
-from executor.errors import ModelError
+from executor.base.errors import ModelError
 from executor.model import chat
 from executor.model.chat import Limits, render
 for template in {HUGE[-3:]!r}:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors, expected_tensors
-from executor.model.gguf_file import GgufFile
 from tests.smollm2 import smollm2_path
 from tests.synthetic import FORMATS, Q, write_model
 

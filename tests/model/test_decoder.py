@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.buffers import GpuBuffer
+from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.launch import LaunchRecord
+from executor.launch.launch import LaunchRecord
+from executor.memory.buffers import GpuBuffer
 from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.profile import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from tests.synthetic import Q, write_model
@@ -246,7 +246,7 @@ class TestOutliers:
 
     @pytest.fixture
     def spiked(self, path: Path, tmp_path: Path) -> Path:
-        from executor.model.gguf_file import GgufFile
+        from executor.gguf.gguf_file import GgufFile
 
         content = bytearray(path.read_bytes())
         with GgufFile.open(path) as file:

@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 import pytest
 
-from executor.errors import ModelError
-from executor.model.gguf_file import GgmlType, GgufFile
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgmlType, GgufFile
 from tests.smollm2 import smollm2_path
 from tests.synthetic import write_model
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.synthetic import Q, write_model

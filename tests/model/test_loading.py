@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.base.errors import DeviceFailed, ModelError, OutOfMemory
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import ReadInto
-from executor.errors import DeviceFailed, ModelError, OutOfMemory
+from executor.launch.modules import Modules
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
 from tests.executor.fake_driver import FakeDriver
 from tests.synthetic import Q, write_model
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from executor.base.errors import ModelError
+from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.errors import ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.generation import LanguageModel
-from executor.model.gguf_file import GgufFile
 from executor.model.sampling import Sampler
-from executor.profile import GpuProfile
 from tests.model.variants import TOKENS, VARIANTS, Variant
 from tests.reference_model import ReferenceModel
 from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMPT_IDS, smollm2_path

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.model.gguf_file import GgufFile, Value
+from executor.gguf.gguf_file import GgufFile, Value
 from executor.model.marks import Marks, Span
 from executor.model.tokenizer import Tokenizer
 from executor.model.vocabulary import TokenKind

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from executor.errors import ModelError
+from executor.base.errors import ModelError
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor
-from executor.buffers import GpuBuffer
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
-from executor.launch import Launcher
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.modules import Modules
 from ptxgen.types import F32
 from tests.executor.fake_driver import FakeDriver
 from tests.executor.kernels import Accumulate, Scale

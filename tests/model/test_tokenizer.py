@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.errors import ModelError
-from executor.model.gguf_file import GgufFile, Value
+from executor.base.errors import ModelError
+from executor.gguf.gguf_file import GgufFile, Value
 from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path

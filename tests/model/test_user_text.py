@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from executor.gguf.gguf_file import GgufFile
 from executor.model.chat import chat_ids, render_spans
-from executor.model.gguf_file import GgufFile
 from executor.model.tokenizer import Tokenizer
 from tests.model.conversations import (
     HARMLESS,

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptxgen import types
-from ptxgen.assemble import assemble
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Signature, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch, UnavailableInstruction, UnknownInstruction
-from ptxgen.kernels.kernel_type import Signature, read, write
 from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
 from ptxgen.types import B32, BF16, F16, F32, F64, S32, U8, U16, U32, U64, DType
-from ptxgen.value import Value
 from tests.ptxgen.writing import Body, lines_of, text, written
 
 FILE = "tests/ptxgen/test_builder.py"

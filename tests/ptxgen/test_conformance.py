@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from ptxgen import assemble as assembling
-from ptxgen.assemble import assemble
-from ptxgen.builder import KernelBuilder
 from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.kernels.registry import Entry
 from ptxgen.kernels.shape import require
 from ptxgen.target import Target
+from ptxgen.toolchain import assemble as assembling
+from ptxgen.toolchain.assemble import assemble
 from ptxgen.types import F32
 
 THREADS = 32

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ptxgen import emulator
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import read, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import read, write
+from ptxgen.dsl.value import Value
 from ptxgen.types import F32, F64, S64, U64, DType
-from ptxgen.value import Value
 from tests.ptxgen.writing import text
 
 THREADS = 96

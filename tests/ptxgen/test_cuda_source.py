@@ -12,15 +12,15 @@ import cuda.bindings
 import numpy as np
 import pytest
 
-from ptxgen import cuda_source
-from ptxgen.builder import build
 from ptxgen.conformance import check
-from ptxgen.cuda_source import CompileError, CudaSourceKernel, translation_unit
+from ptxgen.dsl.builder import build
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.errors import PtxGenError
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
 from ptxgen.kernels.shape import require
-from ptxgen.module import emit
 from ptxgen.target import Target
+from ptxgen.toolchain import cuda_source
+from ptxgen.toolchain.cuda_source import CompileError, CudaSourceKernel, translation_unit
+from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U32
 from tests.cli.invoke import python
 

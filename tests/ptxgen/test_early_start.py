@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from ptxgen.builder import KernelBuilder
 from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Array, KernelType, Launch, Scalar, Signature, Work, read, update, write
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.kernel_type import Array, KernelType, Launch, Scalar, Signature, Work, read, update, write
 from ptxgen.types import F32, U32
 from tests.emulator.ptx import FIRST_LINE, kernel
 

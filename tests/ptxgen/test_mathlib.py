@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen import emulator, mathlib
-from ptxgen.builder import KernelBuilder
+from ptxgen import emulator
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Launch, Signature, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.errors import TypeMismatch
-from ptxgen.kernels.kernel_type import Launch, Signature, read, write
-from ptxgen.module import module_text
 from ptxgen.target import DEFAULT
+from ptxgen.toolchain.module import module_text
 from ptxgen.types import F32
-from ptxgen.value import Value
-from ptxgen.verify import verify
+from ptxgen.verify.verify import verify
 from tests.ptxgen.writing import written
 
 F32s = NDArray[np.float32]

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from ptxgen.assemble import AssembleError, assemble
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
-from ptxgen.module import emit, module_text, ptx_version
 from ptxgen.target import ALL, DEFAULT, Target
+from ptxgen.toolchain.assemble import AssembleError, assemble
+from ptxgen.toolchain.module import emit, module_text, ptx_version
 from tests.ptxgen.writing import written
 
 KERNEL = RmsNorm(hidden=576)
@@ -51,7 +51,7 @@ def test_a_declaration_covers_every_register_of_its_range() -> None:
 
 def test_the_same_type_gives_the_same_bytes_in_any_process() -> None:
     program = (
-        "from ptxgen.kernels.norm.rmsnorm import RmsNorm\nfrom ptxgen.module import emit\n"
+        "from ptxgen.kernels.norm.rmsnorm import RmsNorm\nfrom ptxgen.toolchain.module import emit\n"
         "print(emit(RmsNorm(hidden=576)).sha256, emit(RmsNorm(hidden=576), lines=True).sha256)"
     )
     command = [sys.executable, "-c", program]

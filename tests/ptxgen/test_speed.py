@@ -7,10 +7,10 @@ from time import process_time
 
 import pytest
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.isa.operands import Immediate
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import entries
-from ptxgen.module import emit
+from ptxgen.toolchain.module import emit
 from tests.cli.invoke import python
 from tests.ptxgen.writing import written
 
@@ -55,7 +55,7 @@ def test_one_kernel_of_each_name_is_written_in_seconds() -> None:
 
 def test_the_list_is_quick_and_imports_no_emulator_assembler_or_template_library() -> None:
     listed = python(
-        "import sys, time\nfrom ptxgen.cli import main\n"
+        "import sys, time\nfrom ptxgen.commands.cli import main\n"
         "try:\n    main(['list'])\nexcept SystemExit:\n    pass\n"
         "heavy = {'llvmlite', 'jinja2', 'cuda', 'gguf'} & set(sys.modules)\n"
         "print(time.process_time(), ' '.join(heavy), file=sys.stderr)"

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.ir import Function, Label, Op, Parameter, Remark, SharedArray
+from ptxgen.dsl.value import Value
 from ptxgen.errors import Location, VerifyError
-from ptxgen.ir import Function, Label, Op, Parameter, Remark, SharedArray
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
 from ptxgen.isa.table import named
 from ptxgen.target import Target
 from ptxgen.types import F16, F32, PRED, U32, U64
-from ptxgen.value import Value
-from ptxgen.verify import SHARED_LIMIT, verify
+from ptxgen.verify.verify import SHARED_LIMIT, verify
 from tests.ptxgen.writing import Body, verified
 
 WHERE = Location("author.py", 1, "k.probe()")

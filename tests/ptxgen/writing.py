@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.ir import Function
-from ptxgen.kernels.kernel_type import Launch, Signature, read, write
-from ptxgen.module import module_text
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.ir import Function
+from ptxgen.dsl.kernel_type import Launch, Signature, read, write
 from ptxgen.target import DEFAULT, Target
+from ptxgen.toolchain.module import module_text
 from ptxgen.types import F32, U32
-from ptxgen.verify import verify
+from ptxgen.verify.verify import verify
 
 Body = Callable[[KernelBuilder], object]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.activation.elementwise import Elementwise, ElementwiseMul, FusedSwiglu, Gelu, ResidualAdd, Silu
-from ptxgen.kernels.kernel_type import KernelType
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen import mathlib
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, update, write
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, update, write
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.memory import GlobalArray
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 THREADS = 256
 UNIT = 2.0**-24

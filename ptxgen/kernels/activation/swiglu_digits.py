@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.quantize import fixed_point
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits

@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError, spelt
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require
-from ptxgen.memory import GlobalArray
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 UNIT = 2.0**-24
 LONGEST = 131072  # positions

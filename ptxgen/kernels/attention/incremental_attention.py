@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, write
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
 from ptxgen.kernels.registry import register_variants
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 WARPS = 8
 WARP_COUNTS = (1, 2, 4, 8)  # sixteen would leave a thread too few registers

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, update
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require

@@ -11,17 +11,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HIDDEN, Array, KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
-from ptxgen.kernels.kernel_type import HIDDEN, Array, KernelType, Launch, Signature, Work, read, update
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import Entry, add
 from ptxgen.kernels.rope.rope import Rope, load_pair, store_pair, turned
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
-from ptxgen.memory import GlobalArray
 from ptxgen.types import F32, U32
-from ptxgen.value import Value
 
 THREADS = 128
 UNIT = 2.0**-24

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Array, Direction, KernelType, Launch, Signature, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
-from ptxgen.kernels.kernel_type import Array, Direction, KernelType, Launch, Signature, Work
 from ptxgen.kernels.registry import register_variants
 from ptxgen.types import F32
 

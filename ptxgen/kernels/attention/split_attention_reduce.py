@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen import mathlib
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import FULL_WARP, WARP
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import FULL_WARP, WARP
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, write
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, UNIT, positions
 from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
 from ptxgen.kernels.attention.tiles import Tiles
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, write
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 WARPS = 8
 TOGETHER = 8  # rows that a lane has in flight

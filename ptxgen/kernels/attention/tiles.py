@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-from ptxgen import mathlib
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
-from ptxgen.memory import GlobalArray
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 
 class Softmax(NamedTuple):

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.walk import advance
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.memory import Index
 from ptxgen.types import F16, U8
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 THREADS = 256
 

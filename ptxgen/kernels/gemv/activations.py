@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.quantize.fixed_point import BLOCK
-from ptxgen.memory import GlobalArray
 from ptxgen.types import U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 ONES = 0x01010101
 

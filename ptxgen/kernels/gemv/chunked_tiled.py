@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Launch
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
 from ptxgen.kernels.gemv.tiled import PIECE, stage
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS
-from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 CHUNK = 4096
 """Activations of a chunk: 16 KB, so that shared memory does not limit how many blocks a multiprocessor holds."""

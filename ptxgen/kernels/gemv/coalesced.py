@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.formats.format import Place
@@ -16,12 +18,10 @@ from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
-from ptxgen.memory import GlobalArray
 from ptxgen.types import U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 WORDS = 4
 """u32 of a header: the two f16, and the three with scales and minima."""

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.formats.format import Weight
 from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance, further
-from ptxgen.memory import GlobalArray
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 Reader = Callable[[int], list[Weight]]
 """Decodes the lane's weights of a group."""

@@ -7,20 +7,20 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.activations import GlobalActivations, GlobalSource
 from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
 from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
 from ptxgen.kernels.gemv.walk import advance
-from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.memory import Index
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 
 # Rows a block where a warp takes one: a multiprocessor holds fewer blocks than warps.

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.gemv.walk import advance
-from ptxgen.memory import GlobalArray, Index
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.formats import Format, find
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.integer_type import PACKED, SAMPLED_WITH_THREE, IntegerGemvType
 from ptxgen.kernels.gemv.staging import Layout, rows_at_once, stretches
 from ptxgen.kernels.gemv.steps import Looped, Stretch, Warp, looped
-from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.kernel_type import Signature, Work, update
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.gemv_type import UNIT_ROUNDOFF
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.integer_type import PACKED
-from ptxgen.kernels.kernel_type import Signature, Work, update
 from ptxgen.kernels.registry import register_variants
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 
 @register_variants("format", {f"hw_dp4a_{id}_gemv_residual": format for id, format in PACKED.items()})

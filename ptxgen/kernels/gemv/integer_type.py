@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.gemv_type import OUTLIER, UNIT_ROUNDOFF
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.kernels.quantize import fixed_point
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.activations import Remembered
 from ptxgen.kernels.gemv.fragments import Fragments, Lane
 from ptxgen.kernels.quantize.fixed_point import BLOCK
-from ptxgen.memory import Element, GlobalArray, Index
 from ptxgen.types import F32, U32, DType
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 # Static shared memory of a block is at most 48 KB (CUDA C++ Programming Guide, "Compute Capabilities").
 MOST_SHARED = 48 * 1024

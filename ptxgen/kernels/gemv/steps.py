@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, Lane
 from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once
 from ptxgen.kernels.quantize.fixed_point import BLOCK
-from ptxgen.memory import Index
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
     from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 # Steps of a stretch that are written out; longer stretches loop.
@@ -73,7 +73,7 @@ def step_size(kernel: HwDp4aGemv) -> StepSize:
 @lru_cache
 def _step_size(kernel: HwDp4aGemv) -> StepSize:
     """Counted in a step that is written for nobody."""
-    from ptxgen.builder import KernelBuilder  # late: the builder knows kernel types
+    from ptxgen.dsl.builder import KernelBuilder  # late: the builder knows kernel types
 
     k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch())
     rows = rows_at_once(kernel.format, kernel.k, kernel.batch, kernel.digits)

@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.walk import Walk
-from ptxgen.kernels.kernel_type import Launch
-from ptxgen.memory import GlobalArray, Index
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 MOST_VECTORS = 8
 """Rows of activations that a block takes at once; a larger batch has more blocks."""

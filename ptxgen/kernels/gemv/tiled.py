@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
@@ -16,11 +17,10 @@ from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 PIECE = 4
 """Activations that a thread moves at a time, with one 16-byte load."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
@@ -15,10 +16,9 @@ from ptxgen.kernels.gemv.walk import Walk
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
-from ptxgen.memory import GlobalArray
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 WIDTH = 4
 """Byte columns of a load."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.memory import GlobalArray, Index, SharedPart
+from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place, Weight
-from ptxgen.memory import GlobalArray, Index, SharedPart
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 Part = TypeVar("Part", bound=GlobalArray | SharedPart)
 """An array in global or in shared memory, from some element on."""

@@ -6,16 +6,16 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.memory import GlobalArray, SharedPart
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.walk import Lane, Part
-from ptxgen.kernels.kernel_type import Launch
-from ptxgen.memory import GlobalArray, SharedPart
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 ROWS = 4
 """A multiprocessor holds fewer blocks than warps, so blocks of one warp would leave half of it empty."""

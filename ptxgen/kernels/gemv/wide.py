@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants
-from ptxgen.memory import GlobalArray
 
 if TYPE_CHECKING:
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 WARPS = 8
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen import mathlib
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised, with_outlier
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen import mathlib
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 THREADS = 256
 LARGEST_ROW = 16384  # values; a thread holds 64 of them and their gammas in registers

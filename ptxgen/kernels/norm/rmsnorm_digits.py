@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, rms_normalised
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize, unwritten
@@ -19,7 +20,6 @@ from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
-from ptxgen.value import Value
 
 
 @register

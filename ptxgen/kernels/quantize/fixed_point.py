@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ptxgen.kernels.kernel_type import Array, Direction
+from ptxgen.dsl.kernel_type import Array, Direction
 from ptxgen.types import F32, S8, S32
 
 if TYPE_CHECKING:

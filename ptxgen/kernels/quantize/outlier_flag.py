@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
-from ptxgen.kernels.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
-from ptxgen.value import Value
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 THREADS = 128
 

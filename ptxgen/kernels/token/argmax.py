@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.builder import KernelBuilder
-from ptxgen.cooperation import WARP
-from ptxgen.kernels.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
-from ptxgen.value import Value
 
 THREADS = 1024
 WARPS = THREADS // WARP

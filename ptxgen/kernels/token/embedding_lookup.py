@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.cooperation import WARP
+from ptxgen.dsl.cooperation import WARP
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.walk import Walk, advance
-from ptxgen.kernels.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ptxgen.builder import KernelBuilder
+    from ptxgen.dsl.builder import KernelBuilder
 
 # Steps of the walk a block, one a warp.
 WARPS = 4

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from ptxgen.cuda_source import CudaSourceKernel
+from ptxgen.dsl.kernel_type import Launch
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.registry import register_variants
+from ptxgen.toolchain.cuda_source import CudaSourceKernel
 
 
 @register_variants("format", {"my_cuda_q8_0_gemv": FORMATS["Q8_0"]})

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from ptxgen.builder import KernelBuilder
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Launch
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.kernel_type import Launch
 from ptxgen.kernels.registry import register_variants
 
 WARPS, ROWS = 4, 2  # warps a block, rows a warp

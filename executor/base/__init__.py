@@ -1,0 +1,1 @@
+"""What every room stands on: errors, checks of arguments, the environment, the cache on disk."""

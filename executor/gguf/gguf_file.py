@@ -1,0 +1,368 @@
+"""A strict reader of the GGUF container. What the metadata means lives in config.py and tokenizer.py.
+
+A file is an adversary here: every count, length and offset is checked against the bytes that are left, and against what a
+model can have, before anything is allocated or read, so a bad file costs a ModelError and nothing else.
+
+Layout, versions 2 and 3: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NoReturn, TypeAlias
+
+import numpy as np
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from numpy.typing import NDArray
+
+from executor.base.arguments import described
+from executor.base.errors import ModelError, shown
+from executor.gguf.file_bytes import FileBytes
+from ptxgen.errors import ArgumentError
+
+GgmlType: TypeAlias = GGMLQuantizationType
+Array: TypeAlias = NDArray[np.generic]
+Value: TypeAlias = "int | float | bool | str | list[str] | list[Value] | Array"
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = (2, 3)
+DEFAULT_ALIGNMENT: Final = 32  # bytes
+MAX_DIMENSIONS: Final = 4
+MAX_NESTING: Final = 4  # arrays of arrays; no known key has even two levels
+MAX_DIRECTORY: Final = 256 << 20  # bytes before the tensors' data; a vocabulary of 262144 tokens takes 15 MB
+MAX_KEYS: Final = 1 << 16  # models have 20 to 60
+MAX_TENSORS: Final = 1 << 16  # the largest models have some thousands
+MAX_STRINGS: Final = 1 << 22  # in all arrays; the largest vocabularies have 2^18 tokens and about as many merges
+MAX_ARRAYS: Final = 1 << 16  # within other arrays, in all
+_AHEAD: Final = 1 << 20  # bytes of the directory that are read at once
+
+_SCALARS: Final[dict[int, struct.Struct]] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_BOOL: Final = 7
+_STRING: Final = 8
+_ARRAY: Final = 9
+_NAMES: Final[dict[int, str]] = dict(
+    enumerate(("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"))
+)
+_MIN_BYTES: Final = {kind: packed.size for kind, packed in _SCALARS.items()} | {_BOOL: 1, _STRING: 8, _ARRAY: 12}
+_MIN_PAIR: Final = 8 + 4 + 1  # key length, value type, value
+_MIN_TENSOR: Final = 8 + 4 + 8 + 4 + 8  # name length, dimensions, one size, type, offset
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Where a tensor lies. `shape` has rows first, so shape[-1] is the length of a row (K): the file has the reverse.
+
+    offset: bytes from the start of the file; nbytes: bytes of the packed blocks.
+    """
+
+    name: str
+    ggml_type: GgmlType
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class GgufFile:
+    """An open model file: `metadata`, `tensors`, and the bytes of the tensors, read when they are asked for."""
+
+    def __init__(self, content: FileBytes, metadata: dict[str, Value], tensors: dict[str, TensorInfo]) -> None:
+        self.path = content.path
+        self.metadata: Mapping[str, Value] = MappingProxyType(metadata)
+        self.tensors: Mapping[str, TensorInfo] = MappingProxyType(tensors)
+        self._content = content
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> GgufFile:
+        """Open the file and read its directory. ModelError for anything that is not a whole, consistent GGUF file."""
+        began = time.perf_counter()
+        if not isinstance(path, str | os.PathLike):
+            raise ArgumentError(f"the model is {described(path)}; allowed: the path of a GGUF file")
+        content = FileBytes(Path(path))
+        metadata, tensors = _Reader(content).read()
+        _log.info("%s: %d keys, %d tensors, %.3f s", path, len(metadata), len(tensors), time.perf_counter() - began)
+        return cls(content, metadata, tensors)
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The packed bytes of a tensor: u8[nbytes]. Raises ModelError as `read_into` does."""
+        content = np.empty(self._tensor(name).nbytes, np.uint8)
+        self.read_into(name, 0, content)
+        return content
+
+    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None:
+        """Fill an array with the packed bytes of a tensor from `start` on; several threads may do so at once. Raises ModelError
+        for a tensor that is not there, bytes that are not the tensor's, a closed file, and one that the system cannot read or
+        that has become shorter."""
+        tensor = self._tensor(name)
+        if not 0 <= start <= tensor.nbytes - into.nbytes:
+            raise ModelError(f"tensor {name} has {tensor.nbytes} bytes, not {into.nbytes} from {start} on", self.path)
+        self._content.read_into(tensor.offset + start, into, f"tensor {name}")
+
+    def close(self) -> None:
+        """Let go of the file. What was read stays."""
+        self._content.close()
+
+    def _tensor(self, name: str) -> TensorInfo:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise ModelError(f"there is no tensor {name}", self.path)
+        return tensor
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def block_shape(ggml_type: GgmlType) -> tuple[int, int]:
+    """Values and bytes of one block of a type, as gguf-py states them."""
+    values, size = GGML_QUANT_SIZES[ggml_type]
+    return int(values), int(size)
+
+
+def _kept(part: Array) -> Array:
+    """A read-only copy of a part of the directory, which goes when it has been read."""
+    copy = part.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def known_types() -> str:
+    """Every GGML type name, for messages."""
+    return ", ".join(kind.name for kind in GGMLQuantizationType)
+
+
+class _Reader:
+    """A cursor over the directory of a file. Each read says what it reads, so that a short file names what it lacks."""
+
+    def __init__(self, content: FileBytes) -> None:
+        self.content = content
+        self.size = content.size
+        self.at = 0
+        self.strings_left, self.arrays_left = MAX_STRINGS, MAX_ARRAYS
+        # Memory that nobody has written to yet costs nothing: it is filled as far as the directory goes.
+        self._read = np.empty(min(self.size, MAX_DIRECTORY), np.uint8)
+        self._filled = 0
+        self.view = self._read.data.toreadonly()
+
+    def fail(self, message: str) -> NoReturn:
+        raise ModelError(message, self.content.path)
+
+    def need(self, count: int, what: str) -> int:
+        """Step over `count` bytes; the offset where they start."""
+        start = self.at
+        if count > self.size - start:
+            self.fail(f"truncated: {what} needs {count} bytes at offset {start}, and the file ends at {self.size}")
+        self.at = start + count
+        if self.at > self._filled:
+            self.fill(self.at)
+        return start
+
+    def fill(self, end: int) -> int:
+        """Read on at least to `end`, which lies in the file; how far the directory has been read then."""
+        if end > self._read.size:
+            self.fail(f"the directory goes on beyond {MAX_DIRECTORY} bytes; allowed: at most that many")
+        if end > self._filled:
+            ahead = min(max(end, self._filled + _AHEAD), self._read.size)
+            self.content.read_into(self._filled, self._read[self._filled : ahead], "the directory")
+            self._filled = ahead
+        return self._filled
+
+    def u32(self, what: str) -> int:
+        return int(_U32.unpack_from(self.view, self.need(4, what))[0])
+
+    def u64(self, what: str) -> int:
+        return int(_U64.unpack_from(self.view, self.need(8, what))[0])
+
+    def string(self, what: str) -> str:
+        length = self.u64(f"the length of {what}")
+        start = self.need(length, what)
+        try:
+            return str(self.view[start : start + length], "utf-8")
+        except UnicodeDecodeError as error:
+            self.fail(f"{what} at offset {start} is not UTF-8: {error.reason} at byte {error.start}")
+
+    def count(self, what: str, least: int, most: int | None = None) -> int:
+        """A count of things that take at least `least` bytes each, refused if the rest of the file cannot hold them, and if
+        there are more than `most`."""
+        value = self.u64(f"the number of {what}")
+        if value * least > self.size - self.at:
+            self.fail(f"{value} {what} cannot fit in the {self.size - self.at} bytes that follow offset {self.at}")
+        if most is not None and value > most:
+            self.fail(f"there are {value} {what}; allowed: at most {most}")
+        return value
+
+    def read(self) -> tuple[dict[str, Value], dict[str, TensorInfo]]:
+        self.header()
+        tensor_count = self.count("tensors", _MIN_TENSOR, MAX_TENSORS)
+        pair_count = self.count("metadata keys", _MIN_PAIR, MAX_KEYS)
+        metadata: dict[str, Value] = {}
+        for index in range(pair_count):
+            key = self.string(f"metadata key {index}")
+            if key in metadata:
+                self.fail(f"metadata key {shown(key)} is there twice")
+            label = shown(key)
+            metadata[key] = self.value(self.u32(f"the value type of {label}"), label, MAX_NESTING)
+        self.refuse_parts(metadata)
+        alignment = self.alignment(metadata)
+        tensors: dict[str, TensorInfo] = {}
+        for index in range(tensor_count):
+            tensor = self.tensor(index, alignment)
+            if tensor.name in tensors:
+                self.fail(f"tensor {shown(tensor.name)} is there twice")
+            tensors[tensor.name] = tensor
+        return metadata, self.placed(tensors, alignment)
+
+    def header(self) -> None:
+        magic = bytes(self.view[: min(len(MAGIC), self.fill(min(len(MAGIC), self.size)))])
+        if magic == MAGIC[::-1]:
+            self.fail("this is a byte-swapped (big-endian) GGUF file; only little-endian files can be read")
+        if len(magic) == len(MAGIC) and magic != MAGIC:
+            self.fail(f"this is not a GGUF file: it starts with {magic!r}, not {MAGIC!r}")
+        self.need(len(MAGIC), "the magic number")
+        version = self.u32("the version")
+        if version not in VERSIONS:
+            if version and version & 0xFFFF == 0:
+                self.fail("this is a byte-swapped (big-endian) GGUF file; only little-endian files can be read")
+            self.fail(f"GGUF version {version} is not supported; supported versions: {', '.join(map(str, VERSIONS))}")
+
+    def value(self, kind: int, key: str, nesting: int) -> Value:
+        if kind == _STRING:
+            return self.string(f"the value of {key}")
+        if kind == _ARRAY:
+            return self.array(key, nesting)
+        if kind == _BOOL:
+            return self.boolean(self.view[self.need(1, f"the value of {key}")], key)
+        packed = _SCALARS.get(kind)
+        if packed is None:
+            self.unknown(kind, key)
+        number: int | float = packed.unpack_from(self.view, self.need(packed.size, f"the value of {key}"))[0]
+        return number
+
+    def array(self, key: str, nesting: int) -> Value:
+        kind = self.u32(f"the element type of {key}")
+        if kind not in _MIN_BYTES:
+            self.unknown(kind, key)
+        most = {_STRING: self.strings_left, _ARRAY: self.arrays_left}.get(kind)
+        count = self.count(f"elements of {key}", _MIN_BYTES[kind], most)
+        if kind == _STRING:
+            self.strings_left -= count
+            return self.strings(key, count)
+        if kind == _ARRAY:
+            self.arrays_left -= count
+            if nesting == 0:
+                self.fail(f"{key} nests arrays deeper than {MAX_NESTING} levels")
+            return [self.array(key, nesting - 1) for _ in range(count)]
+        if kind == _BOOL:
+            start = self.need(count, key)
+            flags = np.frombuffer(self.view, np.uint8, count, start)
+            if count and int(flags.max()) > 1:
+                self.boolean(int(flags.max()), key)
+            return _kept(flags.view(np.bool_))
+        packed = _SCALARS[kind]
+        start = self.need(count * packed.size, key)
+        return _kept(np.frombuffer(self.view, np.dtype(packed.format), count, start))
+
+    def strings(self, key: str, count: int) -> list[str]:
+        """Vocabularies have 10^5 of these, so the loop is written out."""
+        view, at, size, filled, length_of = self.view, self.at, self.size, self._filled, _U64.unpack_from
+        out: list[str] = []
+        append = out.append
+        for index in range(count):
+            start = at + 8
+            if filled < start <= size:
+                filled = self.fill(start)
+            at = start + length_of(view, at)[0] if start <= size else start
+            if at > size:
+                self.fail(f"truncated: element {index} of {key} ends beyond the file, which has {size} bytes")
+            if at > filled:
+                filled = self.fill(at)
+            try:
+                append(str(view[start:at], "utf-8"))
+            except UnicodeDecodeError as error:
+                self.fail(f"element {index} of {key} at offset {start} is not UTF-8: {error.reason} at byte {error.start}")
+        self.at = at
+        return out
+
+    def boolean(self, byte: int, key: str) -> bool:
+        if byte > 1:
+            self.fail(f"{key} holds a bool with the value {byte}; allowed: 0, 1")
+        return bool(byte)
+
+    def unknown(self, kind: int, key: str) -> NoReturn:
+        allowed = ", ".join(f"{number} {name}" for number, name in _NAMES.items())
+        self.fail(f"metadata key {key} has value type {kind}, which does not exist; known types: {allowed}")
+
+    def refuse_parts(self, metadata: Mapping[str, Value]) -> None:
+        parts = metadata.get("split.count", 0)
+        if isinstance(parts, int) and parts > 1:
+            self.fail(f"this is one of {parts} parts of a split model; join them into one file first")
+
+    def alignment(self, metadata: Mapping[str, Value]) -> int:
+        value = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0 or value & (value - 1):
+            self.fail(f"general.alignment is {shown(value)}; allowed: a power of two")
+        return value
+
+    def tensor(self, index: int, alignment: int) -> TensorInfo:
+        """One directory entry; its offset is still relative to the data section."""
+        name = self.string(f"the name of tensor {index}")
+        label = f"tensor {shown(name)}"
+        dimensions = self.u32(f"the dimensions of {label}")
+        if not 1 <= dimensions <= MAX_DIMENSIONS:
+            self.fail(f"{label} has {dimensions} dimensions; allowed: 1 to {MAX_DIMENSIONS}")
+        shape = tuple(self.u64(f"the shape of {label}") for _ in range(dimensions))[::-1]
+        number = self.u32(f"the type of {label}")
+        offset = self.u64(f"the offset of {label}")
+        try:
+            ggml_type = GGMLQuantizationType(number)
+        except ValueError:
+            self.fail(f"{label} has GGML type {number}, which does not exist; known types: {known_types()}")
+        if 0 in shape:
+            self.fail(f"{label} has shape {list(shape)}; every dimension must be at least 1")
+        values, size = block_shape(ggml_type)
+        if shape[-1] % values:
+            self.fail(f"{label} has rows of {shape[-1]} values, which {ggml_type.name} blocks of {values} do not divide")
+        if offset % alignment:
+            self.fail(f"{label} starts at offset {offset}, which is not a multiple of the alignment {alignment}")
+        return TensorInfo(name, ggml_type, shape, offset, math.prod(shape) // values * size)
+
+    def placed(self, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
+        """Offsets made absolute, once it is known where the data section starts; none overlaps or leaves the file."""
+        start = -(-self.at // alignment) * alignment
+        taken, owner = 0, ""
+        for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
+            if tensor.offset < taken:
+                self.fail(
+                    f"tensor {shown(tensor.name)} at offset {tensor.offset} overlaps {shown(owner)}, which ends at {taken}"
+                )
+            taken, owner = tensor.offset + tensor.nbytes, tensor.name
+            if taken > self.size - start:
+                self.fail(
+                    f"tensor {shown(owner)} with shape {list(tensor.shape)} and type {tensor.ggml_type.name} ends at "
+                    f"{start + taken}, beyond the end of the file at {self.size}"
+                )
+        return {name: TensorInfo(name, t.ggml_type, t.shape, start + t.offset, t.nbytes) for name, t in tensors.items()}

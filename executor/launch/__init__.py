@@ -1,0 +1,1 @@
+"""Compiled kernels and their launches: every launch of the executor goes through here."""

@@ -1,0 +1,393 @@
+"""The one place that launches. Arguments are checked against the kernel's signature before anything runs; a checked launch is a
+Plan, which runs again for a few microseconds. What a kernel does with its arguments is the kernel's own business."""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from executor.base.errors import LaunchError
+from executor.device.parameters import ParameterBlock, why_not
+from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
+from executor.launch.dependencies import Access, dependencies
+from executor.memory.buffers import Allocation, GpuBuffer, Writes
+from ptxgen.dsl.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Array, KernelType, Scalar, Signature
+from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Number = int | float | np.generic
+
+
+class Loads(Protocol):
+    """What the launcher needs of executor.modules.Modules."""
+
+    def load(self, kernel: KernelType) -> LoadedKernel: ...
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a model a launch belongs: `layer 3 attn_q`; `layer` is None outside the layers."""
+
+    layer: int | None = None
+    operation: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(part for part in ("" if self.layer is None else f"layer {self.layer}", self.operation) if part)
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """One launch that happened: what observers (a profiler, a debugger) see. Scalars hold the values of this launch."""
+
+    place: Place
+    kernel: KernelType
+    loaded: LoadedKernel
+    grid: Grid
+    block: Grid
+    arguments: Mapping[str, GpuBuffer | Number]
+
+
+Observer = Callable[[LaunchRecord], None]
+"""Called after a launch. One with a method `prepared` is told of a launch that was prepared, too: its kernel may have been
+compiled for it."""
+
+
+class Plan:
+    """A launch whose arguments have been checked. Call it to launch; scalars may be given anew (`plan(position=5)`), are
+    checked the same way, and stay for the calls after. Made by `Launcher.prepare`."""
+
+    __slots__ = (
+        "_arguments",
+        "_block",
+        "_buffers",
+        "_device",
+        "_frees",
+        "_grid",
+        "_launcher",
+        "_parameters",
+        "_scalars",
+        "_written",
+        "kernel",
+        "loaded",
+        "place",
+    )
+
+    def __init__(self, launcher: Launcher, kernel: KernelType, place: Place, arguments: dict[str, Any]) -> None:
+        signature = kernel.signature()
+        launch = kernel.launch()
+        _check_geometry(kernel, launch.grid, launch.block)
+        _check_names(kernel, signature, arguments)
+        self._buffers: dict[str, GpuBuffer] = {}
+        for name, argument in signature.items():
+            value = arguments[name]
+            if isinstance(argument, Array):
+                self._buffers[name] = _check_buffer(kernel, name, argument, value, launcher.device)
+            elif reason := _scalar_fault(argument, value):
+                raise LaunchError(f"{kernel}: argument {name} ({argument}) is {reason}")
+        _check_overlap(kernel, signature, self._buffers)
+        self.kernel = kernel
+        self.place = place
+        self.loaded = launcher.modules.load(kernel)
+        self._launcher = launcher
+        self._device = launcher.device
+        self._frees = launcher.device.frees
+        self._grid = launch.grid
+        self._block = launch.block
+        self._scalars = {name: argument for name, argument in signature.items() if isinstance(argument, Scalar)}
+        self._arguments: dict[str, Any] = {name: arguments[name] for name in signature}
+        self._parameters = ParameterBlock(signature)
+        for name, value in self._arguments.items():
+            self._parameters.set(name, self._buffers[name].pointer if name in self._buffers else value)
+        outputs = [self._buffers[n].allocation for n, a in signature.items() if isinstance(a, Array) and a.direction != "in"]
+        self._written: tuple[Allocation, ...] = tuple(dict.fromkeys(outputs))
+
+    def __call__(self, **scalars: Number) -> None:
+        """Launch, or be recorded by the capture under way. Raises LaunchError for a scalar that does not fit or a buffer freed
+        since; nothing is launched then."""
+        if scalars:
+            self._replace(scalars)
+        self.count_writes()
+        self.start()
+
+    def count_writes(self) -> None:
+        """What the kernel writes counts as written from now on: before it is, since an interrupt in between must not leave a
+        change that nobody counted."""
+        for allocation in self._written:
+            allocation.writes.count += 1
+
+    def start(self) -> None:
+        """`__call__` for a plan whose writes have been counted."""
+        self.check_alive()
+        if self._launcher.recorded is not None:
+            self._launcher.recorded.append(self._launcher.prepare(self.kernel, self.place, **self._arguments))
+            return
+        self._device.launch(self.loaded, self._grid, self._block, self._parameters, self)
+        if self._launcher.observers:
+            self._report()
+
+    def __str__(self) -> str:
+        """Kernel with its shape, and the tensors it works on: `layer 0 attn_q: q4k_gemv(...) on w = blk.0... u8[...], ...`."""
+        where = f"{self.place}: " if str(self.place) else ""
+        return f"{where}{self.kernel} on {', '.join(f'{name} = {buffer}' for name, buffer in self._buffers.items())}"
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Buffers and current scalars by name."""
+        return dict(self._arguments)
+
+    def _replace(self, scalars: Mapping[str, Number]) -> None:
+        for name, value in scalars.items():
+            argument = self._scalars.get(name)
+            if argument is None:
+                allowed = ", ".join(self._scalars) or "none"
+                raise LaunchError(
+                    f"{self.kernel}: {name} is not a scalar of this kernel, so a plan cannot replace it; its scalars: {allowed}"
+                )
+            if reason := _scalar_fault(argument, value):
+                raise LaunchError(f"{self.kernel}: argument {name} ({argument}) is {reason}")
+        for name, value in scalars.items():
+            self._parameters.set(name, value)  # type: ignore[arg-type]
+            self._arguments[name] = value
+
+    @property
+    def written(self) -> tuple[Allocation, ...]:
+        """The memory that the kernel writes."""
+        return self._written
+
+    def node(self, after: tuple[int, ...], written: Collection[Writes] = ()) -> Node:
+        """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that
+        reads some of it before it waits, because its signature says that it is constant, does not start early here."""
+        early = self.kernel.launch().early and not any(
+            isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
+            for name, argument in self.kernel.signature().items()
+        )
+        return Node(self.loaded, self._grid, self._block, self._parameters, after, early)
+
+    @property
+    def accesses(self) -> list[Access]:
+        """The memory that the kernel reads and writes."""
+        signature = self.kernel.signature()
+        return [
+            Access(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
+            for name, b in self._buffers.items()
+        ]
+
+    @property
+    def record(self) -> LaunchRecord:
+        """What an observer sees of a launch with the scalars of now."""
+        return LaunchRecord(self.place, self.kernel, self.loaded, self._grid, self._block, dict(self._arguments))
+
+    def check_alive(self) -> None:
+        """LaunchError if a buffer was freed since the arguments were checked."""
+        if self._device.frees != self._frees:
+            for name, buffer in self._buffers.items():
+                _need_life(self.kernel, name, buffer)
+            self._frees = self._device.frees
+
+    def _report(self) -> None:
+        record = self.record
+        for observer in self._launcher.observers:
+            observer(record)
+
+
+class LaunchGraph:
+    """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
+    in their order. Made by `Launcher.graph`.
+
+    Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `records`
+    says what was captured; timed: replays record `events`."""
+
+    def __init__(self, device: Device, plans: Sequence[Plan], *, timed: bool = False) -> None:
+        self.records = tuple(plan.record for plan in plans)
+        self.device = device
+        self._plans = tuple(plans)
+        self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
+        self._frees = device.frees
+        waits = dependencies([plan.accesses for plan in plans])
+        written = {allocation.writes for allocation in self._written}
+        nodes = [plan.node(after, written) for plan, after in zip(plans, waits, strict=True)]
+        self._handle = device.make_graph(nodes, timed=timed)
+        self._end = weakref.finalize(self, _dropped, device, self._handle)
+        self._end.atexit = False
+
+    def check_alive(self) -> None:
+        """LaunchError if the graph was given back or a buffer of the plans was freed since."""
+        if not self._end.alive:
+            raise LaunchError(f"{self} was closed; capture it anew")
+        if self.device.frees != self._frees:
+            for plan in self._plans:
+                plan.check_alive()
+            self._frees = self.device.frees
+
+    def replay(self) -> None:
+        """Launch. Errors as check_alive; nothing is launched then."""
+        self.check_alive()
+        for allocation in self._written:
+            allocation.writes.count += 1
+        self.device.launch_graph(self._handle, self)
+
+    @property
+    def events(self) -> Sequence[Event]:
+        """Of a timed graph: the moments before the first launch of the last replay and after each, to be read when the work has
+        ended and before the next replay. Empty for any other."""
+        return self.device.graph_events(self._handle)
+
+    def __str__(self) -> str:
+        first, last = (f"{record.place} {record.kernel}".strip() for record in (self.records[0], self.records[-1]))
+        return f"a graph of {len(self.records)} launches, from {first} to {last}"
+
+    def close(self) -> None:
+        """Give the graph back, as happens by itself when nobody has it any more. A second time does nothing."""
+        if self._end.detach() is not None and not self.device.closed:
+            self.device.free_graph(self._handle)
+
+
+def _dropped(device: Device, handle: Any) -> None:
+    """Nobody has this graph any more. May come on any thread, at any time."""
+    if not device.closed:
+        device.gate.later(partial(device.free_graph, handle))
+
+
+class Launcher:
+    """Launches kernels on one device. `observers` are called after every launch, in order."""
+
+    def __init__(self, device: Device, modules: Loads) -> None:
+        self.device = device
+        self.modules = modules
+        self.observers: list[Observer] = []
+        self.recorded: list[Plan] | None = None
+        """Where launches go while a capture is under way."""
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Plan]]:
+        """In the block nothing is launched: what would be is in the list, each with the scalars that it had. What else happens
+        at once on the device (copies, fills, launches of another launcher) is refused with LaunchError."""
+        self.recorded = []
+        self.device.gate.capturing = True
+        try:
+            yield self.recorded
+        finally:
+            self.device.gate.capturing = False
+            self.recorded = None
+
+    def prepare(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> Plan:
+        """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
+
+        A buffer must be of this device, alive, of exactly the signature's dtype and shape, and aligned; a scalar must fit its
+        type and bounds; an `out` or `inout` must not overlap any other argument. LaunchError says kernel, argument, what was
+        given and what is allowed.
+        """
+        plan = Plan(self, kernel, place, arguments)
+        for observer in self.observers:
+            if (prepared := getattr(observer, "prepared", None)) is not None:
+                prepared()
+        return plan
+
+    def __call__(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> None:
+        """Check and launch once, or be recorded by the capture under way."""
+        self.prepare(kernel, place, **arguments)()
+
+    def graph(self, plans: Sequence[Plan], *, timed: bool = False) -> LaunchGraph:
+        """One launch of all these plans. Nothing is loaded or launched now: a plan's kernel is loaded already. timed: with
+        events around each, for a profiler."""
+        return LaunchGraph(self.device, plans, timed=timed)
+
+
+def _scalar_fault(argument: Scalar, value: object) -> str:
+    if isinstance(value, GpuBuffer):
+        return f"the buffer {value}; must be a number"
+    try:
+        return why_not(argument, value)
+    except ArgumentError as error:
+        return str(error)
+
+
+def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
+    for what, sizes, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
+        if not all(1 <= size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            raise LaunchError(f"{kernel}: {what} {sizes} is out of range; from (1, 1, 1) to {limits}")
+    if block[0] * block[1] * block[2] > MAX_THREADS:
+        raise LaunchError(f"{kernel}: block {block} has {block[0] * block[1] * block[2]} threads; at most {MAX_THREADS}")
+
+
+def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[str]) -> None:
+    given = set(arguments)
+    missing = [name for name in signature if name not in given]
+    extra = sorted(given - set(signature))
+    if extra:
+        near = difflib.get_close_matches(extra[0], missing or signature, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(signature) or 'none'}"
+        raise LaunchError(f"{kernel} has no argument {extra[0]}{hint}")
+    if missing:
+        raise LaunchError(f"{kernel} needs {', '.join(f'{name} ({signature[name]})' for name in missing)}")
+
+
+def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, device: Device) -> GpuBuffer:
+    def fault(text: str) -> LaunchError:
+        return LaunchError(f"{kernel}: argument {name} {text}")
+
+    if not isinstance(value, GpuBuffer):
+        raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {wanted} (GpuBuffer.from_numpy uploads an array)")
+    if value.device is not device:
+        raise fault(f"is {value.whose}; must be of this one, on {device.name}")
+    _need_life(kernel, name, value)
+    if value.dtype != wanted.dtype or value.shape != wanted.shape:
+        raise fault(f"is {value.dtype}{list(value.shape)}; must be {wanted}")
+    if value.pointer == 0:
+        raise fault("is a null pointer")
+    if wanted.direction != "in" and value.allocation.read_only:
+        raise fault(f"({value}) is written, but is memory of another library that is read-only")
+    end = value.allocation.base + value.allocation.nbytes
+    if value.pointer < value.allocation.base or value.pointer + wanted.nbytes > end:
+        raise fault(f"needs {wanted.nbytes} bytes, its memory ends after {end - value.pointer}")
+    if value.pointer % wanted.align:
+        raise fault(f"starts at {value.pointer:#x}; must be on a {wanted.align}-byte boundary")
+    return value
+
+
+def _need_life(kernel: KernelType, name: str, buffer: GpuBuffer) -> None:
+    if not buffer.alive:
+        raise LaunchError(f"{kernel}: argument {name} ({buffer}) was freed")
+
+
+def require_apart(what: object, read: Mapping[str, GpuBuffer], written: Mapping[str, GpuBuffer]) -> None:
+    """LaunchError if `what` would write memory that it reads, whichever of its launches does which."""
+    for output, there in written.items():
+        for input, here in read.items():
+            if here.pointer < there.pointer + there.nbytes and there.pointer < here.pointer + here.nbytes:
+                raise LaunchError(
+                    f"{what}: {output} ({there}) overlaps {input} ({here}) in memory; "
+                    f"{output} is written, so it needs memory of its own"
+                )
+
+
+def _check_overlap(kernel: KernelType, signature: Signature, buffers: Mapping[str, GpuBuffer]) -> None:
+    """A kernel that writes an argument may assume that no other argument sees it."""
+    spans = sorted((buffer.pointer, buffer.pointer + buffer.nbytes, name) for name, buffer in buffers.items())
+    for i, (_, end, name) in enumerate(spans):
+        for start, _, other in spans[i + 1 :]:
+            if start >= end:
+                break
+            directions = {n: _direction(signature, n) for n in (name, other)}
+            written = [n for n, direction in directions.items() if direction != "in"]
+            if written:
+                pair = " and ".join(f"{n} ({direction})" for n, direction in directions.items())
+                raise LaunchError(
+                    f"{kernel}: arguments {pair} overlap in memory; {written[0]} is written, so it needs memory of its own"
+                )
+
+
+def _direction(signature: Signature, name: str) -> str:
+    argument = signature[name]
+    assert isinstance(argument, Array)
+    return argument.direction

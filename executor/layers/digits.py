@@ -1,0 +1,71 @@
+"""Activations as int8 digits, made once for all that read them. What the digits mean is ptxgen/kernels/quantize's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from executor.memory.buffers import GpuBuffer, Writes
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.registry import find
+
+if TYPE_CHECKING:
+    from executor.layers.calls import Launch
+    from executor.memory.workspace import Workspace
+
+QUANTIZERS: Final = {1: "q8_quantize", 2: "q16_quantize", 3: "q24_quantize"}
+"""By the number of digits."""
+
+State = tuple[Writes, int, int]
+"""A buffer as it was: the count of its memory's writes, its address, and how many there had been. It keeps no memory alive."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    source: State
+    digits: State
+
+
+class SharedDigits:
+    """The digits of whatever was quantised last, by rows, length and number of digits, in buffers of the workspace.
+
+    They are valid while neither the activations that they came from nor they themselves have been written since; nobody has to
+    declare them stale."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._made: dict[tuple[int, int, int], _Made] = {}
+
+    def of(self, launch: Launch, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
+        """The arguments `digits`, `scales` and `sums` that stand for x, f32[k] or f32[rows, k]; quantised now unless that has
+        been done. `operation` is the one that wants them."""
+        rows, k = prod(x.shape[:-1]), x.shape[-1]
+        kernel = find(QUANTIZERS[count]).make(n=k, rows=rows)
+        buffers = self._buffers(kernel, rows, k, count)
+        if self._made.get((rows, k, count)) != _Made(_state(x), _state(buffers["digits"])):
+            launch(f"{operation} input as digits", kernel, x=x.view(0, (rows, k)), **buffers)
+            self._made[rows, k, count] = _Made(_state(x), _state(buffers["digits"]))
+        return buffers
+
+    def write(
+        self, launch: Launch, operation: str, kernel: KernelType, activations: GpuBuffer, count: int, /, **arguments: Any
+    ) -> None:
+        """Launch a kernel that writes activations, f32[k], and their digits; `arguments`: all that it takes but the digits."""
+        k = activations.shape[-1]
+        buffers = self._buffers(kernel, 1, k, count)
+        launch(operation, kernel, **arguments, **buffers)
+        self._made[1, k, count] = _Made(_state(activations), _state(buffers["digits"]))
+
+    def forget(self) -> None:
+        """Nothing counts as made any more: launches that should have made it did not happen."""
+        self._made.clear()
+
+    def _buffers(self, kernel: KernelType, rows: int, k: int, count: int) -> dict[str, GpuBuffer]:
+        size = str(k) if rows == 1 else f"{rows} x {k}"
+        return self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))
+
+
+def _state(buffer: GpuBuffer) -> State:
+    return buffer.allocation.writes, buffer.pointer, buffer.version

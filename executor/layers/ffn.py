@@ -1,0 +1,56 @@
+"""The feed-forward networks, each written once: which kernels run, in which order. How they run is up to `launch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from executor.layers.gemv import digits_read, project
+from executor.layers.indexed import Projection
+from executor.memory.buffers import GpuBuffer
+from ptxgen.kernels.registry import find
+
+if TYPE_CHECKING:
+    from executor.layers.calls import Launch
+    from executor.memory.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class FfnBuffers:
+    """What a feed-forward network computes in, f32[ff] each."""
+
+    gate: GpuBuffer
+    up: GpuBuffer
+    activated: GpuBuffer
+
+    @classmethod
+    def of(cls, workspace: Workspace, ff: int) -> Self:
+        return cls(*(workspace.buffer(name, (ff,)) for name in ("ffn gate", "ffn up", "ffn activated")))
+
+
+def swiglu_ffn(
+    launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer
+) -> None:
+    """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
+    swiglu(launch, gate, up, down, b, x=x)
+    project(launch, "ffn_down", down, x=b.activated, y=y)
+
+
+def swiglu(launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
+    """b.activated = silu(gate(x)) * up(x), ready for `down`."""
+    project(launch, "ffn_gate", gate, x=x, y=b.gate)
+    project(launch, "ffn_up", up, x=x, y=b.up)
+    n, digits = up.weight.n, digits_read(down)
+    arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
+    if launch.fused and digits:
+        kernel = find("fused_swiglu_digits").make(n=n, digits=digits)
+        launch.digits.write(launch, "ffn_swiglu", kernel, b.activated, digits, **arguments)
+    else:
+        launch("ffn_swiglu", find("fused_swiglu").make(n=n), **arguments)
+
+
+def gelu_ffn(launch: Launch, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:
+    """y = down(gelu(up(x))); x, y: f32[hidden]."""
+    project(launch, "ffn_up", up, x=x, y=b.up)
+    launch("ffn_gelu", find("gelu").make(n=up.weight.n), y=b.activated, x=b.up)
+    project(launch, "ffn_down", down, x=b.activated, y=y)

@@ -1,0 +1,189 @@
+"""The weights of a layer, found once by name, validated once, and bound to the kernels that read them. Holds no memory: the
+buffers are the weights'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+
+from executor.base.errors import ModelError
+from executor.choice.choice import GpuProfile
+from executor.layers.gemv import gemv_kernel
+from executor.layers.shape import LayerShape
+from executor.memory.buffers import GpuBuffer
+from executor.memory.weights import Weight
+from ptxgen.dsl.kernel_type import KernelType
+
+INPUTS = {
+    "attn_q": "attn_norm",
+    "attn_k": "attn_norm",
+    "attn_v": "attn_norm",
+    "attn_output": "attention",
+    "ffn_gate": "ffn_norm",
+    "ffn_up": "ffn_norm",
+    "ffn_down": "ffn_swiglu",
+    "output": "output_norm",
+}
+"""What multiplies a vector, and the operation that makes this vector."""
+
+OUTPUTS = {"attn_norm": "y", "attention": "out", "ffn_norm": "y", "ffn_swiglu": "y", "output_norm": "y"}
+"""These operations, and which argument of their kernel is the vector."""
+
+LAYER_OUTPUTS = tuple(operation for operation in OUTPUTS if operation != INPUTS["output"])
+"""Those that each layer has."""
+
+BLOCK = "blk.{}"
+"""How GGUF files name a layer."""
+
+Site = tuple[int | None, str]
+"""A layer (None outside the layers) and an operation."""
+
+
+def sites(layers: int) -> list[Site]:
+    """Where a model of so many layers makes a vector that a matrix multiplies."""
+    return [*((layer, operation) for layer in range(layers) for operation in LAYER_OUTPUTS), (None, INPUTS["output"])]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector. `reason`: why this
+    kernel."""
+
+    weight: Weight
+    kernel: KernelType
+    reason: str
+
+    @property
+    def pointer(self) -> int:
+        return self.weight.buffer.pointer
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.weight.nbytes
+
+    @property
+    def type(self) -> str:
+        """The GGML type."""
+        return self.weight.format.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, k): rows, and values of a row."""
+        return self.weight.n, self.weight.k
+
+
+@dataclass(frozen=True)
+class ValidatedLayerWeights:
+    """All weights of one layer, none of them null, freed or of a wrong shape. Made by `layer_weights`, never by hand.
+
+    Norms and biases are f32 vectors; None stands for what the architecture does not have."""
+
+    attn_norm: GpuBuffer  # f32[hidden]
+    attn_q: Projection  # [q_dim, hidden]
+    attn_k: Projection  # [kv_dim, hidden]
+    attn_v: Projection  # [kv_dim, hidden]
+    attn_output: Projection  # [hidden, q_dim]
+    ffn_norm: GpuBuffer  # f32[hidden]
+    ffn_gate: Projection  # [ff, hidden]
+    ffn_up: Projection  # [ff, hidden]
+    ffn_down: Projection  # [hidden, ff]
+    attn_q_bias: GpuBuffer | None = None  # f32[q_dim]
+    attn_k_bias: GpuBuffer | None = None  # f32[kv_dim]
+    attn_v_bias: GpuBuffer | None = None  # f32[kv_dim]
+    attn_q_norm: GpuBuffer | None = None  # f32[head_dim]
+    attn_k_norm: GpuBuffer | None = None  # f32[head_dim]
+
+    @property
+    def projections(self) -> dict[str, Projection]:
+        """The matrices by role."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {role: value for role, value in found.items() if isinstance(value, Projection)}
+
+
+def layer_weights(
+    weights: Mapping[str, Weight],
+    prefix: str,
+    shape: LayerShape,
+    profile: GpuProfile,
+    *,
+    layer: int | None = None,
+    flagged: Collection[Site] = (),
+    norms: Mapping[str, GpuBuffer] | None = None,
+) -> ValidatedLayerWeights:
+    """The weights called `prefix`.attn_q.weight and so on.
+
+    norms: vectors (`attn_norm`, `ffn_norm`) to be used instead of those of that name. flagged: operations whose output has an
+    outlier; what reads it gets an accurate kernel. Raises ModelError for a weight that is not there, is freed, or has another
+    shape than the layer; ArgumentError if no kernel reads its type."""
+    s = shape
+    given = norms or {}
+
+    def matrix(role: str, n: int, k: int) -> Projection:
+        accurate = (layer, INPUTS[role]) in flagged
+        return bind(_matrix(weights, f"{prefix}.{role}.weight", n, k), profile, accurate=accurate)
+
+    def vector(name: str, n: int) -> GpuBuffer:
+        return _vector(weights, f"{prefix}.{name}", n)
+
+    def optional(name: str, n: int) -> GpuBuffer | None:
+        return vector(name, n) if f"{prefix}.{name}" in weights else None
+
+    return ValidatedLayerWeights(
+        attn_norm=given.get("attn_norm") or vector("attn_norm.weight", s.hidden),
+        attn_q=matrix("attn_q", s.q_dim, s.hidden),
+        attn_k=matrix("attn_k", s.kv_dim, s.hidden),
+        attn_v=matrix("attn_v", s.kv_dim, s.hidden),
+        attn_output=matrix("attn_output", s.hidden, s.q_dim),
+        ffn_norm=given.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
+        ffn_gate=matrix("ffn_gate", s.ff, s.hidden),
+        ffn_up=matrix("ffn_up", s.ff, s.hidden),
+        ffn_down=matrix("ffn_down", s.hidden, s.ff),
+        attn_q_bias=optional("attn_q.bias", s.q_dim),
+        attn_k_bias=optional("attn_k.bias", s.kv_dim),
+        attn_v_bias=optional("attn_v.bias", s.kv_dim),
+        attn_q_norm=optional("attn_q_norm.weight", s.head_dim),
+        attn_k_norm=optional("attn_k_norm.weight", s.head_dim),
+    )
+
+
+def build_indexed_weights(
+    weights: Mapping[str, Weight],
+    layers: int,
+    shape: LayerShape,
+    profile: GpuProfile,
+    *,
+    prefix: Callable[[int], str] = BLOCK.format,
+    flagged: Collection[Site] = (),
+) -> tuple[ValidatedLayerWeights, ...]:
+    """The weights of layers 0 to layers - 1. prefix: what the names of a layer start with. See layer_weights."""
+    return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
+
+
+def bind(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
+    """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is."""
+    choice = gemv_kernel(weight, profile, accurate=accurate)
+    return Projection(weight, choice.kernel, choice.reason)
+
+
+def _matrix(weights: Mapping[str, Weight], name: str, n: int, k: int) -> Weight:
+    weight = weights[name]
+    _need_memory(name, weight.buffer)
+    if (weight.n, weight.k) != (n, k):
+        raise ModelError(f"{name} is {weight.n} x {weight.k}; the layer needs {n} x {k}")
+    return weight
+
+
+def _vector(weights: Mapping[str, Weight], name: str, n: int) -> GpuBuffer:
+    buffer = weights[name].buffer
+    _need_memory(name, buffer)
+    if buffer.shape != (n,):
+        raise ModelError(f"{name} is {buffer.dtype}{list(buffer.shape)}; the layer needs f32[{n}]")
+    return buffer
+
+
+def _need_memory(name: str, buffer: GpuBuffer) -> None:
+    if not buffer.pointer:
+        raise ModelError(f"{name} is a null pointer")
+    if not buffer.alive:
+        raise ModelError(f"{name} was freed")

@@ -1,0 +1,138 @@
+"""What callers give as a weight or a vector (names, raw pointers, buffers, arrays of other libraries) as what kernels take,
+checked before anything is launched."""
+
+from __future__ import annotations
+
+from math import prod
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from executor.base.arguments import array, described, same_shape, whole
+from executor.base.errors import LaunchError, ModelError
+from executor.device.protocol import Device
+from executor.layers.indexed import Projection
+from executor.memory.buffers import GpuBuffer, allocation_at
+from executor.memory.interop import as_buffer
+from executor.memory.weights import Weight, Weights
+from ptxgen.errors import ArgumentError
+from ptxgen.formats.format import Format
+from ptxgen.types import F32, U8
+
+WeightLike = str | int | GpuBuffer | Weight | Projection
+"""A weight: its name, the address of its first byte, a buffer that holds its blocks, or what `weights` or an indexed layer
+has."""
+
+
+def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
+    """f32 of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. Flat will do; a shape of
+    None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed or is another
+    executor's."""
+    if isinstance(value, GpuBuffer) and value.device is not device:
+        raise LaunchError(
+            f"{name} ({value}) is {value.whose}; must be of this one, on {device.name} (interop.as_buffer shares memory)"
+        )
+    buffer = as_buffer(device, value, name=name)
+    if not buffer.alive:
+        raise LaunchError(f"{name} ({buffer}) was freed")
+    wanted = (prod(buffer.shape),) if shape is None else shape
+    if buffer.dtype != F32 or not (shape is None or same_shape(buffer.shape, wanted)):
+        raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be f32{list(wanted)}")
+    return buffer if buffer.shape == wanted else buffer.view(0, wanted)
+
+
+def host_values(given: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
+    """f32 of this shape, row-major, from real numbers of the host in this shape or flat. ArgumentError for anything else."""
+    values = array(name, given)
+    if values.dtype.kind not in "biuf" or not same_shape(values.shape, shape):
+        raise ArgumentError(f"{name} is {values.dtype}{list(values.shape)} on the host; must be {list(shape)} real numbers")
+    return np.ascontiguousarray(values, np.float32).reshape(shape)
+
+
+def host_output(given: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array of the host that results can be written to: `given` if there is one. ArgumentError if it does not fit."""
+    if given is None:
+        return np.empty(shape, np.float32)
+    fits = isinstance(given, np.ndarray) and given.dtype == np.float32 and same_shape(given.shape, shape)
+    if not (fits and given.flags.c_contiguous and given.flags.writeable):
+        raise ArgumentError(f"output must be a writable, row-major NumPy array of float32{list(shape)}, got {_words(given)}")
+    return given
+
+
+def _words(given: object) -> str:
+    if not isinstance(given, np.ndarray):
+        return f"a {type(given).__name__}"
+    flags = [
+        word
+        for word, true in (("read-only", not given.flags.writeable), ("not row-major", not given.flags.c_contiguous))
+        if true
+    ]
+    return " ".join([f"{given.dtype}{list(given.shape)}", *flags])
+
+
+def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, format: Format | None = None) -> Weight:
+    """A matrix of n rows of k values.
+
+    format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError for a
+    name that is not there and for a weight of another type or shape, LaunchError for a pointer that is null, freed, of another
+    device, or has too little memory behind it, ArgumentError for what is none of these, and n and k below 1.
+    """
+    n, k = whole("n", n), whole("k", k)
+    if isinstance(value, str):
+        found = weights[value]
+    elif isinstance(value, Projection):
+        found = value.weight
+    elif isinstance(value, Weight):
+        found = value
+    else:
+        found = _at_pointer(device, weights, value if isinstance(value, GpuBuffer) else _address(value), n, k, format)
+    _check(found, n, k, format)
+    return found
+
+
+def _address(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ArgumentError(
+            f"the weight is {described(value)}; allowed: its name, its address (a whole number), a GpuBuffer, or what "
+            "`weights` or an indexed layer holds"
+        )
+    return whole("the address of the weight", value, 0)
+
+
+def _check(found: Weight, n: int, k: int, format: Format | None) -> None:
+    name = found.name
+    if format is not None and found.format != format:
+        raise ModelError(f"{name} is {found.format.name}; asked for was {format.name}")
+    if (found.n, found.k) != (n, k):
+        raise ModelError(f"{name} is {found.n} x {found.k}; asked for was {n} x {k}")
+    if not found.buffer.alive:
+        raise LaunchError(f"{name} was freed")
+
+
+def _at_pointer(device: Device, weights: Weights, value: int | GpuBuffer, n: int, k: int, format: Format | None) -> Weight:
+    pointer, what = (value.pointer, str(value)) if isinstance(value, GpuBuffer) else (value, f"weight pointer {value:#x}")
+    if pointer == 0:
+        raise LaunchError("the weight is a null pointer")
+    if isinstance(value, GpuBuffer) and (value.device is not device or not value.alive):
+        mine = value.device is device
+        where = "was freed" if mine else f"is {value.whose}; must be of this one, on {device.name}"
+        raise LaunchError(f"{what} {where}")
+    known = weights.at(pointer)
+    if known is not None and known.buffer.alive and known.buffer.pointer == pointer:
+        return known
+    if format is None:
+        raise LaunchError(f"{what} is not the start of a loaded weight, so nobody said what type lies there; load_weight does")
+    if n < 1 or k < 1 or k % format.block:
+        raise ArgumentError(f"{what}: {format.name} cannot be {n} x {k}; rows are a multiple of {format.block} values")
+    nbytes = n * format.row_bytes(k)
+    end = known.buffer.pointer + known.nbytes if known is not None and known.buffer.alive else None
+    if isinstance(value, GpuBuffer):
+        end = pointer + value.nbytes
+    if end is not None and pointer + nbytes > end:
+        raise LaunchError(f"{what} has {end - pointer} bytes; {n} x {k} of {format.name} are {nbytes}")
+    allocation = allocation_at(device, pointer, nbytes)
+    if allocation is None:
+        raise LaunchError(f"{what}: no live memory of {device.name} holds {nbytes} bytes there ({n} x {k} of {format.name})")
+    return Weight(what, GpuBuffer(allocation, pointer, U8, (n, format.row_bytes(k)), what), format, n, k)

@@ -1,0 +1,84 @@
+"""Massive activations, which 8-bit activations cannot hold beside the others: the predicate on host arrays, and the watch that
+finds them on the device. Who then takes another kernel is decided in executor/layers/indexed.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from executor.base.arguments import array
+from executor.launch.launch import Launcher, LaunchRecord, Plan
+from executor.layers.indexed import Site
+from executor.memory.buffers import GpuBuffer
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.quantize.outlier_flag import has_outlier
+from ptxgen.kernels.registry import find
+from ptxgen.types import U32
+
+OUTLIER_RATIO: Final = 8.0
+"""How many times the root mean square an activation must exceed to count as massive."""
+
+
+def is_massive_activation_outlier(values: ArrayLike, ratio: float = OUTLIER_RATIO) -> bool:
+    """Whether the largest |value| is more than `ratio` times the root mean square of all, or one of them is not finite.
+
+    values: numbers of any shape; they and the ratio are rounded to f32, which makes this the very answer of the kernel
+    `outlier_flag` (float64 inside; see ptxgen.kernels.quantize.outlier_flag.has_outlier). Exactly the ratio is no outlier;
+    nothing and zeros have none. Raises ArgumentError for a ratio that is negative or NaN, and for values that are not real
+    numbers.
+    """
+    given = array("activations", values)
+    if given.dtype.kind not in "biuf":
+        raise ArgumentError(f"activations must be real numbers, got an array of {given.dtype}")
+    with np.errstate(over="ignore"):  # beyond f32 is infinite, which is flagged
+        x, limit = given.astype(np.float32).reshape(-1), float(np.float32(ratio))
+    if not limit >= 0.0:
+        raise ArgumentError(f"ratio must be 0 or more, got {ratio}")
+    return has_outlier(x, limit)
+
+
+class OutlierWatch:
+    """An observer of a launcher: after each launch whose output `outputs` names, a kernel looks for an outlier in it. What it
+    finds stays on the device until `flagged` is asked: a watched step waits for nothing.
+
+    sites: what is watched; outputs: by operation, the argument that holds its output, f32. A site that had an outlier once
+    stays flagged."""
+
+    def __init__(
+        self, launcher: Launcher, sites: Collection[Site], outputs: Mapping[str, str], ratio: float = OUTLIER_RATIO
+    ) -> None:
+        # A launcher of its own, which nobody observes.
+        self._launcher = Launcher(launcher.device, launcher.modules)
+        self._outputs = outputs
+        self._ratio = ratio
+        self._places = {site: i for i, site in enumerate(sites)}
+        self._flags = GpuBuffer.zeros(launcher.device, U32, (max(1, len(self._places)),), "outlier flags")
+        self._plans: dict[Site, Plan] = {}
+
+    def __call__(self, record: LaunchRecord) -> None:
+        site = (record.place.layer, record.place.operation)
+        if site not in self._places:
+            return
+        plan = self._plans.get(site)
+        if plan is None:
+            x = record.arguments[self._outputs[record.place.operation]]
+            plan = self._plans[site] = self._plan(site, x)
+        plan()
+
+    def flagged(self) -> frozenset[Site]:
+        """The sites whose output had an outlier so far. Waits for the device."""
+        flags = self._flags.to_numpy()
+        return frozenset(site for site, i in self._places.items() if flags[i])
+
+    def free(self) -> None:
+        self._flags.free()
+
+    def _plan(self, site: Site, x: object) -> Plan:
+        assert isinstance(x, GpuBuffer)
+        n = x.nbytes // x.dtype.bytes
+        flag = self._flags.view(self._places[site] * U32.bytes, (1,))
+        kernel = find("outlier_flag").make(n=n)
+        return self._launcher.prepare(kernel, flag=flag, x=x.view(0, (n,)), ratio=self._ratio)

@@ -1,0 +1,101 @@
+"""The bandwidth of a GPU's memory: measured once with one of our kernels, and kept on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from executor.base.disk_cache import cache_folder
+from executor.base.environment import settings
+from executor.base.errors import DeviceError
+from executor.device.protocol import Device
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.measure.timing import chain_seconds, repeated
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array
+from ptxgen.errors import ArgumentError
+from ptxgen.files import read_regular, replacing
+from ptxgen.kernels.registry import find
+from ptxgen.types import F32
+
+FILE: Final = "bandwidth.json"
+SIZE: Final = 16384
+"""Rows, and f32 values of a row, of the matrix that is read: 1 GiB, several times the cache of any GPU."""
+RUNS: Final = 5
+LIMIT: Final = 1 << 20
+"""Bytes of the file: one line a GPU and driver."""
+
+_log = logging.getLogger(__name__)
+
+
+def bandwidth(device: Device) -> float:
+    """Bytes a second that a kernel reads from the GPU's memory. It is kept by GPU and driver; if it is not known yet it is
+    measured now (1 GiB of memory, under a second). DeviceError for the emulator, whose memory is the host's."""
+    known = known_bandwidth(device)
+    if known is not None:
+        return known
+    measured = _measured(device)
+    root = settings().cache_dir
+    if root is not None:
+        path = cache_folder(root) / FILE
+        content = json.dumps(_kept(path) | {_key(device): measured}, indent=1) + "\n"
+        with replacing(path) as stream:
+            stream.write(content.encode())
+    return measured
+
+
+def known_bandwidth(device: Device) -> float | None:
+    """What was measured on this GPU with this driver before; None if nothing was, and for the emulator."""
+    root = settings().cache_dir
+    if device.kind != "cuda" or root is None or not os.path.exists(root / FILE):
+        return None
+    return _kept(cache_folder(root) / FILE).get(_key(device))
+
+
+def _measured(device: Device) -> float:
+    if device.kind != "cuda":
+        raise DeviceError(f"{device.name} has no memory of its own, so it has no bandwidth; only a GPU's is measured")
+    entry = find("mwv_f32_gemv")
+    kernel = entry.make(k=SIZE, n=SIZE)
+    sample = entry.make(k=SIZE, n=4).inputs(np.random.default_rng(0))
+    weights = kernel.signature()["w"]
+    assert isinstance(weights, Array)
+    taken: list[GpuBuffer] = []
+    modules = Modules(device)
+    try:
+        taken.append(w := repeated(device, sample["w"], weights))
+        taken.append(x := GpuBuffer.from_numpy(device, sample["x"]))
+        taken.append(y := GpuBuffer.empty(device, F32, (SIZE,)))
+        plan = Launcher(device, modules).prepare(kernel, w=w, x=x, y=y)
+        seconds = min(chain_seconds(device, [plan], RUNS))
+    finally:
+        modules.close()
+        if not device.closed:
+            for buffer in taken:
+                buffer.free()
+    _log.info("%s reads %.0f GB/s", device.name, weights.nbytes / seconds / 1e9)
+    return weights.nbytes / seconds
+
+
+def _key(device: Device) -> str:
+    facts = device.describe()
+    return f"{facts['product']}, driver {facts['cuda_driver']}"
+
+
+def _kept(path: Path) -> dict[str, float]:
+    """What the file holds; nothing if it is not there."""
+    try:
+        kept = json.loads(read_regular(path, LIMIT))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArgumentError(f"{path} cannot be read as a file of bandwidths ({error}); remove it") from error
+    if not isinstance(kept, dict) or not all(isinstance(value, float) and value > 0 for value in kept.values()):
+        raise ArgumentError(f"{path} is no file of bandwidths, a name with bytes a second each; remove it")
+    return kept

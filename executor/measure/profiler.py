@@ -1,0 +1,195 @@
+"""Device time of every launch of a step, from events that the device itself records: nothing waits between two launches. How
+the times are summed up and shown is the business of tile_summary.py, trace.py and roofline.py."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from itertools import pairwise
+from typing import Any, Final
+
+from executor.base.arguments import whole
+from executor.device.protocol import Device, Event, Grid
+from executor.launch.launch import Launcher, LaunchGraph, LaunchRecord, Place, Plan
+from ptxgen.dsl.kernel_type import KernelType, Work
+from ptxgen.errors import ArgumentError
+
+
+class Level(StrEnum):
+    """How much of a step's work a launch carries. OTHER: of a family that LEVELS does not know, a stranger's."""
+
+    MACRO = "Macro"
+    MIDI = "Midi"
+    MICRO = "Micro"
+    OTHER = "Other"
+
+
+LEVELS: Final = {
+    "gemv": Level.MACRO,
+    "gemm": Level.MACRO,
+    "attention": Level.MIDI,
+    "activation": Level.MICRO,
+    "dequant": Level.MICRO,
+    "norm": Level.MICRO,
+    "quantize": Level.MICRO,
+    "rope": Level.MICRO,
+    "token": Level.MICRO,
+}
+"""By the family of a kernel: matrices, attention, and what passes over a vector."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a device does at most: `read_bytes` of its memory and f32 `flops` in a second (a fused multiply-add is two; 0 where
+    nobody knows them). source: where the figures come from."""
+
+    read_bytes: float
+    flops: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.read_bytes > 0 and self.flops >= 0):
+            raise ArgumentError(f"a limit is read_bytes above 0 and flops of at least 0, not {self.read_bytes}, {self.flops}")
+
+    def seconds(self, work: Work) -> float:
+        """The least time for this work."""
+        return max(work.bytes / self.read_bytes, work.flops / self.flops if self.flops else 0.0)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One launch that was timed. start: seconds since the profiler was made; seconds: between the event before the kernel and
+    the one after it, so with what the device needs to start it."""
+
+    step: int
+    length: int | None  # positions that attention went over; None: nobody told
+    place: Place
+    kernel: KernelType
+    grid: Grid
+    block: Grid
+    work: Work
+    start: float
+    seconds: float
+
+    @property
+    def level(self) -> Level:
+        return level_of(self.kernel)
+
+
+@dataclass
+class _Step:
+    """A step that is being launched one by one: the launches, each with the events before and after it. last: the latest
+    event."""
+
+    last: Event
+    records: list[LaunchRecord] = field(default_factory=list)
+    spans: list[tuple[Event, Event]] = field(default_factory=list)
+
+
+class TileProfiler:
+    """Times launches on one device, step by step; `tiles` holds what was timed.
+
+    There are two ways. A timed graph (`add`, `run`; a decoder's `profiler`) has an event after each kernel and no host in
+    between: its times are the device's alone. As an observer of a Launcher it times what is launched in a `step`: there the
+    device may wait for the host to launch what it has prepared (some microseconds), and that counts to the launch; preparing
+    it, compiling included, does not. `untimed` counts the launches seen outside a step.
+    """
+
+    def __init__(self, device: Device, limit: Limit | None = None) -> None:
+        self.device = device
+        self.limit = limit
+        """What shares of a limit refer to; None: none is claimed."""
+        self.tiles: list[Tile] = []
+        self.untimed = 0
+        self.steps = 0
+        self._origin = device.record()
+        self._open: _Step | None = None
+
+    def __call__(self, record: LaunchRecord) -> None:
+        """What a Launcher calls after each launch."""
+        if self._open is None:
+            self.untimed += 1
+            return
+        before, self._open.last = self._open.last, self.device.record()
+        self._open.records.append(record)
+        self._open.spans.append((before, self._open.last))
+
+    def prepared(self) -> None:
+        """What a Launcher calls when it has checked a launch and loaded its kernel: the time that took is no launch's."""
+        if self._open is not None:
+            self._open.last = self.device.record()
+
+    @contextmanager
+    def step(self, length: int | None = None) -> Iterator[None]:
+        """Time the launches of the block, seen as an observer, as one step; waits for them at its end. length: how many
+        positions attention goes over (default: as many as its cache holds). What an exception ends is not counted."""
+        if length is not None:
+            length = whole("the length of a step", length, 1)
+        if self._open is not None:
+            raise ArgumentError("a step is being profiled already; its block must end before the next one starts")
+        opened = self._open = _Step(self.device.record())
+        try:
+            yield
+        finally:
+            self._open = None
+        self.device.synchronize()
+        self._take(opened.records, opened.spans, length)
+
+    def add(self, graph: LaunchGraph, length: int | None = None) -> None:
+        """Take the times of the last replay of a timed graph, after waiting for it. ArgumentError for any other graph."""
+        if not graph.events:
+            raise ArgumentError(f"{graph} was not captured with timed=True, so it has no times")
+        self.device.synchronize()
+        self._take(graph.records, list(pairwise(graph.events)), length)
+
+    def run(self, launcher: Launcher, plans: Sequence[Plan], length: int | None = None) -> None:
+        """Launch the plans once as one step, in a timed graph of their own."""
+        graph = launcher.graph(plans, timed=True)
+        try:
+            graph.replay()
+            self.add(graph, length)
+        finally:
+            graph.close()
+
+    def clear(self) -> None:
+        """Forget what was timed."""
+        self.tiles.clear()
+        self.untimed = self.steps = 0
+
+    def _take(self, records: Sequence[LaunchRecord], spans: Sequence[tuple[Event, Event]], length: int | None) -> None:
+        last, start = None, 0.0
+        for record, (before, after) in zip(records, spans, strict=True):
+            if before is not last:
+                start = self.device.elapsed(self._origin, before)
+            last, seconds = after, self.device.elapsed(before, after)
+            what = (record.place, record.kernel, record.grid, record.block, work_of(record.kernel, length))
+            self.tiles.append(Tile(self.steps, length, *what, start, seconds))
+            start += seconds
+        self.steps += 1
+
+
+@dataclass
+class Timing:
+    """Which profiler times the steps of models, None while none does. An executor shares one with its models: switched on or
+    off, it is so for all of them."""
+
+    profiler: TileProfiler | None = None
+
+
+def level_of(kernel: KernelType) -> Level:
+    return LEVELS.get(kernel.family, Level.OTHER)
+
+
+def work_of(kernel: KernelType, length: int | None) -> Work:
+    """What the kernel itself says that a launch has to do; `length` counts where it depends on the positions."""
+    given: dict[str, Any] = {"length": length} if _depends_on_length(type(kernel)) else {}
+    return kernel.work(**given)
+
+
+@cache
+def _depends_on_length(kernel_type: type[KernelType]) -> bool:
+    return "length" in inspect.signature(kernel_type.work).parameters

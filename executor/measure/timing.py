@@ -1,0 +1,150 @@
+"""How long kernels take: a chain of launches as one graph, each on memory that no cache holds any more. What is timed and what
+follows from it is the caller's business."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.device.protocol import Device
+from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.errors import PtxGenError
+from ptxgen.types import U8
+
+WARM_UPS: Final = 3
+"""Runs that are not timed, so that clocks and caches are as they are later."""
+LEAST_LAUNCHES: Final = 8
+"""Launches of a chain on a GPU: fewer would be lost beside starting the graph."""
+FRESH_BYTES: Final = 256 << 20
+"""A chain reads so much before it comes to the same weights again: several times the cache of any GPU."""
+MOST_BYTES: Final = 6 << 30
+MOST_COPIES: Final = 256
+"""Launches of a chain; where they read less than FRESH_BYTES, the cache is filled with something else before each run."""
+CHECKED_ROWS: Final = 256
+"""Rows of distinct weights, which are repeated; the first so many results are compared with the reference."""
+
+
+def chain_seconds(device: Device, plans: Sequence[Plan], runs: int, scratch: GpuBuffer | None = None) -> list[float]:
+    """Seconds of one launch, the mean of all plans launched as one graph, for each of `runs`. On the emulator it is the time of
+    the host's clock. scratch: overwritten before each run, so that the cache holds nothing else."""
+    graph = LaunchGraph(device, plans)
+    try:
+        for _ in range(WARM_UPS if device.kind == "cuda" else 1):
+            graph.replay()
+        times = []
+        for _ in range(runs):
+            if scratch is not None:
+                scratch.fill(0)
+            start = device.record()
+            graph.replay()
+            times.append(device.elapsed(start, device.record()) / len(plans))
+        return times
+    finally:
+        graph.close()
+
+
+def repeated(device: Device, rows: NDArray[Any], array: Array) -> GpuBuffer:
+    """A buffer for this argument with these rows over and over; `rows` are its first."""
+    buffer = GpuBuffer.empty(device, array.dtype, array.shape)
+    done = min(rows.nbytes, buffer.nbytes)
+    device.upload(buffer.pointer, np.ascontiguousarray(rows[: array.shape[0]]))
+    while done < buffer.nbytes:
+        size = min(done, buffer.nbytes - done)
+        device.copy(buffer.pointer + done, buffer.pointer, size)
+        done += size
+    return buffer
+
+
+@dataclass(frozen=True)
+class FreshWeights:
+    """Copies of one random weight matrix, so many that each is out of the cache when its turn comes again; scratch: what drives
+    them out where they are too few and small. rows: the first of each."""
+
+    rows: NDArray[np.uint8]
+    buffers: tuple[GpuBuffer, ...]
+    scratch: GpuBuffer | None
+
+
+@contextmanager
+def fresh_weights(device: Device, kernel: KernelType) -> Iterator[FreshWeights]:
+    """The weights `w` of a matrix-vector kernel, u8[n, row bytes], random and never zeros; freed when the block ends. The
+    emulator gets one copy, since its times mean nothing for a GPU."""
+    weights = _array(kernel, "w")
+    rows = _sample(kernel).inputs(np.random.default_rng(0))["w"]
+    wanted = min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes, MOST_COPIES)
+    count = max(2, wanted) if device.kind == "cuda" else 1
+    buffers: list[GpuBuffer] = []
+    scratch: GpuBuffer | None = None
+    try:
+        for _ in range(count):
+            buffers.append(repeated(device, rows, weights))
+        if device.kind == "cuda" and count * weights.nbytes < FRESH_BYTES:
+            scratch = GpuBuffer.empty(device, U8, (FRESH_BYTES,), "scratch")
+        yield FreshWeights(rows, tuple(buffers), scratch)
+    finally:
+        if not device.closed:
+            for buffer in (*buffers, *([scratch] if scratch is not None else [])):
+                buffer.free()
+
+
+@dataclass(frozen=True)
+class GemvTime:
+    """Seconds of one launch: median, least, most. error: of the result, its root mean square relative to that of the reference,
+    whose activations are f32 where the kernel takes such. off: the largest error in units of the tolerance (at most 1)."""
+
+    median: float
+    least: float
+    most: float
+    error: float
+    off: float
+    registers: int
+
+
+def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, runs: int) -> GemvTime:
+    """Time a matrix-vector kernel on these weights. PtxGenError if what it computes is beyond its tolerance."""
+    device = launcher.device
+    sample = _sample(kernel)
+    given = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
+    signature = kernel.signature()
+    y = _array(kernel, "y")
+    made: dict[str, GpuBuffer] = {}
+    try:
+        for name in signature:
+            if name not in ("w", "y"):
+                made[name] = GpuBuffer.from_numpy(device, given[name])
+        made["y"] = GpuBuffer.zeros(device, y.dtype, y.shape)
+        plans = [launcher.prepare(kernel, w=buffer, **made) for buffer in weights.buffers]
+        if device.kind == "cuda":
+            plans *= -(-LEAST_LAUNCHES // len(plans))
+        seconds = chain_seconds(device, plans, runs, weights.scratch)
+        got = made["y"].to_numpy()[..., : len(given["w"])].astype("f8")
+    finally:
+        if not device.closed:
+            for buffer in made.values():
+                buffer.free()
+    expected = sample.reference(**given)["y"]
+    wrong = got - expected
+    off = float(np.max(np.abs(wrong) / sample.tolerance(**given)["y"]))
+    if not off <= 1:
+        raise PtxGenError(f"{kernel} is wrong on {device.name}: {off:.2g} times the tolerance off")
+    error = float(np.sqrt(np.mean(wrong**2) / np.mean(expected**2)))
+    return GemvTime(statistics.median(seconds), min(seconds), max(seconds), error, off, plans[0].loaded.registers)
+
+
+def _sample(kernel: KernelType) -> KernelType:
+    """The kernel for the first rows only, so that the host can make its weights and its reference."""
+    return replace(kernel, n=min(CHECKED_ROWS, _array(kernel, "w").shape[0]))  # type: ignore[call-arg]
+
+
+def _array(kernel: KernelType, name: str) -> Array:
+    argument = kernel.signature()[name]
+    assert isinstance(argument, Array)
+    return argument

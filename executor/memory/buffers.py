@@ -1,0 +1,308 @@
+"""GpuBuffer: typed, shaped memory of a device, with a version that counts writes. Weights, workspaces and caches are made of
+these. (A buffer over memory of another library: interop.py.)"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.base.arguments import array as host_array
+from executor.base.arguments import extents, whole
+from executor.base.errors import DeviceError, SharingError
+from executor.device.loans import Loan
+from executor.memory.dlpack import make_capsule
+from ptxgen.arrays import numpy_dtype
+from ptxgen.errors import ArgumentError
+from ptxgen.types import BF16, BY_NAME, DType
+
+if TYPE_CHECKING:
+    from executor.device.protocol import BytesCopied, Device
+
+FROM_NUMPY = {
+    numpy_dtype(BY_NAME[name]): BY_NAME[name]
+    for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64")
+}
+
+
+_known: dict[tuple[int, int], weakref.WeakSet[Allocation]] = {}
+"""By where the memory is, as DLPack numbers it: whoever opened it, one address means one thing there."""
+_lock = threading.Lock()
+
+
+def allocation_at(device: Device, pointer: int, nbytes: int) -> Allocation | None:
+    """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
+    for allocation in _live(device):
+        if (
+            allocation.device is device
+            and allocation.base <= pointer
+            and pointer + nbytes <= allocation.base + allocation.nbytes
+        ):
+            return allocation
+    return None
+
+
+def _live(device: Device) -> list[Allocation]:
+    """What is alive where this device's memory is, of whatever device."""
+    with _lock:
+        return [one for one in _known.get(device.dlpack_device, ()) if one.alive and not one.device.closed]
+
+
+class Writes:
+    """How often some memory was written, by whoever has a buffer over it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+
+class Allocation:
+    """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or when
+    nobody has a buffer over it any more: then the device takes it back when it is next used. With a `loan` it is memory of
+    somebody else; allocations that overlap share one count, whichever devices they are of."""
+
+    __slots__ = ("__weakref__", "_end", "alive", "base", "device", "loan", "nbytes", "writes")
+
+    def __init__(self, device: Device, base: int, nbytes: int, loan: Loan | None = None) -> None:
+        self.device = device
+        self.base = base
+        self.nbytes = nbytes
+        self.alive = True
+        self.loan = loan
+        self.writes = Writes() if loan is None else self._joined()
+        with _lock:
+            _known.setdefault(device.dlpack_device, weakref.WeakSet()).add(self)
+        end = partial(device.end_loan, loan) if loan is not None else partial(_dropped, device, base, device.ticket(base))
+        self._end = weakref.finalize(self, end)
+        self._end.atexit = False
+
+    @property
+    def version(self) -> int:
+        return self.writes.count
+
+    @property
+    def read_only(self) -> bool:
+        return self.loan is not None and self.loan.read_only
+
+    def free(self) -> None:
+        """Give own memory back to the device; let go of the owner of other memory."""
+        if self.loan is None:
+            self.device.free(self.base)
+            self._end.detach()
+        else:
+            self._end()
+            self.loan = None
+        self.alive = False
+
+    def _joined(self) -> Writes:
+        """A count for this memory and for all that overlaps it, above theirs: nobody counted what its owner wrote before."""
+        live = _live(self.device)
+        end = self.base + self.nbytes
+        shared = {other.writes for other in live if other.base < end and self.base < other.base + other.nbytes}
+        joined = Writes(max((writes.count + 1 for writes in shared), default=0))
+        for other in live:
+            if other.writes in shared:
+                other.writes = joined
+        return joined
+
+
+def _dropped(device: Device, base: int, ticket: int | None) -> None:
+    """Nobody has a buffer over this memory any more. Called on any thread, at any time, so it only leaves a note: work that was
+    started on the memory ends before the device takes it back, and what was recorded keeps the buffers that it uses."""
+    if ticket is not None and not device.closed:
+        device.gate.later(partial(device.free, base, ticket))
+
+
+class GpuBuffer:
+    """Row-major `shape` elements of `dtype` at `pointer`. Make one with `empty`, `zeros` or `from_numpy`. Its memory goes back
+    to the device with `free`, or when nobody has the buffer, a view of it or a plan with it any more.
+
+    `version` rises with every write: an upload, or a launch that has it as `out` or `inout`. What is derived from a buffer is
+    valid while the version it was derived from stands.
+
+    PyTorch, CuPy, NumPy and others see the same memory, without a copy, through DLPack (`torch.from_dlpack(buffer)`; on the
+    emulator `np.from_dlpack(buffer)`) or, on a GPU, `__cuda_array_interface__`. bf16 is bfloat16 in DLPack and has no name in
+    the array interface; .b types and packed pairs are unsigned integers of their size. Who writes through such an array calls
+    `touch` afterwards. An array made through DLPack keeps the memory, even when the buffer is freed or the device closed; one
+    made through the array interface does not (its library keeps this object, but `free` and `close` take the memory).
+    """
+
+    __slots__ = ("_retired", "allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
+
+    def __init__(self, allocation: Allocation, pointer: int, dtype: DType, shape: tuple[int, ...], name: str = "") -> None:
+        self.allocation = allocation
+        self.device = allocation.device
+        self.pointer = pointer
+        self.dtype = dtype
+        self.shape = tuple(shape)
+        self.nbytes = prod(self.shape) * dtype.bytes
+        self.name = name
+        self._retired = False
+
+    @classmethod
+    def empty(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+        """New memory, contents undefined. Raises ArgumentError for a shape with nothing in it, DeviceError when memory is
+        full."""
+        numpy_dtype(dtype)
+        shape = extents(f"the shape of {name or 'a buffer'}", shape)
+        nbytes = prod(shape) * dtype.bytes
+        base = device.alloc(nbytes, name)
+        return cls(Allocation(device, base, nbytes), base, dtype, shape, name)
+
+    @classmethod
+    def zeros(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+        buffer = cls.empty(device, dtype, shape, name)
+        buffer.fill(0)
+        return buffer
+
+    @classmethod
+    def from_numpy(cls, device: Device, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
+        """A copy of a host array; `dtype` where NumPy's type does not tell (bf16 as uint16 bits, .b types)."""
+        array = host_array("the array", array)
+        found = dtype or FROM_NUMPY.get(array.dtype)
+        if found is None:
+            raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, FROM_NUMPY))}")
+        buffer = cls.empty(device, found, array.shape, name)
+        buffer.upload(array)
+        return buffer
+
+    @property
+    def version(self) -> int:
+        return self.allocation.version
+
+    @property
+    def whose(self) -> str:
+        """Whom it belongs to, for those to whom it does not."""
+        return f"another executor's, on {self.device.name}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the memory is still there, for this view of it."""
+        return self.allocation.alive and not self._retired and not self.device.closed
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: DType | None = None) -> GpuBuffer:
+        """`shape` elements that start `offset` bytes into this buffer; shares version and life. Raises ArgumentError beyond
+        its end."""
+        numpy_dtype(dtype or self.dtype)
+        shape, offset = extents(f"the shape of a view of {self}", shape, 0), whole("the offset", offset)
+        view = GpuBuffer(self.allocation, self.pointer + offset, dtype or self.dtype, shape, self.name)
+        if offset < 0 or not view.nbytes or offset + view.nbytes > self.nbytes:
+            raise ArgumentError(
+                f"{view.dtype}{list(shape)} at byte {offset} does not fit in {self}, which has {self.nbytes} bytes"
+            )
+        return view
+
+    def touch(self) -> None:
+        """Say that somebody else wrote here: through an array of another library, which nothing counts. Raises the version."""
+        self._need_life()
+        self.device.note_write(self.pointer, self.nbytes)
+        self.allocation.writes.count += 1
+
+    def upload(self, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
+        """Overwrite with a host array of the same shape and type."""
+        self._need_writable()
+        array, wanted = host_array("the array", array), numpy_dtype(self.dtype)
+        if array.shape != self.shape or array.dtype != wanted:
+            raise ArgumentError(
+                f"cannot upload {array.dtype}{list(array.shape)} to {self}; it takes {wanted}{list(self.shape)}"
+            )
+        self.device.upload(self.pointer, np.ascontiguousarray(array), progress)
+        self.allocation.writes.count += 1
+
+    def fill(self, byte: int = 0) -> None:
+        """Set every byte, to a number from 0 to 255."""
+        byte = whole("the byte", byte, 0, 255)
+        self._need_writable()
+        self.device.fill(self.pointer, self.nbytes, byte)
+        self.allocation.writes.count += 1
+
+    def to_numpy(self) -> NDArray[Any]:
+        """A copy on the host, after all work before."""
+        self._need_life()
+        array = np.empty(self.shape, numpy_dtype(self.dtype))
+        self.device.download(self.pointer, array)
+        return array
+
+    def free(self) -> None:
+        """Give the memory back, for every view of it; memory of another library goes back to its owner, when the work that uses
+        it has ended. While an array made through DLPack lives, the memory stays for it. A second time is a DeviceError."""
+        self._need_life()
+        self.allocation.free()
+
+    def retire(self) -> None:
+        """As `free`, for this view alone: nothing may use it any more, while the memory stays for the others."""
+        self._need_life()
+        self._retired = True
+        self.device.frees += 1  # whoever has seen it alive looks again
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        """NumPy would take the buffer for a thing that is no array, or wait for the device without a word."""
+        raise SharingError(f"{self} is memory of {self.device.name}; to_numpy() copies it to an array of the host")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""
+        return self.device.dlpack_device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule over this memory. On a GPU the consumer's `stream` is made to wait for what the device has started (None
+        and 1: the legacy default stream, 2: the thread's, -1: no wait). Raises SharingError (a BufferError) for a copy or
+        another device, DeviceError for a freed buffer. (https://data-apis.org/array-api/latest/API_specification,
+        `__dlpack__`)"""
+        self._need_life()
+        here = self.device.dlpack_device
+        if copy:
+            raise SharingError(f"{self} shares its memory and makes no copy; to_numpy() does")
+        if dl_device is not None and tuple(dl_device) != here:
+            raise SharingError(f"{self} is on DLPack device {here}; it cannot be shared with device {tuple(dl_device)}")
+        if stream == 0 or (stream is not None and self.device.kind != "cuda"):
+            raise SharingError(f"{self}: stream {stream} means nothing on {self.device.name}")
+        hold = self.device.hold(self.pointer)
+        if stream != -1 and self.device.kind == "cuda":
+            self.device.let_wait(1 if stream is None else stream)
+        read_only = self.allocation.read_only
+        return make_capsule(self.pointer, self.dtype, self.shape, here, hold, read_only=read_only, max_version=max_version)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). `stream` is the device's: the
+        consumer waits for it. Not there (AttributeError) on the emulator and for bf16."""
+        if self.device.kind != "cuda" or self.dtype == BF16:
+            why = f"{self.device.name} is no GPU" if self.device.kind != "cuda" else "bf16 has no name in it; DLPack has one"
+            raise AttributeError(f"{self} has no __cuda_array_interface__: {why}")
+        self._need_life()
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "typestr": numpy_dtype(self.dtype).str,
+            "data": (self.pointer, self.allocation.read_only),
+            "strides": None,
+            "stream": int(self.device.stream),
+        }
+
+    def _need_writable(self) -> None:
+        self._need_life()
+        if self.allocation.read_only:
+            raise DeviceError(f"{self} is memory of another library that must not be written (read-only)")
+
+    def _need_life(self) -> None:
+        if not self.alive:
+            raise DeviceError(f"{self} was freed{' with its device' if self.device.closed else ''}")
+
+    def __str__(self) -> str:
+        return f"{self.name or 'buffer'} {self.dtype}{list(self.shape)}"
+
+    def __repr__(self) -> str:
+        return f"<GpuBuffer {self} at {self.pointer:#x} on {self.device.name}>"

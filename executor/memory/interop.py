@@ -1,0 +1,160 @@
+"""Memory of PyTorch, CuPy, NumPy and others as buffers of a device, without a copy, in the order of the caller's stream. The
+other direction is GpuBuffer's own (`__dlpack__`, `__cuda_array_interface__`); DLPack's structures are dlpack.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from executor.device.loans import Loan
+from executor.device.protocol import Device
+from executor.memory.buffers import FROM_NUMPY, Allocation, GpuBuffer
+from executor.memory.dlpack import CPU, CUDA, VERSION, Described, device_words, read_capsule
+from ptxgen.arrays import numpy_dtype
+from ptxgen.errors import ArgumentError
+from ptxgen.types import BF16, DType
+
+LEGACY_STREAM = 1
+"""How the array interface and DLPack number the legacy default stream. (0 would be either of two, and is not allowed there.)"""
+
+
+@contextmanager
+def foreign_stream(device: Device, stream: int) -> Iterator[None]:
+    """Work of the device in the block comes after what was started on the caller's stream before the block, and before what is
+    started on it after the block. The host waits for neither.
+
+    stream: the driver's handle, such as `torch.cuda.current_stream().cuda_stream` (0: the legacy default stream, 2: the
+    thread's). On the emulator there is nothing to order. The device's context becomes the thread's current one.
+    """
+    device.wait_for(stream)
+    try:
+        yield
+    finally:
+        device.let_wait(stream)
+
+
+def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = "") -> GpuBuffer:
+    """A buffer over the memory of `obj`: no copy, and `obj`'s memory lives as long as the buffer does.
+
+    obj: on a GPU anything with DLPack or, without that, `__cuda_array_interface__` (2 or 3) on the same GPU; on the emulator
+    anything with DLPack in host memory, NumPy arrays too. It must be row-major, of a type that PTX has, and not empty. A
+    GpuBuffer of this device is returned as it is.
+    dtype: for what other libraries store as plain bits (bf16 as uint16, .b types, packed pairs); default: the type of `obj`.
+
+    What was started on `obj` before is waited for, as far as its protocol tells: DLPack does, the array interface does in
+    version 3 with a stream. What comes after is the caller's: `foreign_stream`. `free` the buffer when it is not needed any
+    more, or let the last reference go: the memory goes back to its owner when the device's work on it has ended, at the
+    latest when the device next waits. The buffer's versions count our writes, not `obj`'s: after others wrote, `touch` it.
+
+    Raises ArgumentError for what cannot be shared, with the reason; DeviceError if the driver says that the memory is
+    elsewhere.
+    """
+    if isinstance(obj, GpuBuffer) and obj.device is device:
+        if dtype not in (None, obj.dtype):
+            raise ArgumentError(f"{obj} was asked for as {dtype}; use view() to see its bytes as another type")
+        return obj
+    found = _described(device, obj, name)
+    words = _words(obj, name)
+    kept = _dtype(found, dtype, words)
+    _check(found, kept, words)
+    loan = Loan(found.pointer, prod(found.shape) * kept.bytes, found.owner, name, found.read_only)
+    device.lend(loan)
+    return GpuBuffer(Allocation(device, loan.pointer, loan.nbytes, loan), loan.pointer, kept, found.shape, name)
+
+
+def _described(device: Device, obj: Any, name: str) -> Described:
+    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+        return _through_dlpack(device, obj, name)
+    if hasattr(obj, "__cuda_array_interface__"):
+        if device.kind != "cuda":
+            raise ArgumentError(f"{_words(obj, name)} is in memory of a GPU; {device.name} takes memory of the host")
+        return _through_array_interface(device, obj, name)
+    wanted = "DLPack" if device.kind != "cuda" else "DLPack or __cuda_array_interface__"
+    raise ArgumentError(f"{_words(obj, name)} has no {wanted}; give an array, a tensor or a GpuBuffer")
+
+
+def _through_dlpack(device: Device, obj: Any, name: str) -> Described:
+    words = _words(obj, name)
+    kind, number = (int(part) for part in obj.__dlpack_device__())
+    if (kind, number) != device.dlpack_device:
+        hint = ""
+        if device.kind == "cuda":
+            hint = "; use GpuBuffer.from_numpy, or .cuda() of PyTorch" if kind == CPU else ""
+        elif kind == CUDA:
+            hint = "; use .cpu() of PyTorch, .get() of CuPy"
+        place = device_words(*device.dlpack_device)
+        raise ArgumentError(f"{words} is in {device_words(kind, number)}; {device.name} takes memory in {place}{hint}")
+    stream = {"stream": int(device.stream)} if device.kind == "cuda" else {}
+    try:
+        try:
+            capsule = obj.__dlpack__(**stream, max_version=VERSION, copy=False)
+        except TypeError:  # older than version 1.0, which does not know these two (array API, `__dlpack__`)
+            capsule = obj.__dlpack__(**stream)
+        return read_capsule(capsule)
+    except (BufferError, RuntimeError, TypeError, ValueError, ArgumentError) as error:
+        raise ArgumentError(f"{words} cannot be shared: {error}") from error
+
+
+def _through_array_interface(device: Device, obj: Any, name: str) -> Described:
+    words = _words(obj, name)
+    told = obj.__cuda_array_interface__
+    if told.get("version", 0) < 2:
+        raise ArgumentError(f"{words}: __cuda_array_interface__ is of version {told.get('version')}; must be 2 or 3")
+    if told.get("mask") is not None:
+        raise ArgumentError(f"{words} has a mask, which a buffer cannot have")
+    stream = told.get("stream")
+    if stream is not None:
+        if not isinstance(stream, int) or stream < LEGACY_STREAM:
+            raise ArgumentError(f"{words}: stream {stream!r} is not allowed; 1 is the legacy default stream, 2 the thread's")
+        device.wait_for(stream)
+    pointer, read_only = told["data"]
+    try:
+        dtype = FROM_NUMPY.get(np.dtype(told["typestr"]))
+    except TypeError as error:
+        raise ArgumentError(f"{words}: {told['typestr']!r} is no type string of the array interface") from error
+    return Described(
+        pointer=int(pointer or 0),
+        type_name=told["typestr"],
+        dtype=dtype,
+        shape=tuple(told["shape"]),
+        strides=told.get("strides"),
+        read_only=bool(read_only),
+        owner=obj,
+    )
+
+
+def _dtype(found: Described, wanted: DType | None, words: str) -> DType:
+    if found.dtype is None:
+        known = ", ".join(map(str, [*FROM_NUMPY.values(), BF16]))
+        raise ArgumentError(f"{words} holds {found.type_name}, which no PTX type is; use one of {known}")
+    if wanted is not None and numpy_dtype(wanted) != numpy_dtype(found.dtype):
+        raise ArgumentError(
+            f"{words} holds {found.type_name}; {wanted} is stored as {numpy_dtype(wanted)}, so see it as that (view) first"
+        )
+    return wanted or found.dtype
+
+
+def _check(found: Described, dtype: DType, words: str) -> None:
+    if not all(extent > 0 for extent in found.shape):
+        raise ArgumentError(f"{words} is empty: shape {list(found.shape)}")
+    if found.strides is not None:
+        row_major = [prod(found.shape[axis + 1 :]) * dtype.bytes for axis in range(len(found.shape))]
+        wrong = [s != r for s, r, extent in zip(found.strides, row_major, found.shape, strict=True) if extent > 1]
+        if any(wrong):
+            raise ArgumentError(
+                f"{words} of shape {list(found.shape)} has strides of {list(found.strides)} bytes, row-major are {row_major}; "
+                "make it contiguous first"
+            )
+    if found.pointer == 0:
+        raise ArgumentError(f"{words} has a null pointer")
+    if found.pointer % dtype.bytes:
+        raise ArgumentError(f"{words} starts at {found.pointer:#x}; {dtype} must be on a {dtype.bytes}-byte boundary")
+
+
+def _words(obj: Any, name: str) -> str:
+    kind = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
+    return f"{name} ({kind})" if name else f"a {kind}"

@@ -1,0 +1,182 @@
+"""The keys and values of one sequence, per layer. Who writes them is a kernel (kv_cache_scatter); this holds memory and
+lengths, and nobody else does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from executor.base.arguments import whole
+from executor.base.errors import DeviceError
+from executor.device.protocol import Device
+from executor.memory.buffers import GpuBuffer
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.registry import find
+from ptxgen.types import F32
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """keys, values: f32[kv_heads, max_len, head_dim] of one layer."""
+
+    keys: GpuBuffer
+    values: GpuBuffer
+    max_len: int
+
+
+class KvCache:
+    """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are taken: layers that run one by one need not
+    have the same. `generation` rises when the memory is another: what holds its addresses is valid while it stands."""
+
+    def __init__(self, device: Device, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
+        """Allocate; contents are undefined until written, and nothing beyond a layer's length may be read. Raises ArgumentError
+        for a size below 1 or one that no attention kernel takes, DeviceError when memory is full."""
+        sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}
+        layers, kv_heads, head_dim, max_len = (whole(f"KV cache: {name}", size, 1) for name, size in sizes.items())
+        _require_attention(kv_heads, head_dim, max_len)
+        self.device = device
+        self.max_len = max_len
+        self.lengths = [0] * layers
+        self.generation = 0
+        self.layers = self._allocated(layers, (kv_heads, max_len, head_dim))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+
+    @property
+    def length(self) -> int:
+        """How many positions the longest layer has."""
+        return max(self.lengths)
+
+    def layer(self, number: int) -> LayerCache:
+        """ArgumentError if there is no layer of this number, DeviceError once the memory was given back."""
+        number = whole("the layer", number)
+        if not 0 <= number < len(self.lengths):
+            raise ArgumentError(f"there is no layer {number}; the KV cache has {len(self.lengths)}, from 0")
+        self._need_life()
+        return self.layers[number]
+
+    def advance(self, count: int = 1) -> int:
+        """Take `count` more positions in all layers; returns the first of them. Raises ArgumentError when they do not fit or
+        the layers have not the same length, and takes none."""
+        count = whole("KV cache: the number of positions to take", count, 1)
+        layers, position = len(self.lengths), self.lengths[0]
+        if self.lengths.count(position) != layers:
+            raise ArgumentError(f"KV cache: the layers have {self.lengths} positions; only all alike can take more together")
+        if position + count > self.max_len:
+            raise ArgumentError(
+                f"the context is full: {position} of {self.max_len} positions are taken, {count} more do not fit"
+            )
+        self.lengths = [position + count] * layers
+        return position
+
+    def truncate(self, length: int) -> None:
+        """Forget all positions from `length` on."""
+        length = whole("KV cache: the length to cut to", length, 0, self.length)
+        self.lengths = [min(own, length) for own in self.lengths]
+
+    def reset(self) -> None:
+        """Start a new sequence."""
+        self.lengths = [0] * len(self.lengths)
+
+    def grow(self, max_len: int) -> None:
+        """Make room for `max_len` positions; what is in the cache stays. Raises ArgumentError for less room than there is or
+        more than attention kernels take, and DeviceError when memory is full: then the cache is as it was."""
+        max_len = self.checked_room(max_len)
+        if max_len == self.max_len:
+            return
+        new = self._like(max_len)
+        try:
+            self._copy(self.layers, new, self.length)
+        except BaseException:
+            _free(new)
+            raise
+        old, self.layers = self.layers, new
+        self.max_len = max_len
+        self.generation += 1
+        _free(old)
+
+    def checked_room(self, max_len: int) -> int:
+        """max_len, if the cache may grow to it; errors as `grow`, but for memory."""
+        max_len = whole("KV cache: max_len", max_len, self.max_len)
+        self._need_life()
+        kv_heads, _, head_dim = self.layers[0].keys.shape
+        _require_attention(kv_heads, head_dim, max_len)
+        return max_len
+
+    @contextmanager
+    def set_aside(self, count: int) -> Iterator[None]:
+        """In the block there is a new sequence, of at most `count` tokens; afterwards the one that there was is back."""
+        self._need_life()
+        lengths = self.lengths
+        rows = min(count, self.length)
+        kept = self._like(rows) if rows else ()
+        try:
+            self._copy(self.layers, kept, rows)
+            self.reset()
+            try:
+                yield
+            finally:
+                self.lengths = lengths
+                if not self.device.closed:
+                    self._copy(kept, self.layers, rows)
+        finally:
+            if not self.device.closed:
+                _free(kept)
+
+    def free(self) -> None:
+        """Give the memory back."""
+        _free(self.layers)
+        self.layers = ()
+        self.generation += 1
+
+    def _need_life(self) -> None:
+        if not self.layers:
+            raise DeviceError("the KV cache was freed; init_kv_cache makes another")
+
+    def _like(self, max_len: int) -> tuple[LayerCache, ...]:
+        """Memory for as many layers with another number of positions."""
+        kv_heads, _, head_dim = self.layers[0].keys.shape
+        return self._allocated(len(self.layers), (kv_heads, max_len, head_dim))
+
+    def _copy(self, source: Iterable[LayerCache], target: Iterable[LayerCache], rows: int) -> None:
+        """The first `rows` positions of all layers."""
+        if not rows:
+            return
+        for before, after in zip(source, target, strict=True):
+            for here, there in ((before.keys, after.keys), (before.values, after.values)):
+                kv_heads, _, head_dim = here.shape
+                row = head_dim * F32.bytes
+                for head in range(kv_heads):
+                    start, end = head * before.max_len * row, head * after.max_len * row
+                    self.device.copy(there.pointer + end, here.pointer + start, rows * row)
+                there.allocation.writes.count += 1
+
+    def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
+        """An allocation each, so that the sanitiser sees a kernel that runs from one into the next."""
+        made: list[LayerCache] = []
+        keys: GpuBuffer | None = None
+        try:
+            for layer in range(layers):
+                keys = GpuBuffer.empty(self.device, F32, shape, f"keys of layer {layer}")
+                made.append(LayerCache(keys, GpuBuffer.empty(self.device, F32, shape, f"values of layer {layer}"), shape[1]))
+                keys = None
+        except BaseException:
+            _free(made)
+            if keys is not None:
+                keys.free()
+            raise
+        return tuple(made)
+
+
+def _require_attention(kv_heads: int, head_dim: int, max_len: int) -> None:
+    """ArgumentError unless there is an attention kernel for a cache of this shape: what it refuses must not be allocated."""
+    find("incremental_attention_indirect").make(heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
+
+
+def _free(layers: Iterable[LayerCache]) -> None:
+    for layer in layers:
+        layer.keys.free()
+        layer.values.free()

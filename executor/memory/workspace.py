@@ -1,0 +1,79 @@
+"""Buffers that live from token to token: named memory that is allocated once and grows when more is asked for. What is computed
+in it is the caller's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Self
+
+from executor.device.protocol import Device
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.types import F32, U8, DType
+
+
+class Workspace:
+    """Named buffers on one device.
+
+    A name's memory never shrinks: asked for less, it gives a view of the start. `generation` rises when memory is allocated or
+    given back: what holds addresses (a captured graph, a plan) is valid while it stands."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.generation = 0
+        self._memory: dict[str, GpuBuffer] = {}
+        self._views: dict[tuple[str, DType, tuple[int, ...]], GpuBuffer] = {}
+
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32) -> GpuBuffer:
+        """The memory called `name` as `shape` elements of `dtype`; contents undefined unless it was asked for like this before
+        and has not grown since. Raises DeviceError when memory is full."""
+        view = self._views.get((name, dtype, shape))
+        if view is not None:
+            return view
+        memory = self._memory.get(name)
+        nbytes = prod(shape) * dtype.bytes
+        if memory is None or memory.nbytes < nbytes:
+            memory = self._grown(name, memory, nbytes)
+        view = GpuBuffer(memory.allocation, memory.pointer, dtype, shape, name)
+        self._views[name, dtype, shape] = view
+        return view
+
+    def arrays(self, kernel: KernelType, name: str, arguments: Sequence[str]) -> dict[str, GpuBuffer]:
+        """Buffers for these arguments of a kernel, in its dtypes and shapes; `name` says what they belong to."""
+        signature = kernel.signature()
+        made = {}
+        for argument in arguments:
+            array = signature[argument]
+            assert isinstance(array, Array)
+            made[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype)
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memory.nbytes for memory in self._memory.values())
+
+    def free(self) -> None:
+        """Give all memory back; the workspace is empty afterwards and can be used again."""
+        for memory in self._memory.values():
+            memory.free()
+        self._memory.clear()
+        self._views.clear()
+        self.generation += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.device.closed:
+            self.free()
+
+    def _grown(self, name: str, old: GpuBuffer | None, nbytes: int) -> GpuBuffer:
+        """New memory in the place of the old, which goes only when the new is there."""
+        memory = GpuBuffer.empty(self.device, U8, (nbytes,), name)
+        if old is not None:
+            self._views = {key: view for key, view in self._views.items() if key[0] != name}
+            old.free()
+        self._memory[name] = memory
+        self.generation += 1
+        return memory

@@ -1,0 +1,66 @@
+"""Which kernel multiplies each matrix of a model, and why: a profile's choices as rows. Measures nothing but the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from executor.choice.choice import Choice, GpuProfile
+from executor.gguf.gguf_file import GgufFile
+from executor.layers.gemv import require_fit
+from executor.model.matrices import Matrix, matrices
+from ptxgen.kernels.registry import find
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A matrix of a model with its kernel. error: of a dot product, in the worst situation that was measured."""
+
+    matrix: Matrix
+    choice: Choice
+    error: float
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Of the kernel, without its shape."""
+        return {name: value for name, value in self.choice.kernel.parameters().items() if name not in ("k", "n")}
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """The parameters that are not the kernel's defaults."""
+        usual = find(self.choice.kernel.name).parameters
+        return {name: value for name, value in self.parameters.items() if usual.get(name) != value}
+
+    def facts(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        entry = self.choice.entry
+        return {
+            "tensors": dict(self.matrix.roles),
+            "format": self.matrix.format.name,
+            "k": self.matrix.k,
+            "n": self.matrix.n,
+            "kernel": self.choice.kernel.name,
+            "parameters": self.parameters,
+            "reason": self.choice.reason,
+            "microseconds": None if entry is None or entry.seconds is None else entry.seconds * 1e6,
+            "bytes_per_second": None if entry is None else entry.bytes_per_second,
+            "clock": None if entry is None or entry.seconds is None else entry.clock,
+            "error": self.error,
+        }
+
+
+def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
+    """What the profile chooses for each format and shape of a model, in the order in which a token meets them. Raises
+    ModelError for a file that is not a good model, ArgumentError for a profile that does not fit it.
+
+    A matrix whose input has an outlier, which only running the model shows, gets an accurate kernel at any precision."""
+    rows = []
+    for matrix in matrices(file):
+        choice = profile.choose(matrix.format, matrix.k, matrix.n)
+        require_fit(choice.kernel, matrix.format, matrix.k, matrix.n, matrix.roles[0][0])
+        known = None if choice.entry is None else choice.entry.error
+        error = max(choice.kernel.accuracy(np.random.default_rng(0)).values(), default=0.0) if known is None else known
+        rows.append(Explained(matrix, choice, error))
+    return rows

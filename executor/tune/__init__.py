@@ -1,0 +1,1 @@
+"""Measuring which kernels and parameters are fast on this GPU, for the tables of choice/."""

@@ -1,0 +1,74 @@
+"""The kernels that may multiply weights of a format by a vector at a precision: every registered one that fits, other packages'
+too, with a small grid of parameters. Measures no time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import numpy as np
+
+from executor.choice.strategies import ERROR_LIMIT, require_precision
+from executor.layers.gemv import require_fit
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import Format
+from ptxgen.kernels.quantize.fixed_point import LARGEST
+from ptxgen.kernels.registry import Entry, entries
+
+GRID: Final[Mapping[str, tuple[int, ...]]] = {
+    "digits": tuple(LARGEST),
+    "num_warps": (2, 4, 8),
+    "rows_per_warp": (1, 2, 4),
+    "rows_per_block": (1, 2, 4),
+}
+"""What is tried of a parameter that a kernel has; all others stay at their defaults. `pdl` does: in a chain of equal kernels it
+looks better than between the others of a layer."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """error: what the kernel's own approximations cost, in the worst situation of KernelType.accuracy; 0 where it has none."""
+
+    entry: Entry
+    kernel: KernelType
+    error: float
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All that a table has to say to get this kernel again, but its shape."""
+        mine = self.kernel.parameters()
+        return {
+            name: mine[name] for name in self.entry.parameters if name not in ("k", "n") and type(mine[name]) in (int, bool)
+        }
+
+
+def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*") -> list[Candidate]:
+    """The kernels whose names match the pattern (as file names do) and whose error the precision allows, for n rows of k
+    weights. ArgumentError for an unknown precision."""
+    require_precision(precision)
+    limit = ERROR_LIMIT[precision]
+    found = [one for entry in entries().values() if fnmatchcase(entry.name, pattern) for one in _kernels(entry, format, k, n)]
+    return [candidate for candidate in found if candidate.error <= limit]
+
+
+def _kernels(entry: Entry, format: Format, k: int, n: int) -> Iterator[Candidate]:
+    # A kernel that does not say its format might read another one whose rows have as many bytes.
+    if entry.type.family != "gemv" or entry.fixed.get("format") != format:
+        return
+    errors: dict[Any, float] = {}
+    names = [name for name in GRID if name in entry.parameters]
+    for values in itertools.product(*(GRID[name] for name in names)):
+        shape = dict(zip(names, values, strict=True))
+        try:
+            kernel = entry.make(k=k, n=n, **shape)
+            require_fit(kernel, format, k, n, "a candidate")
+        except ArgumentError:  # batched, of a strategy that cannot do this shape, or beyond what a parameter may be
+            continue
+        digits = shape.get("digits")
+        if digits not in errors:
+            errors[digits] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
+        yield Candidate(entry, kernel, errors[digits])

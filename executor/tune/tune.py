@@ -1,0 +1,128 @@
+"""Measures candidates on this device, one after another, and keeps each result at once, so that a run that was cut off goes on
+where it stopped."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from executor.base.errors import DeviceFailed, SanitizerError
+from executor.choice.store import add, load_for, make_folder
+from executor.choice.table import Entry, Table
+from executor.device.gpu import Gpu
+from executor.device.protocol import Device
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.measure.timing import FreshWeights, fresh_weights, time_gemv
+from executor.tune.candidates import Candidate, candidates
+from ptxgen import __version__
+from ptxgen.dsl.kernel_type import Array
+from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.formats import Format
+
+RUNS: Final = 9
+"""Replays of a chain, of which the median counts."""
+
+Shape = tuple[Format, int, int]
+"""A format, k and n."""
+Progress = Callable[[int, int], None]
+"""Called with how many candidates are done, and how many there are."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """table: all that is known now; measured: how many candidates this run measured, known: how many it found in the table;
+    left_out: what could not be measured, and why."""
+
+    table: Table
+    measured: int = 0
+    known: int = 0
+    left_out: tuple[tuple[str, str], ...] = field(default=())
+
+
+def tune(
+    device: Device,
+    shapes: Sequence[Shape],
+    precision: str,
+    path: Path,
+    *,
+    pattern: str = "*",
+    again: bool = False,
+    runs: int = RUNS,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Measure every candidate for every shape that the table in `path` does not have yet from the same versions; `again`:
+    those, too. The file has each result as soon as it is known.
+
+    Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
+    a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
+    gpu = Gpu.of(device)
+    make_folder(path)  # before anything is measured
+    versions = f"ptxgen {__version__}, {device.build}"
+    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
+    known = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
+    work = [(shape, candidates(*shape, precision, pattern)) for shape in shapes]
+    total = sum(len(found) for _, found in work)
+    if not total:
+        raise ArgumentError(f"no kernel called {pattern!r} multiplies any of these matrices at precision {precision}")
+    done = skipped = 0
+    left_out: list[tuple[str, str]] = []
+    with closing(Modules(device)) as modules:
+        launcher = Launcher(device, modules)
+        for shape, found in work:
+            todo = [(one, _entry(shape, precision, one, versions)) for one in found]
+            new = [(one, entry) for one, entry in todo if entry.same not in known]
+            skipped += len(todo) - len(new)
+            done += len(todo) - len(new)
+            if progress is not None:
+                progress(done, total)
+            if not new:
+                continue
+            with fresh_weights(device, new[0][0].kernel) as weights:
+                for one, entry in new:
+                    try:
+                        measured = _measured(launcher, one, entry, weights, runs)
+                    except (DeviceFailed, SanitizerError):
+                        raise
+                    except PtxGenError as error:
+                        _log.info("%s is left out: %s", one.kernel, error)
+                        left_out.append((str(one.kernel), str(error)))
+                    else:
+                        table = add(path, gpu, measured)
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+    return Tuned(table, total - skipped - len(left_out), skipped, tuple(left_out))
+
+
+def winners(table: Table, shapes: Iterable[Shape], precision: str) -> list[tuple[Shape, Entry]]:
+    """The fastest entry for each shape that has one."""
+    found = ((shape, table.fastest(precision, *shape)) for shape in shapes)
+    return [(shape, entry) for shape, entry in found if entry is not None]
+
+
+def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) -> Entry:
+    format, k, n = shape
+    return Entry(precision, format.id, k, n, candidate.entry.name, candidate.parameters, versions=versions)
+
+
+def _measured(launcher: Launcher, candidate: Candidate, entry: Entry, weights: FreshWeights, runs: int) -> Entry:
+    time = time_gemv(launcher, candidate.kernel, weights, runs)
+    w = candidate.kernel.signature()["w"]
+    assert isinstance(w, Array)
+    return replace(
+        entry,
+        seconds=time.median,
+        bytes_per_second=w.nbytes / time.median,
+        error=max(candidate.error, time.error),
+        clock="device" if launcher.device.kind == "cuda" else "host",
+        measured=datetime.date.today().isoformat(),
+    )

@@ -1,0 +1,91 @@
+"""`KernelBuilder`: what a kernel author writes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ptxgen.dsl.cooperation import Cooperation
+from ptxgen.dsl.core import Core
+from ptxgen.dsl.ir import Function, Parameter
+from ptxgen.dsl.kernel_type import Array, KernelType, Launch, Signature
+from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray
+from ptxgen.dsl.value import Value
+from ptxgen.errors import AuthorError
+from ptxgen.isa.operands import Address, Symbol
+from ptxgen.target import DEFAULT, Target
+from ptxgen.types import U64
+
+
+class KernelBuilder(Cooperation):
+    """Writes one kernel. `k.arg.NAME` are its arguments; `k.tid.x`, `k.ctaid.x`, `k.lane`, `k.warp` say which thread runs.
+
+    Every row of the instruction table is a method: `k.fma(a, b, c)`, `k.dp4a(a, b, c)`, `k.lop3(...)` (`and`, `or`, `not`
+    are the operators & | ~). Operand types pick the form; modifiers are keywords (`k.add(a, b, rnd="rz")`)."""
+
+    def __init__(
+        self, name: str, signature: Signature, launch: Launch, target: Target = DEFAULT, summary: str = ""
+    ) -> None:  # fmt: skip
+        parameters = tuple(
+            Parameter(key, U64, f"{arg}, {arg.direction}", arg.align) if isinstance(arg, Array) else Parameter(key, arg.dtype)
+            for key, arg in signature.items()
+        )
+        function = Function(name, parameters, max_threads=launch.block, resident=launch.resident, summary=summary)
+        super().__init__(function, launch.threads, target)
+        self.signature = signature
+        self.arg = _Arguments(self)
+        self.tid = _Specials(self, "tid")
+        self.ctaid = _Specials(self, "ctaid")
+
+    def argument(self, name: str) -> Value | GlobalArray:
+        """The argument called `name`: an array for a pointer, a register for a scalar."""
+        if name not in self.signature:
+            raise AuthorError(f"the kernel has no argument {name!r}; it has {', '.join(self.signature)}", self.where())
+        argument = self.signature[name]
+        type = U64 if isinstance(argument, Array) else argument.dtype
+        value = self._once(f"param {name}", "ld", [Address(Symbol(name))], {"space": "param", "type": type.name}, type)
+        if not isinstance(argument, Array):
+            return value
+        if argument.nbytes >= LARGEST_ARRAY:
+            raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
+        base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
+        return GlobalArray(self, name, base, argument.dtype, argument.shape)
+
+
+class _Specials:
+    """Reads %name.x, .y, .z on first use."""
+
+    def __init__(self, k: Core, name: str) -> None:
+        self._k = k
+        self._name = name
+
+    @property
+    def x(self) -> Value:
+        return self._k.special(f"%{self._name}.x")
+
+    @property
+    def y(self) -> Value:
+        return self._k.special(f"%{self._name}.y")
+
+    @property
+    def z(self) -> Value:
+        return self._k.special(f"%{self._name}.z")
+
+
+class _Arguments:
+    """`k.arg.NAME`."""
+
+    def __init__(self, k: KernelBuilder) -> None:
+        self._k = k
+
+    def __getattr__(self, name: str) -> Any:
+        return self._k.argument(name)
+
+
+def build(kernel: KernelType, target: Target = DEFAULT) -> Function:
+    """Write the kernel for a target. The result is not verified yet (see ptxgen.verify)."""
+    summary = (type(kernel).__doc__ or "").strip().splitlines()
+    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "")
+    kernel.emit(k)
+    function = k.finish()
+    function.kernel = str(kernel)
+    return function

@@ -1,0 +1,122 @@
+"""What the threads of a warp or a block do together: shuffles, reductions, barriers. Every order is fixed, so results are
+the same bits on every run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ptxgen.dsl.flow import ControlFlow
+from ptxgen.dsl.ir import Function
+from ptxgen.dsl.memory import MemoryAccess, SharedView
+from ptxgen.dsl.value import Value
+from ptxgen.errors import AuthorError
+from ptxgen.target import Target
+from ptxgen.types import U32, DType
+
+WARP = 32
+FULL_WARP = 0xFFFFFFFF
+Combine = Callable[[Value, Value], Value]
+
+
+class Cooperation(MemoryAccess, ControlFlow):
+    """The warp and block operations of KernelBuilder. `threads` is the number of threads of a block."""
+
+    def __init__(self, function: Function, threads: int, target: Target) -> None:
+        super().__init__(function, target)
+        self.threads = threads
+
+    @property
+    def lane(self) -> Value:
+        """The lane in its warp, 0..31."""
+        return self.special("%laneid")
+
+    @property
+    def warp(self) -> Value:
+        """The warp in its block, which must be one-dimensional."""
+        block = self._function.max_threads
+        if block[1:] != (1, 1):
+            raise AuthorError(f"k.warp needs a one-dimensional block, this one is {block}", self.where())
+        return self._once("warp", "shr", [self.special("%tid.x"), WARP.bit_length() - 1], {}, U32)
+
+    def barrier(self) -> None:
+        """Every thread of the block waits for every other (bar.sync 0)."""
+        self.write("bar_sync", [0])
+
+    def shuffle_xor(self, value: Value, mask: int) -> Value:
+        """The value of lane `lane ^ mask`; all 32 lanes must take part."""
+        return self._shuffled(value, mask, "bfly")
+
+    def shuffle(self, value: Value, lane: Value | int) -> Value:
+        """The value of lane `lane`; all 32 lanes must take part."""
+        return self._shuffled(value, lane, "idx")
+
+    def _shuffled(self, value: Value, source: Value | int, mode: str) -> Value:
+        if value.type.bits == 64:  # a shuffle moves 32 bits
+            halves = self.write("mov", [value], result=U32)
+            return self.op("mov", tuple(self._shuffled(half, source, mode) for half in halves), result=value.type)
+        return self.op("shfl", value, source, WARP - 1, _everyone(value), mode=mode, result=value.type)
+
+    def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP) -> Value:
+        """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
+        `combine`): partners 16, 8, 4, 2, 1 lanes away, in this order."""
+        offset = width // 2
+        while offset:
+            value = combine(value, self.shuffle_xor(value, offset))
+            offset //= 2
+        return value
+
+    def warp_sum(self, value: Value, *, width: int = WARP) -> Value:
+        """The sum over the warp, in every lane."""
+        return self.warp_reduce(value, lambda a, b: a + b, width=width)
+
+    def warp_max(self, value: Value, *, width: int = WARP) -> Value:
+        """The largest over the warp, in every lane."""
+        return self.warp_reduce(value, lambda a, b: self.op("max", a, b), width=width)
+
+    def block_sum(self, value: Value) -> Value:
+        """The sum over the block, in every thread. All threads must reach it."""
+        return self._block_reduce(value, lambda a, b: a + b, 0.0 if value.type.is_float else 0)
+
+    def block_max(self, value: Value) -> Value:
+        """The largest over the block, in every thread. All threads must reach it."""
+        lowest = float("-inf") if value.type.is_float else _lowest(value.type)
+        return self._block_reduce(value, lambda a, b: self.op("max", a, b), lowest)
+
+    def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
+        threads = self.threads
+        if threads % WARP:
+            raise AuthorError(f"a block reduction needs whole warps, the block has {threads} threads", self.where())
+        warps = threads // WARP
+        value = self.warp_reduce(value, combine)
+        if warps == 1:
+            return value
+        partial = self.shared(value.type, warps)
+        if self.loop_depth:  # the last pass may still be reading
+            self.barrier()
+        with self.when(self.lane == 0):
+            self.store(partial[self.warp], value)
+        self.barrier()
+        if value.type.bits == 32 and warps in (2, 4, 8):
+            return self._combined(partial, warps, combine)
+        mine = self.variable(neutral, value.type)
+        with self.when(self.lane < warps):
+            self.assign(mine, self.load(partial[self.lane]))
+        return self.warp_reduce(mine, combine)
+
+    def _combined(self, partial: SharedView, count: int, combine: Combine) -> Value:
+        """Combine in the order of warp_reduce, but every thread by itself, which takes less time than shuffles do."""
+        width = min(count, 4)
+        values = [value for at in range(0, count, width) for value in self.load_vector(partial[at], width)]
+        while len(values) > 1:
+            half = len(values) // 2
+            values = [combine(a, b) for a, b in zip(values[:half], values[half:], strict=True)]
+        return values[0]
+
+
+def _everyone(value: Value) -> int:
+    """The mask of all lanes, as a constant of the value's type: operands of a shuffle are checked together."""
+    return -1 if value.type.is_signed else FULL_WARP
+
+
+def _lowest(type: DType) -> int:
+    return -(1 << (type.bits - 1)) if type.is_signed else 0

@@ -1,0 +1,204 @@
+"""The contract of a kernel: one frozen dataclass that says everything about it, so that the executor, the tests, the
+golden files, the docs and the profiler need nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ptxgen.errors import ArgumentError
+from ptxgen.types import DType
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ptxgen.dsl.builder import KernelBuilder
+
+Direction = Literal["in", "out", "inout"]
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is an int; a bool is not one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
+    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
+    it and no kernel does (weights), so a kernel that starts early may read it before it waits. ArgumentError for one that is
+    constant and written, and for an extent that is no whole number above 0: so a kernel type that checks nothing still refuses
+    what makes no array."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    direction: Direction = "in"
+    align: int = 16
+    partial: bool = False
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        if self.constant and self.direction != "in":
+            raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
+        if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
+            raise ArgumentError(f"no array has the shape {self.shape}; extents are whole numbers above 0")
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.bytes
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A value argument; `low` and `high` bound it (inclusive) where the kernel relies on that."""
+
+    dtype: DType
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        return str(self.dtype)
+
+
+Argument = Array | Scalar
+Signature = dict[str, Argument]
+"""Arguments in the order of the entry's parameters."""
+
+
+def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False, constant: bool = False) -> Array:
+    return Array(dtype, shape, "in", align, partial, constant)
+
+
+def write(dtype: DType, *shape: int, align: int = 16) -> Array:
+    return Array(dtype, shape, "out", align)
+
+
+def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
+    return Array(dtype, shape, "inout", align, partial)
+
+
+MAX_GRID = (2**31 - 1, 65535, 65535)
+"""Blocks (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications)."""
+MAX_BLOCK = (1024, 1024, 64)
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
+    multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use. `early`: the kernel
+    waits for the one before it by itself (griddepcontrol), so it may start before that has ended: before it has waited it may
+    read constant arguments and touch no other, and no thread ends without having waited (conformance/early_start.py)."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    resident: int = 1
+    early: bool = False
+
+    def __init__(
+        self, grid: int | tuple[int, ...], block: int | tuple[int, ...], resident: int = 1, early: bool = False
+    ) -> None:
+        object.__setattr__(self, "grid", _three(grid))
+        object.__setattr__(self, "block", _three(block))
+        object.__setattr__(self, "resident", resident)
+        object.__setattr__(self, "early", early)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return prod(self.block)
+
+
+def _three(size: int | tuple[int, ...]) -> tuple[int, int, int]:
+    x, y, z = ((size,) if isinstance(size, int) else size) + (1,) * (2 if isinstance(size, int) else 3 - len(size))
+    return x, y, z
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch has to do at least: floating-point or integer operations, and bytes read plus bytes written."""
+
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class KernelType(ABC):
+    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What no array of its signature refuses
+    it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
+
+    family: ClassVar[str]
+
+    @property
+    def least_sm(self) -> int:
+        """The oldest GPU that it can be written for. A plain class attribute where all shapes have one."""
+        return 75
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What `ptxgen list` shows, and the name of the PTX entry. A plain class attribute where the class is one kernel."""
+
+    @abstractmethod
+    def signature(self) -> Signature:
+        """The arguments by name, in the order of the entry's parameters."""
+
+    @abstractmethod
+    def launch(self) -> Launch:
+        """The launch geometry; nobody else knows it."""
+
+    @abstractmethod
+    def emit(self, k: KernelBuilder) -> None:
+        """Write the body."""
+
+    @abstractmethod
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """What every `out` and `inout` argument must hold afterwards, computed in NumPy with float64 inside."""
+
+    @abstractmethod
+    def work(self) -> Work:
+        """The least work of one launch."""
+
+    @classmethod
+    @abstractmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        """Sample shapes for tests: real model shapes, and the awkward ones (odd N, one block of K, ...). `fixed` holds the
+        fields that the registered name fixes (see registry.py)."""
+
+    @abstractmethod
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Random arguments for a test: an array for each Array (an `out` holds anything), a number for each Scalar."""
+
+    @abstractmethod
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
+
+    def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:
+        """What the kernel's own approximations cost, measured in NumPy: by situation (`normal activations`, `one channel at 26
+        x rms`), the root mean square error relative to that of the reference without them. Empty where there are none.
+        `ptxgen explain` prints it."""
+        return {}
+
+    def parameters(self) -> dict[str, Any]:
+        """The shape as a dictionary, for manifests and messages."""
+        from dataclasses import fields
+
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.metadata.get("shown", True)}
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value}' for name, value in self.parameters().items())})"
+
+
+HIDDEN = {"shown": False}
+"""Metadata of a field that a registered name fixes (a format, a style) and users do not set: `field(metadata=HIDDEN)`."""

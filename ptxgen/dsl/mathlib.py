@@ -1,0 +1,107 @@
+"""The math library of kernels: functions of a builder and an f32 value, made of correctly rounded instructions only, so that a
+GPU and the emulator give the same bits. No `.approx` here; who wants one calls the instruction.
+
+Accuracy is given in ulp, units in the last place of the right result: a bound that tests/ptxgen/test_mathlib.py holds, and
+the largest error seen over 2^24 random arguments. Polynomials are weighted least-squares fits, reweighted until the largest
+error is smallest (Lawson's method), rounded to f32.
+"""
+
+from __future__ import annotations
+
+from math import log2, pi, sqrt
+from typing import TYPE_CHECKING
+
+from ptxgen.dsl.value import Value
+from ptxgen.errors import TypeMismatch
+from ptxgen.types import B32, F32, S32
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.builder import KernelBuilder
+
+# ln 2 in two parts; the first has 15 significant bits, so that its product with any exponent is exact (Cody and Waite).
+LN2_HIGH = 0.693145751953125
+LN2_LOW = 1.4286068202862268e-06
+
+# (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2; the fit is off by 0.05 of 2^-24.
+EXP_TAIL = (0.5, 0.166665181517601, 0.04166620597243309, 0.008368889801204205, 0.001395049155689776)
+
+# (tanh(x) - x) / x^3 as a polynomial in x^2 for |x| <= 0.625; the fit is off by 0.07 of 2^-24.
+TANH_TAIL = (
+    -0.3333328366279602, 0.13331490755081177, -0.05374349653720856, 0.020650586113333702, -0.005717044696211815
+)  # fmt: skip
+TANH_SMALL = 0.625
+
+# Below, exp rounds to 0; above, to infinity. In between the exponent of the result fits two factors.
+EXP_LOWEST, EXP_HIGHEST = -104.0, 89.0
+
+# 1.5 * 2^23: what is added to it is rounded to a whole number, which stands in the low bits of the sum.
+ROUNDER = 12582912.0
+ROUNDER_BITS = 0x4B400000
+
+
+def exp(k: KernelBuilder, x: Value) -> Value:
+    """e^x, within 1.1 ulp (seen: 1.03); subnormal results, 0, infinity and NaN are those of the right result."""
+    _need_f32(k, x, "exp")
+    inside = k.op("min", k.op("max", x, EXP_LOWEST), EXP_HIGHEST)
+    rounded = k.fma(inside, log2(2.718281828459045), ROUNDER)
+    power = rounded - ROUNDER
+    r = k.fma(power, -LN2_LOW, k.fma(power, -LN2_HIGH, inside))
+    mantissa = k.fma(_polynomial(k, r, EXP_TAIL), r * r, r) + 1.0
+    exponent = k.bits(rounded, S32) - ROUNDER_BITS
+    half = exponent >> 1  # one factor 2^exponent would overflow, and a subnormal result must be rounded once
+    result = mantissa * _power_of_two(k, half) * _power_of_two(k, exponent - half)
+    return k.select(x != x, x, result)
+
+
+def sigmoid(k: KernelBuilder, x: Value) -> Value:
+    """1 / (1 + e^-x), within 3 ulp (seen: 2.47)."""
+    return 1.0 / (exp(k, -x) + 1.0)
+
+
+def silu(k: KernelBuilder, x: Value) -> Value:
+    """x * sigmoid(x) as x / (1 + e^-x), within 3 ulp (seen: 2.38); 0 where e^-x overflows (x < -88.7)."""
+    return x / (exp(k, -x) + 1.0)
+
+
+def gelu(k: KernelBuilder, x: Value) -> Value:
+    """x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), GGML's GELU, written as x / (1 + e^-2u): the same
+    function, which does not cancel for negative x. The error is within 3e-7 |x| (seen: 1.3e-7)."""
+    _need_f32(k, x, "gelu")
+    inner = k.fma(x * x, 0.044715 * -2.0 * sqrt(2.0 / pi), -2.0 * sqrt(2.0 / pi))
+    return x / (exp(k, x * inner) + 1.0)
+
+
+def tanh(k: KernelBuilder, x: Value) -> Value:
+    """tanh(x), within 2 ulp (seen: 1.32): a polynomial for |x| <= 0.625, 1 - 2 / (1 + e^2|x|) with the sign of x beyond."""
+    _need_f32(k, x, "tanh")
+    size = k.op("abs", x)
+    square = size * size
+    small = k.fma(_polynomial(k, square, TANH_TAIL), square * size, size)
+    large = 1.0 - 2.0 / (exp(k, size + size) + 1.0)
+    return k.op("copysign", x, k.select(size < TANH_SMALL, small, large))
+
+
+def rsqrt(k: KernelBuilder, x: Value) -> Value:
+    """1 / sqrt(x), two correct roundings: within 1.5 ulp (seen: 1.49)."""
+    _need_f32(k, x, "rsqrt")
+    return 1.0 / k.op("sqrt", x)
+
+
+def _polynomial(k: KernelBuilder, x: Value, coefficients: tuple[float, ...]) -> Value:
+    """The sum of coefficients[i] * x^i by Horner's scheme."""
+    *rest, second, highest = coefficients
+    total: Value = k.fma(x, highest, second)
+    for coefficient in reversed(rest):
+        total = k.fma(total, x, coefficient)
+    return total
+
+
+def _power_of_two(k: KernelBuilder, exponent: Value) -> Value:
+    """2^exponent for -126 <= exponent <= 127, by its bits."""
+    return k.bits(k.bits((exponent << 23) + 0x3F800000, B32), F32)
+
+
+def _need_f32(k: KernelBuilder, x: Value, name: str) -> None:
+    if not isinstance(x, Value) or x.type != F32:
+        got = x.type if isinstance(x, Value) else repr(x)
+        raise TypeMismatch(f"{name} takes an f32 register, got {got}", k.where(), "convert with k.f32(...)")

@@ -1,0 +1,188 @@
+"""Memory as a kernel author sees it: shaped arrays in global and shared memory whose elements are loaded and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ptxgen.dsl.core import Core
+from ptxgen.dsl.ir import SharedArray
+from ptxgen.dsl.value import Value
+from ptxgen.errors import AuthorError, TypeMismatch
+from ptxgen.isa.operands import Address, Register, Symbol, Vector
+from ptxgen.types import B16, BF16, F16, S32, U32, DType, Kind
+
+Index = Value | int
+
+# Offsets are computed in 32 bits and widened once, so an array must be smaller than this.
+LARGEST_ARRAY = 1 << 32
+
+
+@dataclass(frozen=True)
+class Element:
+    """A place in memory, ready to be loaded or stored: `base` plus `offset` bytes in `space`."""
+
+    space: str
+    base: Register | Symbol
+    offset: int
+    dtype: DType
+    nc: bool = False  # loads go through the read-only path
+
+    @property
+    def address(self) -> Address:
+        return Address(self.base, self.offset)
+
+
+@dataclass(frozen=True)
+class GlobalArray:
+    """A pointer argument with its shape. `a[i, j]` is an element, `a.at(i, j)` an array that starts there."""
+
+    k: Core
+    name: str
+    base: Value
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int = 0  # bytes past `base`
+    nc: bool = False
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Element:
+        moved = self._moved(index)
+        return Element("global", moved.base.register, moved.offset, self.dtype, self.nc)
+
+    def read_only(self) -> GlobalArray:
+        """The same array, whose loads go through the read-only path: nobody may write it while the kernel runs."""
+        return replace(self, nc=True)
+
+    def at(self, *index: Index) -> GlobalArray:
+        """The flat rest of the array, from the element at `index`: addresses computed from it share the work."""
+        moved = self._moved(index)
+        return GlobalArray(self.k, self.name, moved.base, self.dtype, (prod(self.shape),), moved.offset, self.nc)
+
+    def _moved(self, index: Index | tuple[Index, ...]) -> GlobalArray:
+        linear, constant = _linear(self.k, self.name, self.shape, index)
+        base = self.base
+        if linear is not None:
+            base = self.k.op("mad_wide", linear, self.dtype.bytes, base)
+        return replace(self, base=base, shape=(), offset=self.offset + constant * self.dtype.bytes)
+
+
+@dataclass(frozen=True)
+class SharedView:
+    """An array in shared memory, of one block."""
+
+    k: Core
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Element:
+        linear, constant = _linear(self.k, self.name, self.shape, index)
+        offset = constant * self.dtype.bytes
+        if linear is None:
+            return Element("shared", Symbol(self.name), offset, self.dtype)
+        base = self.k.op("mad", linear, self.dtype.bytes, self.k.symbol_address(self.name))
+        return Element("shared", base.register, offset, self.dtype)
+
+    def start(self) -> SharedPart:
+        """The array as a part of itself, for addresses that are computed step by step."""
+        return SharedPart(self.k, self.k.symbol_address(self.name), self.dtype)
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """The rest of an array in shared memory from some element on. `base` is an address in the shared window."""
+
+    k: Core
+    base: Value
+    dtype: DType
+    offset: int = 0  # bytes past `base`
+
+    def __getitem__(self, index: int) -> Element:
+        return Element("shared", self.base.register, self.offset + index * self.dtype.bytes, self.dtype)
+
+    def at(self, index: int) -> SharedPart:
+        """The rest from the element `index` on."""
+        return replace(self, offset=self.offset + index * self.dtype.bytes)
+
+
+def _linear(k: Core, name: str, shape: tuple[int, ...], index: Index | tuple[Index, ...]) -> tuple[Value | None, int]:
+    """A row-major index as a register part and a constant part, in elements."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) != len(shape):
+        raise AuthorError(f"{name} has {len(shape)} dimensions {shape}, got {len(parts)} indices", k.where())
+    total: Value | None = None
+    constant = 0
+    for position, (part, size) in enumerate(zip(parts, shape, strict=True)):
+        stride = prod(shape[position + 1 :])
+        if isinstance(part, int):
+            if not 0 <= part < size:
+                raise AuthorError(f"index {part} is outside dimension {position} of {name}, which has {size}", k.where())
+            constant += part * stride
+            continue
+        if part.type != U32:
+            raise TypeMismatch(f"an index of {name} must be u32, got {part.type}", k.where(), "convert with k.u32(...)")
+        if total is None:
+            total = part if stride == 1 else part * stride
+        else:
+            total = total + part if stride == 1 else k.op("mad", part, stride, total)
+    return total, constant
+
+
+class MemoryAccess(Core):
+    """The loads and stores of KernelBuilder."""
+
+    def load(self, element: Element, dtype: DType | None = None, *, nc: bool = False, **hints: str) -> Value:
+        """Load the element, seen as `dtype` if given (its address must suit it). u8 and u16 arrive as u32, s8 and s16 as s32.
+        `nc` goes through the read-only path: nobody may write the memory while the kernel runs. `hints` are the cache
+        modifiers of the row."""
+        return self._load(element, dtype, nc, hints)[0]
+
+    def load_vector(
+        self, element: Element, count: int, dtype: DType | None = None, *, nc: bool = False, **hints: str
+    ) -> tuple[Value, ...]:
+        """Load `count` (2 or 4) consecutive elements in one instruction, whose address must be a multiple of its size."""
+        return self._load(element, dtype, nc, {**hints, "vec": f"v{count}"})
+
+    def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
+        type = dtype or element.dtype
+        nc = nc or element.nc
+        modifiers = {"type": _memory_type(type).name, **hints}
+        if not nc:
+            modifiers["space"] = element.space
+        elif element.space != "global":
+            raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
+        return self.write("ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type))
+
+    def store(self, element: Element, value: Value | float | Sequence[Value], **hints: str) -> None:
+        """Store a value of the element's type; u32 (s32) goes into u8 and u16 (s8 and s16) by its low bits. A sequence of 2 or
+        4 is stored in one instruction."""
+        type = element.dtype
+        modifiers = {"space": element.space, "type": _memory_type(type).name, **hints}
+        if isinstance(value, Sequence):
+            modifiers["vec"] = f"v{len(value)}"
+        for one in value if isinstance(value, Sequence) else (value,):
+            if isinstance(one, Value) and one.type not in (type, _register_type(type)):
+                raise TypeMismatch(
+                    f"store of {one.type} into {type} memory", self.where(), f"convert with k.{_register_type(type)}(...)"
+                )
+        stored = Vector(tuple(v.register for v in value)) if isinstance(value, Sequence) else value
+        self.write("st", [element.address, stored], modifiers)
+
+    def shared(self, type: DType, *shape: int, align: int = 16) -> SharedView:
+        """A new array in shared memory."""
+        name = f"shared{len(self._function.shared)}"
+        self._function.shared.append(SharedArray(name, type, prod(shape), align, self.where()))
+        return SharedView(self, name, type, shape)
+
+
+def _register_type(type: DType) -> DType:
+    """What a loaded element is in a register: PTX has no 8-bit registers and its 16-bit ones only slow a kernel down."""
+    if type.bits < 32 and type not in (F16, BF16, B16):
+        return S32 if type.kind is Kind.SIGNED else U32
+    return type
+
+
+def _memory_type(type: DType) -> DType:
+    """ld and st move f16 and bf16 as plain bits (PTX ISA 9.7.9.8: .type has no .f16)."""
+    return B16 if type in (F16, BF16) else type

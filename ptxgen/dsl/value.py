@@ -1,0 +1,178 @@
+"""`Value`: a typed register as a kernel author sees it. Its operators write instructions; nothing is computed in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from ptxgen.errors import AuthorError
+from ptxgen.isa.operands import Register
+from ptxgen.types import DType
+
+if TYPE_CHECKING:
+    from ptxgen.dsl.core import Core
+
+Number = int | float
+
+
+def _refused(operator: str, plain: str) -> Callable[[Value, object], NoReturn]:
+    """Python would bind the name to a new register, and a loop would never see it: silently wrong, so it is an error."""
+
+    def refuse(self: Value, other: object) -> NoReturn:
+        raise AuthorError(
+            f"`{operator}` would make a new register and leave {self.register} ({self.type}) as it is",
+            self.k.where(),
+            f"write `x @= x {plain} y` to change the register, `y = x {plain} z` to make another",
+        )
+
+    return refuse
+
+
+class Value:
+    """A register of the kernel being written. Immutable but for `@=`, which writes the register again."""
+
+    __slots__ = ("k", "register")
+
+    def __init__(self, k: Core, register: Register) -> None:
+        self.k = k
+        self.register = register
+
+    @property
+    def type(self) -> DType:
+        return self.register.type
+
+    def __repr__(self) -> str:
+        return f"{self.register}: {self.type}"
+
+    def __add__(self, other: Value | Number) -> Value:
+        return self.k.op("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return self.k.op("add", self, other)
+
+    def __sub__(self, other: Value | Number) -> Value:
+        return self.k.op("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return self.k.op("sub", other, self)
+
+    def __mul__(self, other: Value | Number) -> Value:
+        return self.k.op("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return self.k.op("mul", self, other)
+
+    def __truediv__(self, other: Value | Number) -> Value:
+        """Floats, correctly rounded (div.rn)."""
+        self._need(self.type.is_float, "/", "integers divide with //")
+        return self.k.op("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        self._need(self.type.is_float, "/", "integers divide with //")
+        return self.k.op("div", other, self)
+
+    def __floordiv__(self, other: Value | Number) -> Value:
+        """Integers, toward zero as PTX does; a power of two becomes a shift."""
+        self._need(self.type.is_integer, "//", "floats divide with /")
+        if isinstance(other, int) and not self.type.is_signed and other > 0 and other & (other - 1) == 0:
+            return self if other == 1 else self >> (other.bit_length() - 1)
+        return self.k.op("div", self, other)
+
+    def __mod__(self, other: Value | Number) -> Value:
+        self._need(self.type.is_integer, "%", "floats have no remainder instruction")
+        if isinstance(other, int) and not self.type.is_signed and other > 0 and other & (other - 1) == 0:
+            return self & (other - 1)
+        return self.k.op("rem", self, other)
+
+    def __rfloordiv__(self, other: Number) -> Value:
+        self._need(self.type.is_integer, "//", "floats divide with /")
+        return self.k.op("div", other, self)
+
+    def __rmod__(self, other: Number) -> Value:
+        self._need(self.type.is_integer, "%", "floats have no remainder instruction")
+        return self.k.op("rem", other, self)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self.k.op("and", self, other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Value | int) -> Value:
+        return self.k.op("or", self, other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self.k.op("xor", self, other)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Value:
+        return self.k.op("not", self)
+
+    def __neg__(self) -> Value:
+        return self.k.op("neg", self)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self.k.op("shl", self, other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        return self.k.op("shr", self, other)
+
+    def __rlshift__(self, other: int) -> Value:
+        """A constant shifted by the register; the result has the register's type."""
+        return self.k.op("shl", self.k.convert(other, self.type), self)
+
+    def __rrshift__(self, other: int) -> Value:
+        return self.k.op("shr", self.k.convert(other, self.type), self)
+
+    def __lt__(self, other: Value | Number) -> Value:
+        return self.k.compare("lt", self, other)
+
+    def __le__(self, other: Value | Number) -> Value:
+        return self.k.compare("le", self, other)
+
+    def __gt__(self, other: Value | Number) -> Value:
+        return self.k.compare("gt", self, other)
+
+    def __ge__(self, other: Value | Number) -> Value:
+        return self.k.compare("ge", self, other)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return self.k.compare("eq", self, cast("Value | Number", other))
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return self.k.compare("ne", self, cast("Value | Number", other))
+
+    __hash__ = object.__hash__
+
+    def __imatmul__(self, other: Value | Number) -> Value:
+        """`total @= expression`: write the register again. The only way to change one."""
+        self.k.assign(self, other)
+        return self
+
+    __iadd__ = _refused("+=", "+")
+    __isub__ = _refused("-=", "-")
+    __imul__ = _refused("*=", "*")
+    __itruediv__ = _refused("/=", "/")
+    __ifloordiv__ = _refused("//=", "//")
+    __imod__ = _refused("%=", "%")
+    __iand__ = _refused("&=", "&")
+    __ior__ = _refused("|=", "|")
+    __ixor__ = _refused("^=", "^")
+    __ilshift__ = _refused("<<=", "<<")
+    __irshift__ = _refused(">>=", ">>")
+
+    def __bool__(self) -> bool:
+        raise AuthorError(
+            f"{self.register} ({self.type}) has no truth value while the kernel is being written",
+            self.k.where(),
+            "branch with `with k.when(condition):`, choose with k.select(condition, a, b), combine predicates with & | ~",
+        )
+
+    def __iter__(self) -> None:
+        raise AuthorError(f"{self.register} ({self.type}) is one register, not a sequence", self.k.where())
+
+    def _need(self, holds: bool, operator: str, instead: str) -> None:
+        if not holds:
+            raise AuthorError(f"{self.type} has no operator {operator}", self.k.where(), instead)

@@ -1,0 +1,118 @@
+"""GPUs by name, and what a multiprocessor of each generation holds and does in a clock: the figures that `ptxgen explain`
+reckons with. Nothing here is measured but `read_gbps`, and no kernel is chosen by these figures (executor/choice does).
+
+Sources. Multiprocessors, clocks and bandwidth: NVIDIA's data sheet or architecture white paper of each GPU. Limits of a
+multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities", technical specifications; its table "Throughput of Native
+Arithmetic Instructions" gives the rates. It has no rate for dp4a, taken to be that of an integer multiply-add.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Final
+
+from ptxgen.errors import ArgumentError
+from ptxgen.isa.units import Unit
+from ptxgen.target import Target
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """Limits and rates of one multiprocessor. `rates` are lanes a clock; bytes are per multiprocessor unless said otherwise.
+
+    shared_bytes: shared memory for all its blocks; shared_reserved_bytes: what the system takes of it for each block."""
+
+    threads: int
+    blocks: int
+    shared_bytes: int
+    rates: dict[Unit, float] = field(hash=False)
+    shared_reserved_bytes: int = 1024
+    registers: int = 65536
+    register_unit: int = 256  # registers are dealt out to warps in this unit
+    issue: int = 4  # instructions of a warp that start in a clock
+    load_store_bytes: int = 128  # between registers and L1 or shared memory, in a clock
+
+    @property
+    def warps(self) -> int:
+        return self.threads // 32
+
+
+def _rates(fma: int, *, alu: int = 64, half: int, convert: int, double: int) -> dict[Unit, float]:
+    return {
+        Unit.FMA: fma, Unit.ALU: alu, Unit.MULTIPLY: 64, Unit.DOT: 64, Unit.HALF: half, Unit.DOUBLE: double,
+        Unit.CONVERT: convert, Unit.SPECIAL: 16, Unit.SHUFFLE: 32,
+    }  # fmt: skip
+
+
+_KIB: Final = 1024
+
+MULTIPROCESSORS: Final[dict[int, Multiprocessor]] = {
+    75: Multiprocessor(1024, 16, 64 * _KIB, _rates(64, half=64, convert=16, double=2), shared_reserved_bytes=0),
+    80: Multiprocessor(2048, 32, 164 * _KIB, _rates(64, half=128, convert=16, double=32)),
+    86: Multiprocessor(1536, 16, 100 * _KIB, _rates(128, half=64, convert=16, double=2)),
+    89: Multiprocessor(1536, 24, 100 * _KIB, _rates(128, half=64, convert=16, double=2)),
+    90: Multiprocessor(2048, 32, 228 * _KIB, _rates(128, half=128, convert=64, double=64)),
+    100: Multiprocessor(2048, 32, 228 * _KIB, _rates(128, half=128, convert=64, double=64)),
+    120: Multiprocessor(1536, 24, 100 * _KIB, _rates(128, alu=128, half=64, convert=16, double=2)),
+}
+"""By generation: 90 for sm_90."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One product. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` what a plain
+    streaming read was seen to reach, 0 where nobody measured it; `clock_mhz` the highest clock that it boosts to."""
+
+    name: str
+    title: str
+    sm: int
+    multiprocessors: int
+    clock_mhz: int
+    bandwidth_gbps: int
+    source: str
+    read_gbps: int = 0
+
+    @property
+    def target(self) -> Target:
+        return Target(self.sm)
+
+    @property
+    def multiprocessor(self) -> Multiprocessor:
+        return MULTIPROCESSORS[self.sm]
+
+
+GPUS: Final[dict[str, Gpu]] = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("t4", "T4", 75, 40, 1590, 320, "T4 data sheet, 2019"),
+        Gpu("a100", "A100 SXM 80 GB", 80, 108, 1410, 2039, "A100 data sheet, 2021"),
+        Gpu("a10", "A10", 86, 72, 1695, 600, "A10 data sheet, 2021"),
+        Gpu("rtx3090", "GeForce RTX 3090", 86, 82, 1695, 936, "GA102 white paper, 2020"),
+        Gpu("l4", "L4", 89, 58, 2040, 300, "L4 data sheet, 2023"),
+        Gpu("l40s", "L40S", 89, 142, 2520, 864, "L40S data sheet, 2023"),
+        Gpu("rtx4090", "GeForce RTX 4090", 89, 128, 2520, 1008, "Ada white paper, 2022"),
+        Gpu("h100", "H100 SXM 80 GB", 90, 132, 1980, 3350, "H100 data sheet, 2023"),
+        Gpu("h100pcie", "H100 PCIe 80 GB", 90, 114, 1755, 2000, "H100 data sheet, 2023"),
+        Gpu("h200", "H200 SXM", 90, 132, 1980, 4800, "H200 data sheet, 2024; read limit measured in November 2026", 4650),
+        Gpu("b200", "B200 SXM", 100, 148, 1965, 8000, "B200 data sheet, 2024"),
+        Gpu("rtx5090", "GeForce RTX 5090", 120, 170, 2407, 1792, "RTX Blackwell white paper, 2025"),
+    )
+}
+DEFAULT_GPU: Final = GPUS["h200"]
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of this name, in any case and spacing (`RTX 4090`). ArgumentError lists the known ones."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    if plain not in GPUS:
+        near = difflib.get_close_matches(plain, GPUS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ArgumentError(f"unknown GPU {name!r}; {hint}known: {', '.join(GPUS)}")
+    return GPUS[plain]
+
+
+def newest_for(target: Target) -> Gpu:
+    """A GPU that runs code for `target`: the one of its own generation with the most bandwidth, else of the next newer one."""
+    sm = min((gpu.sm for gpu in GPUS.values() if gpu.sm >= target.sm), default=DEFAULT_GPU.sm)
+    return max((gpu for gpu in GPUS.values() if gpu.sm == sm), key=lambda gpu: gpu.bandwidth_gbps)

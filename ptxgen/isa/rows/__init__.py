@@ -1,0 +1,1 @@
+"""The rows of the instruction table, a file a family."""

@@ -1,0 +1,136 @@
+"""Warp-level matrix instructions with register fragments: ldmatrix, stmatrix and mma.sync (PTX ISA 9.7.14.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.operands import Address
+from ptxgen.isa.parts import dtype, state_space
+from ptxgen.isa.rows.integer import clamp, wide
+from ptxgen.isa.table import Need, instruction
+from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32
+
+LANES = range(32)
+NUMS = ("x1", "x2", "x4")
+SPACES = ("shared", "shared::cta")
+SPACE_NEEDS: dict[str, Need] = {"space=shared::cta": (75, (7, 8))}
+
+
+@instruction("ldmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, d="b32[num]",
+             a="addr", ptx=(6, 5), needs=SPACE_NEEDS, section="9.7.14.5.15")  # fmt: skip
+def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "") -> tuple[Value, ...]:
+    """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m. Lane l gets elements
+    2 (l mod 4) and the next of row l / 4 (of column l / 4 with `trans`)."""
+    rows = v.address_of(a)
+    where = state_space(space)
+    words = []
+    for matrix in range(int(num[1:])):
+        if not trans:
+            row = v.from_lane(rows, [8 * matrix + lane // 4 for lane in LANES])
+            words.append(v.load(where, row + v.convert((v.lane() & 3) << 2, row.type), B32)[0])
+            continue
+        halves = []
+        for i in range(2):
+            row = v.from_lane(rows, [8 * matrix + 2 * (lane % 4) + i for lane in LANES])
+            halves.append(v.load(where, row + v.convert((v.lane() >> 2) << 1, row.type), B16)[0])
+        words.append(v.join(halves[0], halves[1], B32))
+    return tuple(words)
+
+
+@instruction("stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, a="addr",
+             b="b32[num]", sm=90, ptx=(7, 8), section="9.7.14.5.16")  # fmt: skip
+def stmatrix(v: Algebra, a: Address, b: tuple[Value, ...], num: str, trans: str = "", space: str = "") -> None:
+    """The inverse of ldmatrix."""
+    rows = v.address_of(a)
+    where = state_space(space)
+    for matrix, word in enumerate(b):
+        if not trans:
+            row = v.from_lane(rows, [8 * matrix + lane // 4 for lane in LANES])
+            v.store(where, row + v.convert((v.lane() & 3) << 2, row.type), (word,), B32)
+            continue
+        for i, half in enumerate(v.lanes_of(word)):
+            row = v.from_lane(rows, [8 * matrix + 2 * (lane % 4) + i for lane in LANES])
+            v.store(where, row + v.convert((v.lane() >> 2) << 1, row.type), (half,), B16)
+
+
+def _elements(v: Algebra, word: Value, type: str) -> list[Value]:
+    """The elements of a fragment register, lowest first, as f32 or s32."""
+    if type in ("f16", "bf16"):
+        return [v.convert(half, F32) for half in v.lanes_of(v.bits(word, dtype(f"{type}x2")))]
+    if type == "tf32":
+        return [v.bits(v.bits(word, U32) & 0xFFFFE000, F32)]
+    return [v.bits(v.byte(word, i, U32 if type == "u8" else S32), S32) for i in range(4)]
+
+
+def _multiply(
+    v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value], a_type: str, b_type: str, *, satfinite: str = ""
+) -> list[Value]:
+    """The four elements of d that a lane l holds: rows l / 4 and l / 4 + 8, columns 2 (l mod 4) and the next. Register 2 g of a
+    holds row l / 4, register 2 g + 1 row l / 4 + 8, register g of b column l / 4; within them k runs over 4 lanes, then g."""
+    d = list(c)
+    for group, column in enumerate(b):
+        for k in range(4):
+            rows = [v.from_lane(a[2 * group + i], [(lane & ~3) + k for lane in LANES]) for i in range(2)]
+            columns = [v.from_lane(column, [4 * (2 * (lane & 3) + j) + k for lane in LANES]) for j in range(2)]
+            for i in range(2):
+                for j in range(2):
+                    left, right = _elements(v, rows[i], a_type), _elements(v, columns[j], b_type)
+                    for x, y in zip(left, right, strict=True):
+                        d[2 * i + j] = v.fma(x, y, d[2 * i + j]) if x.type == F32 else d[2 * i + j] + x * y
+    if satfinite:
+        return _saturated(v, a, b, c, a_type, b_type)
+    return d
+
+
+def _saturated(v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[Value], a_type: str, b_type: str) -> list[Value]:
+    """The integer product clamped to s32: the products alone cannot overflow, so the sum is taken in 64 bits."""
+    zero = [v.const(0, S32)] * 4
+    products = _multiply(v, a, b, zero, a_type, b_type)
+    return [clamp(v, v.convert(p, wide(S32)) + v.convert(x, wide(S32)), S32) for p, x in zip(products, c, strict=True)]
+
+
+def _float_rows(shape: str, type: str, a: int, b: int, sm: int, ptx: tuple[int, int]) -> None:
+    def meaning(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...]) -> tuple[Value, ...]:
+        """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/isa/fragments.py)."""
+        return tuple(v.canonical(x) for x in _multiply(v, a, b, c, type, type))
+
+    instruction(
+        f"mma.sync.aligned.{shape}.row.col.f32.{type}.{type}.f32", d="f32[4]", a=f"b32[{a}]", b=f"b32[{b}]", c="f32[4]",
+        name="mma", sm=sm, ptx=ptx, section="9.7.14.5.14",
+    )(meaning)  # fmt: skip
+
+
+AMPERE = (80, (7, 0))
+_float_rows("m16n8k16", "f16", 4, 2, *AMPERE)
+_float_rows("m16n8k8", "f16", 2, 1, 75, (6, 5))
+_float_rows("m16n8k16", "bf16", 4, 2, *AMPERE)
+_float_rows("m16n8k8", "bf16", 2, 1, *AMPERE)
+_float_rows("m16n8k8", "tf32", 4, 2, *AMPERE)
+_float_rows("m16n8k4", "tf32", 2, 1, *AMPERE)
+
+
+@instruction("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16", d="b32[2]", a="b32[4]", b="b32[2]", c="b32[2]", name="mma",
+             sm=80, ptx=(7, 0), section="9.7.14.5.14")  # fmt: skip
+@instruction("mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16", d="b32[2]", a="b32[2]", b="b32[1]", c="b32[2]", name="mma",
+             ptx=(6, 5), section="9.7.14.5.14")  # fmt: skip
+def mma_f16(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...]) -> tuple[Value, ...]:
+    """d = a b + c over the warp, summed in f32 and rounded to f16 once."""
+    start = [v.convert(half, F32) for word in c for half in v.lanes_of(v.bits(word, F16X2))]
+    d = [v.canonical(v.convert(x, F16)) for x in _multiply(v, a, b, start, "f16", "f16")]
+    return tuple(v.bits(v.join(d[i], d[i + 1], F16X2), B32) for i in (0, 2))
+
+
+BYTES = ("u8", "s8")
+
+
+@instruction("mma.sync.aligned.m16n8k32.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", satfinite=("satfinite",), a_type=BYTES,
+             b_type=BYTES, d="s32[4]", a="b32[4]", b="b32[2]", c="s32[4]", name="mma", sm=80, ptx=(7, 0),
+             section="9.7.14.5.14")  # fmt: skip
+@instruction("mma.sync.aligned.m16n8k16.row.col.{satfinite?}.s32.{a_type}.{b_type}.s32", satfinite=("satfinite",), a_type=BYTES,
+             b_type=BYTES, d="s32[4]", a="b32[2]", b="b32[1]", c="s32[4]", name="mma", sm=80, ptx=(7, 0),
+             section="9.7.14.5.14")  # fmt: skip
+def mma_s32(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...], a_type: str, b_type: str,
+            satfinite: str = "") -> tuple[Value, ...]:  # fmt: skip
+    """d = a b + c over the warp, exact, wrapping or clamped with `satfinite`."""
+    return tuple(_multiply(v, a, b, c, a_type, b_type, satfinite=satfinite))

@@ -1,0 +1,28 @@
+"""Whether machine code may run as it is: the one verdict of `ptxgen check`, the conformance kit and the check of the shapes of
+known models."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ptxgen.toolchain.assemble import Assembled
+
+REGISTERS: Final = 65536  # of a multiprocessor, on every GPU since sm_30
+
+MOST_CODE: Final = 64 * 1024
+"""Bytes of machine code of a kernel: longer ones fall out of the instruction caches, and take seconds to assemble."""
+
+
+def faults(assembled: Assembled, threads: int) -> list[str]:
+    """What is wrong with the machine code of a kernel of blocks of `threads` threads: spilled registers, more registers for a
+    block than a multiprocessor has, too long a text. Empty if nothing is."""
+    found = []
+    spilled = assembled.spill_stores + assembled.spill_loads
+    if spilled:
+        found.append(f"{spilled} bytes are spilled ({assembled.registers} registers)")
+    needed = assembled.registers * threads
+    if needed > REGISTERS:
+        found.append(f"a block needs {needed} registers; a multiprocessor has {REGISTERS}")
+    if assembled.code > MOST_CODE:
+        found.append(f"{assembled.code} bytes of machine code; at most {MOST_CODE} are allowed")
+    return found

@@ -1,0 +1,203 @@
+"""Functions -> the text of a PTX module, and kernel types -> `Emitted`. What a function holds is decided in builder.py, whether
+it is right in verify.py, how the module looks in templates/module.ptx.j2."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ptxgen.dsl.builder import build
+from ptxgen.dsl.ir import Function, Label, Op, Parameter, Remark
+from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.errors import PtxGenError
+from ptxgen.isa import special
+from ptxgen.isa.operands import Special
+from ptxgen.target import DEFAULT, Target
+from ptxgen.toolchain.cuda_source import CudaSourceKernel, compile_kernel
+from ptxgen.verify.verify import verify
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A kernel as PTX text for one target. `shared_bytes` is the static shared memory of a block, in bytes; `function` has no
+    instructions if the text was compiled from CUDA C++."""
+
+    kernel: KernelType
+    target: Target
+    entry: str
+    text: str
+    shared_bytes: int
+    function: Function
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the text, in hexadecimal: what caches key on."""
+        return hashlib.sha256(self.text.encode("ascii")).hexdigest()
+
+    @property
+    def ptx_version(self) -> str:
+        """The PTX version that the text names: `8.0`."""
+        found = re.search(r"^\.version (\S+)$", self.text, re.MULTILINE)
+        if found is None:
+            raise PtxGenError(f"the text of {self.entry} names no PTX version")
+        return found[1]
+
+    def manifest(self) -> dict[str, Any]:
+        """What another program needs to load and launch the text, ready for JSON. Sizes in bytes, grid in blocks, block in
+        threads."""
+        launch = self.kernel.launch()
+        return {
+            "kernel": self.kernel.name,
+            "shape": {name: _plain(value) for name, value in self.kernel.parameters().items()},
+            "entry": self.entry,
+            "parameters": [
+                _parameter_facts(parameter, self.kernel.signature()[parameter.name]) for parameter in self.function.parameters
+            ],
+            "grid": list(launch.grid),
+            "block": list(launch.block),
+            "shared_bytes": self.shared_bytes,
+            "target": str(self.target),
+            "ptx_version": self.ptx_version,
+            "sha256": self.sha256,
+        }
+
+
+def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
+    """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
+    line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser.
+
+    Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds."""
+    if isinstance(kernel, CudaSourceKernel):
+        text, function = compile_kernel(kernel, target, lines=lines)
+        return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
+    function = build(kernel, target)
+    verify(function, target)
+    text = module_text([function], target, lines=lines)
+    return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
+
+
+def module_text(functions: Sequence[Function], target: Target, *, lines: bool = False) -> str:
+    """A module with these entries, in this order. The functions should have passed `verify`."""
+    names = [function.name for function in functions]
+    for name in names:
+        if names.count(name) > 1:
+            raise PtxGenError(f"a module holds each entry once, {name} is there {names.count(name)} times")
+    files: dict[str, int] = {}
+    if lines:
+        for function in functions:
+            for op in function.ops:
+                files.setdefault(op.where.file, len(files) + 1)
+    major, minor = ptx_version(functions, target)
+    text = _template().render(
+        version=f"{major}.{minor}",
+        target=target,
+        files=files,
+        functions=[
+            {
+                "name": function.name,
+                "notes": [line for line in (function.summary, function.kernel) if line]
+                + [_note(p) for p in function.parameters],
+                "parameters": [_declared(parameter) for parameter in function.parameters],
+                "max_threads": function.max_threads,
+                "resident": function.resident,
+                "declarations": list(_declarations(function)),
+                "body": "\n".join(_body(function, files)),
+            }
+            for function in functions
+        ],
+    )
+    if not text.isascii():
+        line = next(line for line in text.splitlines() if not line.isascii())
+        raise PtxGenError(f"PTX is ASCII only, this line is not: {line.strip()}")
+    return text
+
+
+def ptx_version(functions: Sequence[Function], target: Target) -> tuple[int, int]:
+    """The least PTX version that has the target and everything that the functions use."""
+    version = target.first_ptx
+    for function in functions:
+        for op in function.ops:
+            version = max(version, op.row.need(op.modifiers)[1])
+            for operand in op.operands.values():
+                if isinstance(operand, Special):
+                    version = max(version, special.BY_NAME[operand.name].need[1])
+    return version
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # late: `import ptxgen` must stay quick
+
+    environment = Environment(
+        loader=PackageLoader("ptxgen.toolchain"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # PTX is not HTML
+    )
+    return environment.get_template("module.ptx.j2")
+
+
+def _declared(parameter: Parameter) -> str:
+    pointer = f" .ptr .global .align {parameter.align}" if parameter.align else ""
+    return f".{parameter.type.register}{pointer} {parameter.name}"
+
+
+def _note(parameter: Parameter) -> str:
+    return f"{parameter.name}: {parameter.note or parameter.type}"
+
+
+def _declarations(function: Function) -> Iterator[str]:
+    """Registers as ranges of their exact type, so that the assembler checks types too, then the shared arrays."""
+    counts: dict[tuple[str, str], int] = {}
+    for register in {register.name: register for register in function.registers}.values():
+        prefix, number = _split(register.name)
+        key = (register.type.register, prefix)
+        counts[key] = max(counts.get(key, 0), number + 1)
+    for (type, prefix), count in sorted(counts.items()):
+        yield f".reg .{type} {prefix}<{count}>;"
+    for array in function.shared:
+        yield f".shared .align {array.align} .b8 {array.name}[{array.bytes}];"
+
+
+def _split(name: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(%[a-z_]+)(\d+)", name)
+    if not found:
+        raise PtxGenError(f"a register is named %letters and a number, got {name!r}")
+    return found[1], int(found[2])
+
+
+def _body(function: Function, files: dict[str, int]) -> Iterator[str]:
+    """The lines of the body. A `.loc` stands wherever the author's line changes, if `files` numbers the files."""
+    here: tuple[str, int] | None = None
+    for line in function.body:
+        if isinstance(line, Label):
+            yield f"{line.name}:"
+        elif isinstance(line, Remark):
+            yield from (f"    // {text}" for text in line.text.splitlines())
+        elif isinstance(line, Op):
+            if files and (line.where.file, line.where.line) != here:
+                here = (line.where.file, line.where.line)
+                yield f"    .loc {files[here[0]]} {here[1]} 0"
+            yield f"    {line}"
+
+
+def _parameter_facts(parameter: Parameter, argument: Argument) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": parameter.name, "ptx_type": parameter.type.register, "dtype": argument.dtype.name}
+    if isinstance(argument, Array):
+        shape = list(argument.shape)
+        return {**facts, "kind": "array", "shape": shape, "direction": argument.direction, "align": argument.align}
+    return {**facts, "kind": "scalar", "low": argument.low, "high": argument.high}
+
+
+def _plain(value: Any) -> Any:
+    """A field of a kernel type as JSON has it: numbers, strings and None as they are, anything else by its name."""
+    return value if isinstance(value, int | float | str | None) else str(value)

@@ -1,0 +1,191 @@
+"""Which registers and which instructions of a function differ between the threads of a block: a conservative analysis that
+the verifier builds on. "Differs" is said by a level, and every level above UNIFORM by what caused it.
+
+Data: a value is at the level of the operands it is computed from; a load is at the level of its address, because threads that
+read one address get one value. Control: what is written between a branch on a differing condition and the place where its
+ways meet again differs too, since the threads may arrive with values of different passes or ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import prod
+
+from ptxgen.dsl.ir import Function, Op
+from ptxgen.isa import effects
+from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
+from ptxgen.verify.cfg import Graph
+
+WARP_SIZE = 32
+_CARRY = "the carry flag"
+
+
+class Level(IntEnum):
+    """Between which threads a value may differ, or which threads may not come along."""
+
+    UNIFORM = 0  # the same in all threads of the block
+    WARP = 1  # the same in the threads of a warp
+    DIVERGENT = 2  # may differ from lane to lane
+
+
+@dataclass(frozen=True)
+class Cause:
+    """How far something differs, and why, in words."""
+
+    level: Level
+    why: str = ""
+
+
+_UNIFORM = Cause(Level.UNIFORM)
+
+
+@dataclass
+class Divergence:
+    """The result. `values` holds the registers that differ; `control` the blocks of the graph that some threads may not reach
+    together, with the branch that parts them."""
+
+    function: Function
+    graph: Graph
+    values: dict[str, Cause] = field(default_factory=dict)
+    control: dict[int, tuple[Cause, Op]] = field(default_factory=dict)
+
+    def of(self, operand: AnyOperand | None) -> Cause:
+        """The level of an operand: a vector's is its highest element's, an address's its base's."""
+        if isinstance(operand, Register):
+            return self.values.get(operand.name, _UNIFORM)
+        if isinstance(operand, Special):
+            return _special(operand.name, self.function.max_threads)
+        if isinstance(operand, Address):
+            return self.of(operand.base)
+        if isinstance(operand, Vector):
+            return _highest([self.of(element) for element in operand.elements])
+        return _UNIFORM
+
+
+def analyse(function: Function, graph: Graph) -> Divergence:
+    """Levels of every register and block, to a fixed point from UNIFORM upwards."""
+    result = Divergence(function, graph)
+    warp_ids = _warp_ids(function)
+    changed = True
+    while changed:
+        changed = False
+        for number in graph.order:
+            around = result.control[number][0] if number in result.control else _UNIFORM
+            for op in graph.blocks[number].ops:
+                changed |= _transfer(result, op, around, warp_ids)
+            branch = graph.blocks[number].branch
+            if branch is not None:
+                changed |= _part(result, number, branch)
+    return result
+
+
+def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int]) -> bool:
+    """Raise the destinations of an instruction to what it computes. True if any went up."""
+    names = [register.name for register in op.written]
+    if op.row.name in effects.CARRY_WRITERS:
+        names.append(_CARRY)
+    values = result.values
+    names = [name for name in names if name not in values or values[name].level is not Level.DIVERGENT]
+    if not names:
+        return False
+    cause = Cause(Level.WARP, "the warp's number") if id(op) in warp_ids else _computed(result, op)
+    cause = _highest([cause, around, result.of(op.guard)])
+    if cause.level is Level.WARP and prod(result.function.max_threads) <= WARP_SIZE:
+        return False  # a block of one warp
+    changed = False
+    for name in names:
+        if cause.level > values.get(name, _UNIFORM).level:
+            values[name] = cause
+            changed = True
+    return changed
+
+
+def _computed(result: Divergence, op: Op) -> Cause:
+    cause = _highest([result.of(op.operands.get(place.name)) for place in op.row.sources])
+    name = op.row.name
+    if name in effects.CARRY_READERS:
+        cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
+    if name in effects.SAME_IN_WARP and result.of(op.operands.get("mask")).level <= Level.WARP:
+        return Cause(Level.WARP, f"{op.opcode} at {op.where}")
+    if name == "shfl" and _from_one_lane(result, op):
+        return Cause(min(cause.level, Level.WARP), cause.why)
+    if name in effects.WARP_WIDE or (name not in effects.LOADS and _reads_memory(op)):
+        own = name != "shfl"  # a shuffle of equal values gives equal values
+        return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}") if own else cause
+    if name in effects.LOADS:
+        unordered = op.modifiers.get("order") in effects.UNORDERED_READS
+        if unordered or op.modifiers.get("space") == "local":
+            return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}")
+    return cause
+
+
+def _part(result: Divergence, number: int, branch: Op) -> bool:
+    """Mark what a conditional branch parts. True if anything went up."""
+    around = result.control[number][0] if number in result.control else _UNIFORM
+    cause = _highest([result.of(branch.guard), *(result.of(o) for o in branch.operands.values()), around])
+    if cause.level is Level.UNIFORM:
+        return False
+    changed = False
+    for block in result.graph.influenced(number):
+        if block not in result.control or cause.level > result.control[block][0].level:
+            result.control[block] = (cause, branch)
+            changed = True
+    return changed
+
+
+def _special(name: str, block: tuple[int, int, int]) -> Cause:
+    """Special registers (PTX ISA 10), for a block of this size."""
+    register, _, axis = name.partition(".")
+    cause = Cause(Level.DIVERGENT, name)
+    if register == "%tid":
+        position = "xyz".index(axis)
+        if block[position] == 1:
+            return _UNIFORM
+        below = prod(block[:position])  # threads that follow each other share the coordinate
+        return Cause(Level.WARP, name) if below % WARP_SIZE == 0 else cause
+    if register == "%warpid":
+        return Cause(Level.WARP, name)
+    varying = register == "%laneid" or register.startswith(("%lanemask", "%clock", "%globaltimer"))
+    return cause if varying else _UNIFORM
+
+
+def _warp_ids(function: Function) -> frozenset[int]:
+    """The instructions (by id) that compute the warp's number, or a fraction of it, from %tid.x of a one-dimensional block."""
+    if function.max_threads[1:] != (1, 1):
+        return frozenset()
+    writers: dict[str, list[Op]] = {}
+    for op in function.ops:
+        for register in op.written:
+            writers.setdefault(register.name, []).append(op)
+    found = set()
+    for op in function.ops:
+        source, count = op.operands.get("a"), op.operands.get("b")
+        if not isinstance(source, Register) or not isinstance(count, Immediate) or count.type.is_float:
+            continue
+        shifted = op.row.name == "shr" and count.value >= WARP_SIZE.bit_length() - 1
+        divided = op.row.name == "div" and count.value > 0 and count.value % WARP_SIZE == 0
+        made = writers.get(source.name, [])
+        if (shifted or divided) and len(made) == 1 and _is_tid_x(made[0]):
+            found.add(id(op))
+    return frozenset(found)
+
+
+def _is_tid_x(op: Op) -> bool:
+    source = op.operands.get("a")
+    return op.row.name == "mov" and isinstance(source, Special) and source.name == "%tid.x"
+
+
+def _from_one_lane(result: Divergence, op: Op) -> bool:
+    """A shuffle in which every lane reads the same lane, of all 32."""
+    clamp = op.operands["c"]
+    whole = isinstance(clamp, Immediate) and clamp.value == WARP_SIZE - 1
+    return op.modifiers["mode"] == "idx" and whole and result.of(op.operands["b"]).level <= Level.WARP
+
+
+def _reads_memory(op: Op) -> bool:
+    return any(isinstance(operand, Address) for operand in op.operands.values())
+
+
+def _highest(causes: list[Cause]) -> Cause:
+    return max(causes, key=lambda cause: cause.level, default=_UNIFORM)
