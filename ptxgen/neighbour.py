@@ -1,6 +1,6 @@
 """Whether the package `executor` that Python finds is the one that comes with ptxgen. PyPI has another project of that name:
 where both are installed, the one that came last has the files, or the first on the path is found. ptxgen imports nothing of
-executor: its commands are looked up by name (start.py, plugins.py), and here its place and its first files are looked at."""
+executor: its commands are looked up by name (start.py, plugins.py), and here its place and its first file are looked at."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import os
 from importlib.util import find_spec
 
 from ptxgen.errors import PtxGenError
-
-_FILES = ("__init__.py", "cli.py")
-"""What both projects have, so that the other's would be in the place of ours. Ours say of which distribution they are."""
 
 
 class NameTaken(PtxGenError):
@@ -32,7 +29,7 @@ def why_not(package: str) -> str:
     except ValueError:  # somebody has put a module without a spec in its place
         spec = None
     found = os.path.dirname(os.path.realpath(spec.origin)) if spec is not None and spec.origin else ""
-    if found == ours and all(_is_ours(os.path.join(ours, name)) for name in _FILES):
+    if found == ours and _is_ours(os.path.join(ours, "__init__.py")):
         return ""
     there = f"in {found} is not ptxgen's but" if found else "is not there whole, as that of"
     return (

@@ -1,5 +1,5 @@
 """Where the processes of `ptxgen` and `ptxrun` begin and end: Ctrl-C while modules are imported, streams that are closed.
-Imports nothing that takes time; what the commands do is ptxgen/commands/cli.py's and executor/cli.py's business,
+Imports nothing that takes time; what the commands do is ptxgen/commands/cli.py's and executor/commands/cli.py's business,
 found by name."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def ptxrun() -> None:
         with suppress(OSError):
             print(f"ptxrun: {fault}", file=sys.stderr, flush=True)
         sys.exit(BAD_INPUT)
-    _start("executor.cli")
+    _start("executor.commands.cli")
 
 
 def _start(module: str) -> None:

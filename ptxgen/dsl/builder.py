@@ -7,7 +7,7 @@ from typing import Any
 from ptxgen.dsl.cooperation import Cooperation
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
-from ptxgen.dsl.kernel_type import Array, KernelType, Launch, Signature
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
 from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
@@ -23,7 +23,7 @@ class KernelBuilder(Cooperation):
     are the operators & | ~). Operand types pick the form; modifiers are keywords (`k.add(a, b, rnd="rz")`)."""
 
     def __init__(
-        self, name: str, signature: Signature, launch: Launch, target: Target = DEFAULT, summary: str = ""
+        self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = ""
     ) -> None:  # fmt: skip
         parameters = tuple(
             Parameter(key, U64, f"{arg}, {arg.direction}", arg.align) if isinstance(arg, Array) else Parameter(key, arg.dtype)

@@ -95,7 +95,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True)
-class Launch:
+class LaunchConfig:
     """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
     multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use. `early`: the kernel
     waits for the one before it by itself (griddepcontrol), so it may start before that has ended: before it has waited it may
@@ -155,7 +155,7 @@ class KernelType(ABC):
         """The arguments by name, in the order of the entry's parameters."""
 
     @abstractmethod
-    def launch(self) -> Launch:
+    def launch(self) -> LaunchConfig:
         """The launch geometry; nobody else knows it."""
 
     @abstractmethod

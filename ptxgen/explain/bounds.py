@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ptxgen.dsl.ir import Op
-from ptxgen.dsl.kernel_type import Launch, Work
+from ptxgen.dsl.kernel_type import LaunchConfig, Work
 from ptxgen.explain.gpus import Gpu
 from ptxgen.explain.occupancy import WARP
 from ptxgen.isa.units import Unit, lane_bytes, unit
@@ -59,7 +59,7 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
     return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
 
 
-def bounds(gpu: Gpu, launch: Launch, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
+def bounds(gpu: Gpu, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
     """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]

@@ -9,7 +9,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from executor.cli import main as ptxrun_main
+from executor.commands.cli import main as ptxrun_main
 from ptxgen.commands.cli import main as ptxgen_main
 
 COMMANDS = {"ptxgen": ptxgen_main, "ptxrun": ptxrun_main}

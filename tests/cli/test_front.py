@@ -116,7 +116,7 @@ def test_importing_ptxgen_is_quick_and_imports_nothing_heavy() -> None:
 
 def test_the_commands_start_without_numpy_or_cuda() -> None:
     heavy = "{'cuda', 'llvmlite', 'tokenizers', 'numpy'}"
-    code = f"import ptxgen.commands.cli, executor.cli, sys; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import ptxgen.commands.cli, executor.commands.cli, sys; print(sorted({heavy} & set(sys.modules)))"
     assert python(code).stdout == "[]\n"
 
 

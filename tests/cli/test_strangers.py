@@ -44,7 +44,7 @@ def run(folder: Path, program: str, *words: str) -> subprocess.CompletedProcess[
         [
             sys.executable,
             "-c",
-            f"import sys; sys.argv[0] = '{program}'; from ptxgen.start import {program}; {program}()",
+            f"import sys; sys.argv[0] = '{program}'; from ptxgen.commands.start import {program}; {program}()",
             *words,
         ],
         capture_output=True,
@@ -130,10 +130,9 @@ def test_another_projects_executor_that_is_found_first_is_named_in_one_sentence(
     ("left", "said"),
     [
         ({"__init__.py": "theirs", "cli.py": "theirs"}, "is not ptxgen's but another project's"),
-        ({"__init__.py": "of ptxgen", "cli.py": "theirs"}, "is not ptxgen's but another project's"),
         ({"cli.py": "of ptxgen"}, "is not there whole, as that of another project's"),  # theirs was uninstalled
         ({}, "is not there whole"),
-        ({"__init__.py": "of ptxgen", "cli.py": "of ptxgen"}, ""),
+        ({"__init__.py": "of ptxgen", "cli.py": "theirs"}, ""),
     ],
 )
 def test_another_projects_files_in_the_place_of_ours_are_told_from_them(

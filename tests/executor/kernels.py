@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.types import F32, U32
 
 
@@ -25,8 +25,8 @@ class Scale(KernelType):
     def signature(self) -> Signature:
         return {"y": write(F32, self.n), "x": read(F32, self.n), "factor": Scalar(F32), "offset": Scalar(U32, high=1000)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // 64), block=64)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // 64), block=64)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * 64 + k.tid.x

@@ -15,7 +15,7 @@ import pytest
 from executor.base.errors import LaunchError
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.memory.buffers import Allocation, GpuBuffer
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.types import F32, U8, U32
 from tests.executor.fake import NoModules, RememberingDevice
 from tests.executor.kernels import Accumulate, Scale
@@ -179,13 +179,13 @@ def test_inputs_may_share_memory_but_an_updated_argument_may_not(launcher: Launc
 def test_a_grid_beyond_the_limit_is_refused(launcher: Launcher, good: dict[str, Any]) -> None:
     @dataclass(frozen=True)
     class Tall(Scale):
-        def launch(self) -> Launch:
-            return Launch(grid=(1, 65536), block=64)
+        def launch(self) -> LaunchConfig:
+            return LaunchConfig(grid=(1, 65536), block=64)
 
     @dataclass(frozen=True)
     class Crowded(Scale):
-        def launch(self) -> Launch:
-            return Launch(grid=1, block=(64, 32))
+        def launch(self) -> LaunchConfig:
+            return LaunchConfig(grid=1, block=(64, 32))
 
     assert "grid (1, 65536, 1) is out of range" in refused(launcher, Tall(n=100), good)
     assert "2048 threads; at most 1024" in refused(launcher, Crowded(n=100), good)

@@ -17,7 +17,7 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Launch, Signature, read, write
+from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
@@ -50,8 +50,8 @@ class Early(Scale):
     def signature(self) -> Signature:
         return {"y": write(F32, self.n), "w": read(F32, self.n, constant=True), "x": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // 64), block=64, early=True)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // 64), block=64, early=True)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * 64 + k.tid.x

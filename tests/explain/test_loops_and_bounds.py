@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Launch, Work
+from ptxgen.dsl.kernel_type import LaunchConfig, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.explain.bounds import ISSUE, LOAD_STORE, MEMORY, READ_LIMIT, bounds, mix
 from ptxgen.explain.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for
@@ -89,7 +89,7 @@ def test_bounds_are_work_over_rates() -> None:
     gpu = GPUS["h200"]
     op = next(op for op in verified(lambda k: k.f32(1.0) + k.f32(2.0)).ops if op.row.name == "add")
     whole = mix([(op, 1000)], load_store_bytes=128)
-    found = {bound.unit: bound for bound in bounds(gpu, Launch(132, 128), Work(flops=1, bytes=4_800_000), whole, whole)}
+    found = {bound.unit: bound for bound in bounds(gpu, LaunchConfig(132, 128), Work(flops=1, bytes=4_800_000), whole, whole)}
     clock = 1 / 1.98e9
     assert found[Unit.FMA.value].seconds == pytest.approx(1000 * 4 * 32 / 128 * clock)
     assert found[ISSUE].seconds == pytest.approx(1000 * 4 / 4 * clock)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.walk import advance
@@ -76,8 +76,8 @@ class WideDecode(KernelType):
         """Threads of a group."""
         return self.format.columns // self.width
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.blocks, block=self.threads * self.format.groups)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.blocks, block=self.threads * self.format.groups)
 
     def emit(self, k: KernelBuilder) -> None:
         format = self.format

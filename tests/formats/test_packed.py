@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.walk import advance
@@ -40,8 +40,8 @@ class PackedDecode(KernelType):
             "w": read(U8, self.blocks, self.format.block_bytes),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.blocks, block=self.format.fragments)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.blocks, block=self.format.fragments)
 
     def emit(self, k: KernelBuilder) -> None:
         format = self.format

@@ -13,7 +13,7 @@ from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.kernels.registry import Entry
@@ -40,8 +40,8 @@ class Doubled(KernelType):
     def signature(self) -> Signature:
         return {"y": write(F32, self.n), "x": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x
@@ -163,7 +163,7 @@ def emit_wrong_on_new_targets(self: Doubled, k: KernelBuilder) -> None:
     [
         ({"emit": emit_sometimes}, "text", "differs when written again: // number"),
         ({"emit": emit_mixing_types}, "text", "add needs operands of one type"),
-        ({"emit": emit_racing, "launch": lambda self: Launch(1, 2 * THREADS)}, "emulator", "race"),
+        ({"emit": emit_racing, "launch": lambda self: LaunchConfig(1, 2 * THREADS)}, "emulator", "race"),
         ({"emit": emit_reading_its_output}, "emulator", "uninitialised"),
         ({"emit": emit_writing_its_input}, "emulator", "read-only"),
         ({"emit": emit_wrong_on_new_targets}, "emulator", "values of y are off by up to"),
@@ -172,7 +172,7 @@ def emit_wrong_on_new_targets(self: Doubled, k: KernelBuilder) -> None:
         ({"tolerance": lambda self, **a: {"y": float("nan")}}, "emulator", "the tolerance of y is nan somewhere"),
         ({"tolerance": lambda self, **a: a["x"].fill(0)}, "emulator", "ValueError"),
         ({"work": lambda self: Work(1, 0)}, "signature", "a launch moves at least one byte"),
-        ({"launch": lambda self: Launch(1, 2048)}, "signature", "block (2048, 1, 1) is out of range"),
+        ({"launch": lambda self: LaunchConfig(1, 2048)}, "signature", "block (2048, 1, 1) is out of range"),
         ({"signature": lambda self: {"lambda": write(F32, self.n)}}, "signature", "no Python keyword"),
         ({"signature": lambda self: {"y": read(F32, self.n), "x": read(F32, self.n)}}, "signature", "writes none"),
         ({"signature": lambda self: {"y": write(F32, self.n, align=12)}}, "signature", "aligned to 12"),
@@ -209,19 +209,19 @@ class Threaded(Doubled):
 
     threads: int = THREADS
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // THREADS), block=self.threads)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=self.threads)
 
 
 @pytest.mark.parametrize(
     ("launch", "said"),
     [
         (Threaded.launch, "threads=0 is taken, but block (0, 1, 1) is out of range"),
-        (lambda self: Launch(self.n // self.threads, THREADS), "threads=0 is taken, but ZeroDivisionError"),
-        (lambda self: Launch(-(-self.n // THREADS), THREADS), "threads=2.5 is taken"),
+        (lambda self: LaunchConfig(self.n // self.threads, THREADS), "threads=0 is taken, but ZeroDivisionError"),
+        (lambda self: LaunchConfig(-(-self.n // THREADS), THREADS), "threads=2.5 is taken"),
     ],
 )
-def test_a_size_that_must_be_checked_is_named_with_the_cure(launch: Callable[..., Launch], said: str) -> None:
+def test_a_size_that_must_be_checked_is_named_with_the_cure(launch: Callable[..., LaunchConfig], said: str) -> None:
     reason = reasons(dataclass(frozen=True)(type("Other", (Threaded,), {"launch": launch})))["refusals"]
     assert reason.startswith(said)
     assert 'refuse it in __post_init__: require(self, "threads") of ptxgen.kernels.shape' in reason
@@ -237,7 +237,7 @@ def test_the_verdict_on_machine_code_is_that_of_check(
 ) -> None:
     monkeypatch.setattr(shape_checks, "assemble", lambda text, target: replace(assemble(text, target), **figures))
     monkeypatch.setattr(assembling, "assemble", lambda text, target: replace(assemble(text, target), **figures))
-    wide = made(launch=lambda self: Launch(grid=1, block=512)) if "registers" in figures else Doubled
+    wide = made(launch=lambda self: LaunchConfig(grid=1, block=512)) if "registers" in figures else Doubled
     assert said in reasons(wide)["assembly"]
     checked = checked_on(wide(n=64), Target(75))
     assert checked.error

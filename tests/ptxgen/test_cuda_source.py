@@ -14,7 +14,7 @@ import pytest
 
 from ptxgen.conformance import check
 from ptxgen.dsl.builder import build
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.shape import require
 from ptxgen.target import Target
@@ -46,8 +46,8 @@ class Reversed(CudaSourceKernel):
             "first": Scalar(U32),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.n, block=64)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.n, block=64)
 
     def preamble(self) -> str:
         return """

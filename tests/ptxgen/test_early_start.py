@@ -13,7 +13,7 @@ import pytest
 from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, Launch, Scalar, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.errors import ArgumentError
 from ptxgen.types import F32, U32
 from tests.emulator.ptx import FIRST_LINE, kernel
@@ -33,8 +33,8 @@ class ScaledSum(KernelType):
     def signature(self) -> Signature:
         return {"y": update(F32, self.n), "w": read(F32, self.n, constant=True), "x": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // THREADS), block=THREADS, early=True)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, early=True)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x
@@ -132,7 +132,7 @@ def test_a_kernel_that_does_not_is_found_in_its_text_and_on_the_emulator(emit: A
 
 
 def test_a_kernel_that_does_not_start_early_need_not_wait() -> None:
-    report = check(mutant(never, launch=lambda self: Launch(2, THREADS)))
+    report = check(mutant(never, launch=lambda self: LaunchConfig(2, THREADS)))
     assert report.passed, str(report)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ptxgen import emulator
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Launch, Signature, read, write
+from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.errors import TypeMismatch
 from ptxgen.target import DEFAULT
@@ -31,7 +31,7 @@ def evaluate(function: Function, x: F32s) -> F32s:
     blocks = -(-x.size // THREADS)
     padded = np.resize(x, blocks * THREADS)
     signature: Signature = {"x": read(F32, padded.size), "y": write(F32, padded.size)}
-    k = KernelBuilder("probe", signature, Launch(blocks, THREADS))
+    k = KernelBuilder("probe", signature, LaunchConfig(blocks, THREADS))
     i = k.ctaid.x * THREADS + k.tid.x
     k.store(k.arg.y[i], function(k, k.load(k.arg.x[i])))
     kernel = k.finish()

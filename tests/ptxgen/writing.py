@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.kernel_type import Launch, Signature, read, write
+from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.module import module_text
 from ptxgen.types import F32, U32
@@ -21,7 +21,7 @@ def written(
     body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None
 ) -> Function:  # fmt: skip
     """The function that `body` writes, not verified. `k.arg` has x: f32[256], n: u32[256], y: f32[256] unless told other."""
-    k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, Launch(1, block), target)
+    k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, LaunchConfig(1, block), target)
     body(k)
     return k.finish()
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32
@@ -39,8 +39,8 @@ class BatchedBiasBroadcastAdd(KernelType):
     def signature(self) -> Signature:
         return {"x": update(F32, self.m, self.n), "bias": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=(-(-self.n // THREADS), self.m), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(-(-self.n // THREADS), self.m), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, update, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
@@ -67,8 +67,8 @@ class Elementwise(KernelType):
             return {**inputs, self.result: update(F32, *self.shape)}
         return {self.result: write(F32, *self.shape), **inputs}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.size // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.size // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.quantize import fixed_point
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
@@ -50,8 +50,8 @@ class FusedSwigluDigits(KernelType):
         quantised = fixed_point.arrays(1, self.digits, self.n, "out")
         return {"y": write(F32, self.n), **quantised, "gate": read(F32, self.n), "up": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
@@ -45,8 +45,8 @@ class IncrementalAttention(AttentionType):
     def signature(self) -> Signature:
         return {"out": write(F32, self.heads, self.head_dim), **super().signature()}
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.heads, block=self.warps * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.heads, block=self.warps * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         whole, allowed = self.attended(k)

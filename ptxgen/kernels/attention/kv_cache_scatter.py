@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -50,8 +50,8 @@ class KvCacheScatter(KernelType):
             "position": position_argument(self.indirect, 0, self.max_len - 1),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.kv_heads * self.head_dim // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.kv_heads * self.head_dim // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, Array, KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import HIDDEN, Array, KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
@@ -75,8 +75,8 @@ class RopeScatter(KernelType):
             "position": position_argument(True, 0, self.max_len - 1),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self._pairs // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self._pairs // THREADS), block=THREADS)
 
     @property
     def _pairs(self) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Array, Direction, KernelType, Launch, Signature, Work
+from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
@@ -75,8 +75,8 @@ class SplitAttention(AttentionType):
     def signature(self) -> Signature:
         return {**partials(self.heads, self.head_dim, self.max_len, self.chunk, "out"), **super().signature()}
 
-    def launch(self) -> Launch:
-        return Launch(grid=(self.heads, self.chunks), block=self.warps * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(self.heads, self.chunks), block=self.warps * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         tiles = Tiles(self.head_dim, self.warps)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import FULL_WARP, WARP
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, UNIT, positions
 from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
@@ -58,8 +58,8 @@ class SplitAttentionReduce(KernelType):
         read = partials(self.heads, self.head_dim, self.max_len, self.chunk, "in")
         return {"out": write(F32, self.heads, self.head_dim), **read}
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.heads, block=WARPS * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.heads, block=WARPS * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         tiles = Tiles(self.head_dim, WARPS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.formats.format import Place
@@ -67,8 +67,8 @@ class DequantF16(KernelType):
     def signature(self) -> Signature:
         return {"y": write(F16, self.n, self.k), "w": read(U8, self.n, self.format.row_bytes(self.k))}
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.threads // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.threads // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         format, width = self.format, self.width

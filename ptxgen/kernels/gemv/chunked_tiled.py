@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
@@ -70,8 +70,8 @@ class ChunkedTiledGemv(GemvType):
         rest = self.dot(self.rest).additions if self.rest else 0
         return self.chunks * one.additions + rest + one.chain - one.additions
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // self.outputs_per_block), block=self.outputs_per_block * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // self.outputs_per_block), block=self.outputs_per_block * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.outputs_per_block + k.warp

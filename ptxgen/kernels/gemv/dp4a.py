@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.activations import GlobalActivations, GlobalSource
@@ -98,8 +98,8 @@ class Dp4aGemv(_Direct):
     def warps(self) -> int:
         return 1
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // ROWS), block=ROWS * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * ROWS + k.warp
@@ -131,8 +131,8 @@ class MwvDp4aGemv(_Direct):
     def warps(self) -> int:
         return self.num_warps
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.n, block=self.num_warps * WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.n, block=self.num_warps * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x

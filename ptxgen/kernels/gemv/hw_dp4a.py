@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.integer_type import PACKED, SAMPLED_WITH_THREE, IntegerGemvType
@@ -75,10 +75,10 @@ class HwDp4aGemv(IntegerGemvType):
         """Rows of a block of threads."""
         return self.num_warps * self.rows_per_warp
 
-    def launch(self) -> Launch:
+    def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP
         resident = max(1, self.resident_threads // threads)
-        return Launch(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
+        return LaunchConfig(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
 
     def emit(self, k: KernelBuilder) -> None:
         together = rows_at_once(self.format, self.k, self.batch, self.digits)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
@@ -64,10 +64,10 @@ class TeamGemv(GemvType):
     def chain(self) -> int:
         return self.dot.chain + self.team - 1
 
-    def launch(self) -> Launch:
+    def launch(self) -> LaunchConfig:
         blocks = -(-self.n // self.rows)
         grid = (blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks
-        return Launch(grid=grid, block=self.team * WARP, resident=self.resident)
+        return LaunchConfig(grid=grid, block=self.team * WARP, resident=self.resident)
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         """The weights, with the kind of load that the strategy reads them by."""

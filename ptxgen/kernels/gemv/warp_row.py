@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
@@ -44,8 +44,8 @@ class WarpRowGemv(GemvType):
     def chain(self) -> int:
         return self.dot.chain
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP, resident=self.resident)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.block_rows + k.warp

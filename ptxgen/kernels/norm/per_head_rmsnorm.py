@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised, with_outlier
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -44,8 +44,8 @@ class PerHeadRmsNorm(KernelType):
             "eps": Scalar(F32, low=0.0),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.heads, block=WARP)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.heads, block=WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         x, gamma = k.arg.x.at(k.ctaid.x, k.lane), k.arg.gamma.at(k.lane)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -61,8 +61,8 @@ class RmsNorm(KernelType):
             "eps": Scalar(F32, low=0.0),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.rows, block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.rows, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         x, y = k.arg.x.at(k.ctaid.x, 0), k.arg.y.at(k.ctaid.x, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, rms_normalised
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
@@ -49,8 +49,8 @@ class RmsNormDigits(RmsNorm):
             "eps": Scalar(F32, low=0.0),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=self.chunks, block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.chunks, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         x = k.arg.x.at(0, 0)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import KernelType, Launch, Scalar, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -71,8 +71,8 @@ class OutlierFlag(KernelType):
     def signature(self) -> Signature:
         return {"flag": update(U32, 1, align=4), "x": read(F32, self.n, align=4), "ratio": Scalar(F32, low=0.0)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=1, block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=1, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         x = k.arg.x.at(k.tid.x)

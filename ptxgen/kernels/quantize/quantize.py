@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register_variants
@@ -57,8 +57,8 @@ class Quantize(KernelType):
     def signature(self) -> Signature:
         return {**arrays(self.rows, self.count, self.n, "out"), "x": read(F32, self.rows, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=(-(-self.n // (THREADS * LANE_VALUES)), self.rows), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(-(-self.n // (THREADS * LANE_VALUES)), self.rows), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         row, place = k.ctaid.y, k.ctaid.x * THREADS + k.tid.x

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.kernels.registry import Entry, add
 from ptxgen.kernels.rope.rope import Rope
 from ptxgen.kernels.rope.table import rope_table
@@ -44,8 +44,8 @@ class BatchedRope(Rope):
             "positions": read(U32, self.m, align=4),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=(super().launch().grid[0], self.m), block=super().launch().block)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(super().launch().grid[0], self.m), block=super().launch().block)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.y

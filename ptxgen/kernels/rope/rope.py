@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, update
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -88,8 +88,8 @@ class Rope(KernelType):
             "position": position_argument(self.indirect, 0, self.max_len - 1),
         }
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.heads * self.half // THREADS), block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.heads * self.half // THREADS), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         self.turn(k, k.arg.x.at(0, 0), position_value(k, "position", self.indirect))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, update, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, update, write
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import U32
@@ -35,8 +35,8 @@ class AdvancePosition(KernelType):
     def signature(self) -> Signature:
         return {"position": update(U32, 1, align=4), "length": write(U32, 1, align=4)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=1, block=1)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=1, block=1)
 
     def emit(self, k: KernelBuilder) -> None:
         last = self.max_len - 1

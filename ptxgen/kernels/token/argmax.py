@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -47,8 +47,8 @@ class ArgMax(KernelType):
     def signature(self) -> Signature:
         return {"out": write(U32, 1, align=4), "x": read(F32, self.n)}
 
-    def launch(self) -> Launch:
-        return Launch(grid=1, block=THREADS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=1, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
         # A thread that finds nothing above -inf stands for its first value; one that has none loses to every index below n.

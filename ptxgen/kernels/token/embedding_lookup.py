@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.cooperation import WARP
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Launch, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.position import position_argument, position_value
@@ -61,9 +61,9 @@ class EmbeddingLookup(KernelType):
             "token": position_argument(self.indirect, 0, self.rows - 1),
         }
 
-    def launch(self) -> Launch:
+    def launch(self) -> LaunchConfig:
         steps = self.walk.steps + (self.walk.rest > 0)
-        return Launch(grid=-(-steps // WARPS), block=WARPS * WARP)
+        return LaunchConfig(grid=-(-steps // WARPS), block=WARPS * WARP)
 
     def emit(self, k: KernelBuilder) -> None:
         walk = self.walk

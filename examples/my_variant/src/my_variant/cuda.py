@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import register_variants
@@ -20,8 +20,8 @@ class CudaGemv(CudaSourceKernel, GemvType):
     def chain(self) -> int:
         return self.k // 32 + 5  # a lane adds every 32nd product, then the lanes are added in pairs
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // 4), block=128)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // 4), block=128)
 
     def source(self) -> str:
         return """

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Launch
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.gemv_type import GemvType
@@ -23,8 +23,8 @@ class TwoRows(GemvType):
     def chain(self) -> int:
         return self.k // 32 + 5  # a lane adds every 32nd product, then the lanes are added in pairs
 
-    def launch(self) -> Launch:
-        return Launch(grid=-(-self.n // (WARPS * ROWS)), block=32 * WARPS)
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // (WARPS * ROWS)), block=32 * WARPS)
 
     def emit(self, k: KernelBuilder) -> None:
         first = (k.ctaid.x * WARPS + k.warp) * ROWS
