@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -114,6 +115,7 @@ def imports(known: Mapping[str, Path], root: Path = ROOT) -> Iterator[Import]:
                     yield Import(module, imported, f"{file.relative_to(root)}:{node.lineno}")
 
 
+@lru_cache
 def arrows(root: Path = ROOT) -> dict[tuple[str, str], list[str]]:
     """By the two rooms of each arrow, the places of the imports that make it."""
     known = modules(root)
