@@ -1,11 +1,24 @@
-"""GPU targets: which PTX version a GPU needs. What each instruction needs is said by its row."""
+"""GPU targets: which PTX version a GPU needs, and what all GPUs have in common. A row says what its instruction needs."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from ptxgen.errors import ArgumentError
+
+WARP_SIZE: Final = 32
+FULL_WARP: Final = 0xFFFFFFFF
+"""The mask of all lanes of a warp."""
+
+# Limits of every GPU that is supported (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications).
+MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
+MAX_BLOCK: Final = (1024, 1024, 64)  # threads by dimension
+MAX_THREADS: Final = 1024  # of a block
+MAX_STATIC_SHARED: Final = 48 * 1024  # bytes of shared memory of a block; beyond it PTX asks for dynamic shared memory
+MAX_REGISTERS: Final = 255  # of a thread
+REGISTERS: Final = 65536  # of a multiprocessor
 
 # The first PTX version that knows each GPU (PTX ISA, "Release notes", table of PTX versions).
 FIRST_PTX = {75: (6, 3), 80: (7, 0), 86: (7, 1), 89: (7, 8), 90: (7, 8), 100: (8, 6), 103: (8, 8), 120: (8, 7), 121: (8, 8)}

@@ -16,8 +16,9 @@ from executor.device.parameters import ParameterBlock, why_not
 from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.launch.dependencies import Access, dependencies
 from executor.memory.buffers import Allocation, GpuBuffer, Writes
-from ptxgen.dsl.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Array, KernelType, Scalar, Signature
+from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
 from ptxgen.errors import ArgumentError
+from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 
 if TYPE_CHECKING:
     import numpy as np

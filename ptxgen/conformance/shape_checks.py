@@ -13,10 +13,10 @@ import numpy as np
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
-from ptxgen.dsl.kernel_type import MAX_BLOCK, MAX_GRID, MAX_THREADS, Argument, Array, KernelType, is_whole
+from ptxgen.dsl.kernel_type import Argument, Array, KernelType, is_whole
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
-from ptxgen.target import ALL, Target
+from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
 from ptxgen.toolchain.module import emit

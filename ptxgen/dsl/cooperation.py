@@ -10,11 +10,9 @@ from ptxgen.dsl.ir import Function
 from ptxgen.dsl.memory import MemoryAccess, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
-from ptxgen.target import Target
+from ptxgen.target import FULL_WARP, WARP_SIZE, Target
 from ptxgen.types import U32, DType
 
-WARP = 32
-FULL_WARP = 0xFFFFFFFF
 Combine = Callable[[Value, Value], Value]
 
 
@@ -36,7 +34,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         block = self._function.max_threads
         if block[1:] != (1, 1):
             raise AuthorError(f"k.warp needs a one-dimensional block, this one is {block}", self.where())
-        return self._once("warp", "shr", [self.special("%tid.x"), WARP.bit_length() - 1], {}, U32)
+        return self._once("warp", "shr", [self.special("%tid.x"), WARP_SIZE.bit_length() - 1], {}, U32)
 
     def barrier(self) -> None:
         """Every thread of the block waits for every other (bar.sync 0)."""
@@ -54,9 +52,9 @@ class Cooperation(MemoryAccess, ControlFlow):
         if value.type.bits == 64:  # a shuffle moves 32 bits
             halves = self.write("mov", [value], result=U32)
             return self.op("mov", tuple(self._shuffled(half, source, mode) for half in halves), result=value.type)
-        return self.op("shfl", value, source, WARP - 1, _everyone(value), mode=mode, result=value.type)
+        return self.op("shfl", value, source, WARP_SIZE - 1, _everyone(value), mode=mode, result=value.type)
 
-    def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP) -> Value:
+    def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP_SIZE) -> Value:
         """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
         `combine`): partners 16, 8, 4, 2, 1 lanes away, in this order."""
         offset = width // 2
@@ -65,11 +63,11 @@ class Cooperation(MemoryAccess, ControlFlow):
             offset //= 2
         return value
 
-    def warp_sum(self, value: Value, *, width: int = WARP) -> Value:
+    def warp_sum(self, value: Value, *, width: int = WARP_SIZE) -> Value:
         """The sum over the warp, in every lane."""
         return self.warp_reduce(value, lambda a, b: a + b, width=width)
 
-    def warp_max(self, value: Value, *, width: int = WARP) -> Value:
+    def warp_max(self, value: Value, *, width: int = WARP_SIZE) -> Value:
         """The largest over the warp, in every lane."""
         return self.warp_reduce(value, lambda a, b: self.op("max", a, b), width=width)
 
@@ -84,9 +82,9 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
         threads = self.threads
-        if threads % WARP:
+        if threads % WARP_SIZE:
             raise AuthorError(f"a block reduction needs whole warps, the block has {threads} threads", self.where())
-        warps = threads // WARP
+        warps = threads // WARP_SIZE
         value = self.warp_reduce(value, combine)
         if warps == 1:
             return value

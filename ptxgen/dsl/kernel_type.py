@@ -88,12 +88,6 @@ def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) ->
     return Array(dtype, shape, "inout", align, partial)
 
 
-MAX_GRID = (2**31 - 1, 65535, 65535)
-"""Blocks (CUDA C++ Programming Guide, "Compute Capabilities", technical specifications)."""
-MAX_BLOCK = (1024, 1024, 64)
-MAX_THREADS = 1024
-
-
 @dataclass(frozen=True)
 class LaunchConfig:
     """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a

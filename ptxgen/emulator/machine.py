@@ -33,11 +33,11 @@ from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError, printable, spelt
 from ptxgen.files import read_regular
+from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
 """Backward jumps that a warp may take before a launch counts as endless."""
-MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024
 _MOST_ORDERED = 1 << 22
 _LARGEST_SOURCE = 1 << 22  # bytes of a file that an author wrote
@@ -162,16 +162,16 @@ class Kernel:
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: bytes, shared: int) -> None:
         threads = block[0] * block[1] * block[2]
-        if not 0 < threads <= MAX_THREADS or block[2] > 64:
+        if not 0 < threads <= MAX_THREADS or block[2] > MAX_BLOCK[2]:
             raise ArgumentError(
-                f"{self.name}: a block of {block} has {threads} threads; 1 to {MAX_THREADS} are allowed, z up to 64"
+                f"{self.name}: a block of {block} has {threads} threads; 1 to {MAX_THREADS} are allowed, z up to {MAX_BLOCK[2]}"
             )
         if self.most_threads is not None and threads > self.most_threads:
             raise ArgumentError(f"{self.name}: a block of {block} has {threads} threads; .maxntid allows {self.most_threads}")
         if self.block is not None and list(block) != self.block:
             raise ArgumentError(f"{self.name}: a block of {block}; .reqntid allows {tuple(self.block)} only")
-        if grid[0] >= 1 << 31 or grid[1] >= 1 << 16 or grid[2] >= 1 << 16 or min(grid) < 1:
-            raise ArgumentError(f"{self.name}: grid {grid} is out of range; from (1, 1, 1) to (2147483647, 65535, 65535)")
+        if min(grid) < 1 or any(blocks > most for blocks, most in zip(grid, MAX_GRID, strict=True)):
+            raise ArgumentError(f"{self.name}: grid {grid} is out of range; from (1, 1, 1) to {MAX_GRID}")
         if shared < 0 or self.shared_bytes + shared > MAX_SHARED:
             raise ArgumentError(
                 f"{self.name}: {self.shared_bytes} static and {shared} dynamic bytes of shared memory; the most is {MAX_SHARED}"

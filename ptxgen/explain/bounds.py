@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ptxgen.dsl.ir import Op
 from ptxgen.dsl.kernel_type import LaunchConfig, Work
 from ptxgen.explain.gpus import Gpu
-from ptxgen.explain.occupancy import WARP
 from ptxgen.isa.units import Unit, lane_bytes, unit
+from ptxgen.target import WARP_SIZE
 
 ISSUE = "issue slots"
 LOAD_STORE = "loads and stores"
@@ -54,7 +54,7 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
         if kind in moved:
             size = lane_bytes(op.row, op.modifiers, op.operands)
             moved[kind] += size * times
-            clocks += max(1.0, size * WARP / load_store_bytes) * times
+            clocks += max(1.0, size * WARP_SIZE / load_store_bytes) * times
     ordered = {kind: counts[kind] for kind in Unit if counts[kind]}
     return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
 
@@ -63,7 +63,7 @@ def bounds(gpu: Gpu, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -
     """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
-    warps = blocks * -(-launch.threads // WARP) / min(gpu.multiprocessors, blocks)
+    warps = blocks * -(-launch.threads // WARP_SIZE) / min(gpu.multiprocessors, blocks)
     found = [Bound(MEMORY, None, work.bytes / (gpu.bandwidth_gbps * 1e9))]
     if gpu.read_gbps:
         found.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
@@ -80,5 +80,5 @@ def _clocks(gpu: Gpu, mix: Mix) -> dict[str, float]:
     """Clocks of a multiprocessor for one warp, by unit."""
     sm = gpu.multiprocessor
     found = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}
-    found |= {kind.value: count * WARP / sm.rates[kind] for kind, count in mix.instructions.items() if kind in sm.rates}
+    found |= {kind.value: count * WARP_SIZE / sm.rates[kind] for kind, count in mix.instructions.items() if kind in sm.rates}
     return {name: clocks for name, clocks in found.items() if clocks}

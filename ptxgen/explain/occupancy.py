@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ptxgen.explain.gpus import Multiprocessor
+from ptxgen.target import WARP_SIZE
 
-WARP = 32
 REGISTERS_OF_A_THREAD = 8  # registers of a thread are counted up to a multiple of this
 WARPS_TOGETHER = 4  # warps get registers in groups of this many, one for each scheduler
 SHARED_UNIT = 128  # bytes in which shared memory is dealt out
@@ -29,8 +29,8 @@ class Occupancy:
 
 def occupancy(sm: Multiprocessor, threads: int, registers: int, shared_bytes: int) -> Occupancy:
     """For blocks of `threads` threads, with `registers` a thread and `shared_bytes` of static shared memory a block."""
-    warps = -(-threads // WARP)
-    per_warp = _up(_up(max(registers, 1), REGISTERS_OF_A_THREAD) * WARP, sm.register_unit)
+    warps = -(-threads // WARP_SIZE)
+    per_warp = _up(_up(max(registers, 1), REGISTERS_OF_A_THREAD) * WARP_SIZE, sm.register_unit)
     room = {
         "threads": sm.warps // warps,
         "blocks": sm.blocks,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ptxgen.dsl.kernel_type import KernelType, is_whole
 from ptxgen.errors import ArgumentError, spelt
+from ptxgen.target import MAX_GRID
 
-MOST_ROWS = 65535
-"""The most rows of a batch where they are the second dimension of the grid (CUDA's limit)."""
+MOST_ROWS = MAX_GRID[1]
+"""The most rows of a batch where they are the second dimension of the grid."""
 
 
 def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = None, multiple: int = 1) -> None:

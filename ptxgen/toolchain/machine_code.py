@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ptxgen.target import REGISTERS
 from ptxgen.toolchain.assemble import Assembled
-
-REGISTERS: Final = 65536  # of a multiprocessor, on every GPU since sm_30
 
 MOST_CODE: Final = 64 * 1024
 """Bytes of machine code of a kernel: longer ones fall out of the instruction caches, and take seconds to assemble."""

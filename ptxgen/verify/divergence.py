@@ -15,9 +15,9 @@ from math import prod
 from ptxgen.dsl.ir import Function, Op
 from ptxgen.isa import effects
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
+from ptxgen.target import WARP_SIZE
 from ptxgen.verify.cfg import Graph
 
-WARP_SIZE = 32
 _CARRY = "the carry flag"
 
 

@@ -10,16 +10,12 @@ from ptxgen.errors import Location, VerifyError
 from ptxgen.isa import effects, special
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
 from ptxgen.isa.table import Need
-from ptxgen.target import NEWEST_PTX, Target
+from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, NEWEST_PTX, Target
 from ptxgen.types import PRED
 from ptxgen.verify import divergence
 from ptxgen.verify.cfg import Graph, graph
 from ptxgen.verify.divergence import Divergence, Level
 
-SHARED_LIMIT = 48 * 1024
-"""Bytes of static shared memory that a block may have on every GPU (PTX asks for dynamic shared memory beyond it)."""
-
-_FULL_WARP = 0xFFFFFFFF
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$][A-Za-z0-9_$]+")  # PTX ISA 4.4, but for % names
 _RESERVED = frozenset({"WARP_SZ"})
 
@@ -27,7 +23,7 @@ _RESERVED = frozenset({"WARP_SZ"})
 def verify(function: Function, target: Target) -> None:
     """Raise VerifyError, with the author's line where there is one, for the first rule that the function breaks.
 
-    The rules: names (valid, single, ASCII), shared memory within SHARED_LIMIT, branches to labels that exist, an end to every
+    The rules: names (valid, single, ASCII), at most MAX_STATIC_SHARED, branches to labels that exist, an end to every
     path, instructions that the target has, operand types as the rows say, registers of one type that are written on every path
     before they are read, barriers that all threads of the block reach and warp instructions that all lanes reach."""
     _check_names(function)
@@ -79,11 +75,11 @@ def _check_shared(function: Function) -> None:
     for array in function.shared:
         if array.count <= 0:
             raise VerifyError(f"shared array {array.name} has {array.count} elements", array.where, "give it at least one")
-    if function.shared_bytes > SHARED_LIMIT:
+    if function.shared_bytes > MAX_STATIC_SHARED:
         arrays = ", ".join(f"{array.name} {array.bytes}" for array in function.shared)
         largest = max(function.shared, key=lambda array: array.bytes)
         raise VerifyError(
-            f"{function.name} has {function.shared_bytes} bytes of shared memory ({arrays}); the limit is {SHARED_LIMIT}",
+            f"{function.name} has {function.shared_bytes} bytes of shared memory ({arrays}); the limit is {MAX_STATIC_SHARED}",
             largest.where,
             "use smaller tiles, or one array for what is not alive at the same time",
         )
@@ -223,6 +219,6 @@ def _furthest(op: Op) -> Level | None:
         return Level.UNIFORM if "b" not in op.operands else Level.WARP
     if op.row.name in effects.WARP_WIDE:
         mask = op.operands.get("a" if op.row.name in effects.MASK_FIRST else "mask")
-        full = mask is None or (isinstance(mask, Immediate) and mask.value in (_FULL_WARP, -1))
+        full = mask is None or (isinstance(mask, Immediate) and mask.value in (FULL_WARP, -1))
         return Level.WARP if full else None
     return None

@@ -13,6 +13,7 @@ from executor.device import Device, open_device
 from executor.device.parameters import ParameterBlock
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.isa import table
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import U8, U64
 from tests.isa import operand_values, probe
 from tests.isa.comparison import first_difference
@@ -51,7 +52,7 @@ def run(device: Device, batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray
         device.upload(pointers[1], given)
         for name, value in zip(signature, (*pointers, WORD), strict=True):
             parameters.set(name, value)
-        device.launch(kernel, (len(given) // probe.WARP, 1, 1), (probe.WARP, 1, 1), parameters)
+        device.launch(kernel, (len(given) // WARP_SIZE, 1, 1), (WARP_SIZE, 1, 1), parameters)
         device.download(pointers[0], out)
     finally:
         for pointer in pointers:

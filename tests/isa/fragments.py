@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.target import WARP_SIZE
 from tests.isa import probe
 from tests.isa.running import numbers
 
 Array = NDArray[Any]
-LANES = np.arange(probe.WARP)
+LANES = np.arange(WARP_SIZE)
 GROUP, INDEX = LANES // 4, LANES % 4
 
 
@@ -43,8 +44,8 @@ def matrices(one: probe.Probe, given: Array) -> tuple[Array, Array, Array]:
     """a, b and c of a float mma, float64[warps, 16, k], [warps, k, 8] and [warps, 16, 8]."""
     _, a_type, b_type, c_type = kinds(one)
     a_place, b_place, c_place = one.inputs
-    a_parts = elements(numbers(given, a_place), a_type).reshape(-1, probe.WARP, a_place.count // 2, 2, _held(a_type))
-    b_parts = elements(numbers(given, b_place), b_type).reshape(-1, probe.WARP, b_place.count, _held(b_type))
+    a_parts = elements(numbers(given, a_place), a_type).reshape(-1, WARP_SIZE, a_place.count // 2, 2, _held(a_type))
+    b_parts = elements(numbers(given, b_place), b_type).reshape(-1, WARP_SIZE, b_place.count, _held(b_type))
     warps, held = len(a_parts), _held(a_type)
     k = 4 * held * b_place.count
     a, b = np.zeros((warps, 16, k)), np.zeros((warps, k, 8))
@@ -59,7 +60,7 @@ def matrices(one: probe.Probe, given: Array) -> tuple[Array, Array, Array]:
 
 def accumulator(words: Array, type: str) -> Array:
     """c or d of a 16x8 mma, float64[warps, 16, 8]."""
-    parts = elements(words, type).reshape(-1, probe.WARP, 2, 2)
+    parts = elements(words, type).reshape(-1, WARP_SIZE, 2, 2)
     made = np.zeros((len(parts), 16, 8))
     for half in range(2):
         for i in range(2):

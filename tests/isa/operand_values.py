@@ -9,8 +9,9 @@ import zlib
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import BF16, F16, F32, F64, PRED, DType
-from tests.isa.probe import WARP, Batch, Field, Probe
+from tests.isa.probe import Batch, Field, Probe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +88,7 @@ def _values(field: Field, count: int, seed: int) -> Bits:
     elif hint == "shfl.c":
         made = _pick(SHUFFLE_BOUNDS, bits)
     elif hint == "match.a":
-        made = np.where(np.arange(n) % (2 * WARP) < WARP, bits % 3, 5)
+        made = np.where(np.arange(n) % (2 * WARP_SIZE) < WARP_SIZE, bits % 3, 5)
     elif hint.startswith("mma.") and not field.type.is_integer:
         made = _moderate(bits, field.type)
     elif field.type.is_float and hint.partition(".")[0] in _RANGES:
@@ -109,7 +110,7 @@ def _predicates(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
     """Warp by warp: any, all true, all false, one true."""
     import numpy as np
 
-    warp, lane = np.arange(count) // WARP % 4, np.arange(count) % WARP
+    warp, lane = np.arange(count) // WARP_SIZE % 4, np.arange(count) % WARP_SIZE
     known = [np.full(count, 1, np.uint64), np.zeros(count, np.uint64), (lane == 11).astype(np.uint64)]
     chosen: NDArray[np.uint64] = np.select([warp == 1, warp == 2, warp == 3], known, bits & np.uint64(1))
     return chosen

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from ptxgen.isa.operands import AnyOperand, Immediate, Register, Vector
 from ptxgen.isa.table import Instruction, Need, Operand, rows
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, PRED, S32, DType
 from tests.isa.combinations import sensible
 
-WARP = 32
 ENTRY = "probe"
 BATCH = 32
 
@@ -233,7 +233,7 @@ _START = (
     "cvta.to.global.u64 %in, %in;",
     "mov.u32 %lane, %tid.x;",
     "mov.u32 %block, %ctaid.x;",
-    f"mad.lo.u32 %i, %block, {WARP}, %lane;",
+    f"mad.lo.u32 %i, %block, {WARP_SIZE}, %lane;",
 )
 
 

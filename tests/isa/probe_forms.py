@@ -7,8 +7,9 @@ from functools import partial
 
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Symbol, Vector
 from ptxgen.isa.table import Instruction
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, B64, BY_NAME, PRED, S32, U32, U64
-from tests.isa.probe import WARP, Field, Form, Writer, keep, make_destination, plain, spelt
+from tests.isa.probe import Field, Form, Writer, keep, make_destination, plain, spelt
 
 Modifiers = Mapping[str, str]
 FULL = Immediate(0xFFFFFFFF, U32)
@@ -40,7 +41,7 @@ def _size(modifiers: Modifiers) -> int:
 
 def _slot(w: Writer, space: str) -> Register:
     """The address of this lane's slot in a new shared or local array."""
-    name = w.variable(space, SLOT * (WARP if space == "shared" else 1))
+    name = w.variable(space, SLOT * (WARP_SIZE if space == "shared" else 1))
     address = w.register(U64)
     w.line(f"mov.u64 {address}, {name};")
     if space == "shared":
@@ -211,7 +212,7 @@ def _indexed_branch(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
 def _never(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     """ret, exit, trap under a guard that does not hold."""
     guard = w.register(PRED)
-    w.line(f"setp.gt.u32 {guard}, %lane, {WARP};")
+    w.line(f"setp.gt.u32 {guard}, %lane, {WARP_SIZE};")
     w.test(f"@{guard} {spelt(row, modifiers, {})}")
 
 
@@ -236,7 +237,7 @@ def _sleep(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
 def _words(w: Writer, space: str, count: int) -> tuple[Register, Field]:
     """This lane's `count` words in a new shared array, filled, packed without gaps; a barrier follows."""
     address = w.register(U64)
-    w.line(f"mov.u64 {address}, {w.variable(space, 4 * count * WARP)};")
+    w.line(f"mov.u64 {address}, {w.variable(space, 4 * count * WARP_SIZE)};")
     w.line(f"mad.wide.u32 {address}, %lane, {4 * count}, {address};")
     place = w.input_field(B32, count)
     _copy(w, space, address, place, into=True)

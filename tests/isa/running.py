@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen import emulator
+from ptxgen.target import WARP_SIZE
 from tests.isa import operand_values, probe
 
 WORD = 0x0123456789ABCDEF
@@ -20,7 +21,7 @@ def emulate(batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
     count = len(given)
     out = np.zeros((count, batch.out_bytes), np.uint8)
     findings = emulator.run(
-        batch.text(), probe.ENTRY, count // probe.WARP, probe.WARP, [out, given, np.uint64(WORD)], sanitize=False
+        batch.text(), probe.ENTRY, count // WARP_SIZE, WARP_SIZE, [out, given, np.uint64(WORD)], sanitize=False
     )
     assert not findings, findings[0]
     return out

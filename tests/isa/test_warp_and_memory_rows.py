@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.target import WARP_SIZE
 from tests.isa.operand_values import SHUFFLE_BOUNDS
-from tests.isa.probe import WARP, Probe
+from tests.isa.probe import Probe
 from tests.isa.running import WORD, emulated, numbers
 
 Array = NDArray[Any]
@@ -28,14 +29,14 @@ def probes(name: str, **wanted: str) -> Iterator[tuple[Probe, list[Array], list[
 
 
 def warps(values: Array) -> list[Array]:
-    return [values[i : i + WARP] for i in range(0, len(values), WARP)]
+    return [values[i : i + WARP_SIZE] for i in range(0, len(values), WARP_SIZE)]
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "bfly", "idx"])
 def test_shuffle_follows_the_pseudo_code_of_the_isa(mode: str) -> None:
     for _, (a, b, c), (d, p) in probes("shfl", mode=mode):
-        for w in range(0, len(a), WARP):
-            for lane in range(WARP):
+        for w in range(0, len(a), WARP_SIZE):
+            for lane in range(WARP_SIZE):
                 by, bound, segment = int(b[w + lane, 0]) & 31, int(c[w + lane, 0]) & 31, int(c[w + lane, 0]) >> 8 & 31
                 last = (lane & segment) | (bound & ~segment)
                 source = {
@@ -63,7 +64,7 @@ def test_ballot_has_a_bit_for_each_lane() -> None:
 def test_match_any_finds_the_lanes_with_the_same_value() -> None:
     for _, (a,), (d,) in probes("match", mode="any"):
         for x, found in zip(warps(a), warps(d), strict=True):
-            expected = [sum(1 << i for i in range(WARP) if x[i, 0] == x[lane, 0]) for lane in range(WARP)]
+            expected = [sum(1 << i for i in range(WARP_SIZE) if x[i, 0] == x[lane, 0]) for lane in range(WARP_SIZE)]
             assert found[:, 0].tolist() == expected
 
 
@@ -94,7 +95,7 @@ def test_activemask_and_elect_know_a_full_warp() -> None:
         assert (d == 0xFFFFFFFF).all()
     for _, _, (d, p) in probes("elect"):
         assert (d == 0).all()
-        assert p[:, 0].tolist() == [1, *[0] * 31] * (len(p) // WARP)
+        assert p[:, 0].tolist() == [1, *[0] * 31] * (len(p) // WARP_SIZE)
 
 
 @pytest.mark.parametrize("name", ["ld", "ld_nc"])
@@ -168,7 +169,7 @@ def test_ldmatrix_deals_rows_of_eight_halves(trans: str) -> None:
             matrices = given.reshape(-1).view(np.uint16).reshape(count, 8, 8)
             if trans:
                 matrices = matrices.transpose(0, 2, 1)
-            expected = np.ascontiguousarray(matrices).reshape(count, -1).view(np.uint32).reshape(count, WARP).T
+            expected = np.ascontiguousarray(matrices).reshape(count, -1).view(np.uint32).reshape(count, WARP_SIZE).T
             assert (dealt == expected).all()
 
 
@@ -184,7 +185,7 @@ def test_stmatrix_undoes_ldmatrix() -> None:
 
 
 def _elements(words: Array, type: str) -> Array:
-    """[WARP, registers] words -> [WARP, registers, elements] of float64."""
+    """[32, registers] words -> [32, registers, elements] of float64."""
     if type in ("u8", "s8"):
         return words.view(np.uint8 if type == "u8" else np.int8).reshape(*words.shape, 4).astype(np.float64)
     if type == "tf32":
@@ -200,7 +201,7 @@ def _matrices(a: Array, b: Array, a_type: str, b_type: str) -> tuple[Array, Arra
     left, right = _elements(a, a_type), _elements(b, b_type)
     per, k = left.shape[2], 4 * left.shape[2] * (a.shape[1] // 2)
     big, small = np.zeros((16, k)), np.zeros((k, 8))
-    for lane in range(WARP):
+    for lane in range(WARP_SIZE):
         group, member = lane // 4, lane % 4
         for register in range(a.shape[1]):
             start = member * per + register // 2 * 4 * per
@@ -214,7 +215,7 @@ def _matrices(a: Array, b: Array, a_type: str, b_type: str) -> tuple[Array, Arra
 def _accumulator(c: Array) -> Array:
     """[16, 8] from four values a lane."""
     full = np.zeros((16, 8))
-    for lane in range(WARP):
+    for lane in range(WARP_SIZE):
         for i in range(4):
             full[lane // 4 + 8 * (i // 2), 2 * (lane % 4) + i % 2] = c[lane, i]
     return full
@@ -226,8 +227,8 @@ def test_mma_multiplies_matrices() -> None:
         words = probe.instruction.split()[0].split(".")
         shapes.add((words[3], words[-3]))
         a_type, b_type, out = words[-3], words[-2], words[-1]
-        for w in range(0, len(a), WARP):
-            lanes = slice(w, w + WARP)
+        for w in range(0, len(a), WARP_SIZE):
+            lanes = slice(w, w + WARP_SIZE)
             big, small = _matrices(a[lanes], b[lanes], a_type, b_type)
             start, got = ({"f16": np.float16, "f32": np.float32, "s32": np.int32}[out] for _ in range(2))
             total = big @ small + _accumulator(c[lanes].view(start).astype(np.float64))

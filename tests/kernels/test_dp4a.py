@@ -16,11 +16,11 @@ from ptxgen.kernels.gemv import hw_dp4a
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
 from ptxgen.kernels.gemv.integer_type import PACKED
-from ptxgen.kernels.gemv.staging import MOST_SHARED, Layout, padding, rows_at_once, stretches
+from ptxgen.kernels.gemv.staging import Layout, padding, rows_at_once, stretches
 from ptxgen.kernels.gemv.steps import looped
 from ptxgen.kernels.quantize.fixed_point import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
-from ptxgen.target import Target
+from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
 
@@ -278,7 +278,7 @@ def test_stretches_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, bl
     assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
     assert sum(count for _, count in parts) == -(-k // step)
     longest = min(k, parts[0][1] * step)
-    assert Layout(format, longest, together, digits).bytes <= MOST_SHARED
+    assert Layout(format, longest, together, digits).bytes <= MAX_STATIC_SHARED
 
 
 @pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q4_0", "q8_0"])

@@ -14,9 +14,9 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import Location, VerifyError
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
 from ptxgen.isa.table import named
-from ptxgen.target import Target
+from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.types import F16, F32, PRED, U32, U64
-from ptxgen.verify.verify import SHARED_LIMIT, verify
+from ptxgen.verify.verify import verify
 from tests.ptxgen.writing import Body, verified
 
 WHERE = Location("author.py", 1, "k.probe()")
@@ -186,8 +186,8 @@ def test_names_and_texts_that_ptx_does_not_take_are_refused(wrong: Function, mes
 
 
 def test_shared_memory_up_to_the_limit_passes_and_beyond_it_is_named() -> None:
-    verify(function(RET, shared=[SharedArray("s", F32, SHARED_LIMIT // 4, 16)]), Target(75))
-    too_much = function(RET, shared=[SharedArray("s", F32, SHARED_LIMIT // 4, 16), SharedArray("t", F16, 1, 2)])
+    verify(function(RET, shared=[SharedArray("s", F32, MAX_STATIC_SHARED // 4, 16)]), Target(75))
+    too_much = function(RET, shared=[SharedArray("s", F32, MAX_STATIC_SHARED // 4, 16), SharedArray("t", F16, 1, 2)])
     with pytest.raises(VerifyError, match=r"49154 bytes of shared memory \(s 49152, t 2\); the limit is 49152"):
         verify(too_much, Target(75))
 
@@ -195,7 +195,7 @@ def test_shared_memory_up_to_the_limit_passes_and_beyond_it_is_named() -> None:
 def test_shared_memory_and_remarks_name_the_authors_line() -> None:
     def too_much(k: KernelBuilder) -> None:
         k.shared(F32, 16)
-        k.shared(F32, SHARED_LIMIT)  # HERE
+        k.shared(F32, MAX_STATIC_SHARED)  # HERE
 
     def odd(k: KernelBuilder) -> None:
         k.shared(F32, 4, align=12)  # HERE

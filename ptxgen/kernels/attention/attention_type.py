@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError, spelt
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 UNIT = 2.0**-24
@@ -47,7 +47,7 @@ class AttentionType(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads", "kv_heads")
-        require(self, "head_dim", high=256, multiple=WARP)
+        require(self, "head_dim", high=256, multiple=WARP_SIZE)
         require(self, "max_len", high=LONGEST)
         if self.heads % self.kv_heads:
             raise ArgumentError(f"{self.name}: heads must be a multiple of kv_heads ({self.kv_heads}), got {self.heads}")
@@ -105,7 +105,7 @@ class AttentionType(KernelType):
     def score_units(self, arguments: Mapping[str, Any], length: int) -> NDArray[np.float64]:
         """The rounding bound of each score in units of 2^-24: head_dim / 32 fused additions, 5 of the tree and two of the
         scale, each at most the score of the absolute numbers."""
-        return (self.head_dim // WARP + 7) * self.exact(arguments, length, magnitude=True)[0]
+        return (self.head_dim // WARP_SIZE + 7) * self.exact(arguments, length, magnitude=True)[0]
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A cache whose positions past the length hold NaN, which no result may show."""

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
 from ptxgen.kernels.registry import register_variants
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 WARPS = 8
@@ -46,7 +46,7 @@ class IncrementalAttention(AttentionType):
         return {"out": write(F32, self.heads, self.head_dim), **super().signature()}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.heads, block=self.warps * WARP)
+        return LaunchConfig(grid=self.heads, block=self.warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         whole, allowed = self.attended(k)
@@ -87,9 +87,9 @@ class IncrementalAttention(AttentionType):
             return {"out": 0.0}
         scores, values = self.exact(arguments, length)
         magnitudes = np.abs(values)
-        weights, tiles = _softmax(scores), -(-length // (self.warps * WARP))
+        weights, tiles = _softmax(scores), -(-length // (self.warps * WARP_SIZE))
         units = self.score_units(arguments, length) + 3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
-        above = np.einsum("hl,hld->hd", weights * (units + WARP * tiles + self.warps), magnitudes)
+        above = np.einsum("hl,hld->hd", weights * (units + WARP_SIZE * tiles + self.warps), magnitudes)
         below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
         return {"out": 1.1 * UNIT * (above + below) + 2.0**-140}
 

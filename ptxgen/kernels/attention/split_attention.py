@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register_variants
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 CHUNK = 128  # positions
@@ -70,13 +70,13 @@ class SplitAttention(AttentionType):
     @property
     def warps(self) -> int:
         """Warps of a block: one for each tile of 32 positions, up to 8."""
-        return min(self.chunk // WARP, MOST_WARPS)
+        return min(self.chunk // WARP_SIZE, MOST_WARPS)
 
     def signature(self) -> Signature:
         return {**partials(self.heads, self.head_dim, self.max_len, self.chunk, "out"), **super().signature()}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(self.heads, self.chunks), block=self.warps * WARP)
+        return LaunchConfig(grid=(self.heads, self.chunks), block=self.warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         tiles = Tiles(self.head_dim, self.warps)
@@ -121,14 +121,14 @@ class SplitAttention(AttentionType):
         scores, values = self.exact(arguments, length)
         errors = self.score_units(arguments, length)
         bounds = {name: np.zeros(array.shape) for name, array in self.reference(**arguments).items()}
-        tiles = self.chunk // WARP // self.warps
+        tiles = self.chunk // WARP_SIZE // self.warps
         for number, at in enumerate(self._slices(length)):
             peak, worst = scores[:, at].max(axis=1, keepdims=True), errors[:, at].max(axis=1, keepdims=True)
             weights = np.exp(scores[:, at] - peak)
             units = errors[:, at] + worst + 3 * (tiles + 2) + peak - scores[:, at]
             bounds["peaks"][:, number] = worst[:, 0]
             bounds["totals"][:, number] = np.sum(weights * (units + tiles + 10), axis=1)
-            counted = weights * (units + WARP * tiles + self.warps)
+            counted = weights * (units + WARP_SIZE * tiles + self.warps)
             bounds["sums"][:, number] = np.einsum("hl,hld->hd", counted, np.abs(values[:, at]))
         return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import FULL_WARP, WARP
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import LONGEST, UNIT, positions
@@ -20,6 +19,7 @@ from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_ch
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32
 
 WARPS = 8
@@ -45,7 +45,7 @@ class SplitAttentionReduce(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads")
-        require(self, "head_dim", high=256, multiple=WARP)
+        require(self, "head_dim", high=256, multiple=WARP_SIZE)
         require(self, "max_len", high=LONGEST)
         require_chunk(self, self.chunk)
 
@@ -59,19 +59,19 @@ class SplitAttentionReduce(KernelType):
         return {"out": write(F32, self.heads, self.head_dim), **read}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.heads, block=WARPS * WARP)
+        return LaunchConfig(grid=self.heads, block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         tiles = Tiles(self.head_dim, WARPS)
         peaks, totals = k.arg.peaks.at(k.ctaid.x, 0), k.arg.totals.at(k.ctaid.x, 0)
         largest = k.f32(float("-inf"))
-        for number in k.strided(k.tid.x, self.chunks, step=WARPS * WARP):
+        for number in k.strided(k.tid.x, self.chunks, step=WARPS * WARP_SIZE):
             largest @= k.max(largest, k.load(peaks[number]))
         largest = k.block_max(largest)
 
         total = k.f32(0.0)
-        weighted = [k.f32(0.0) for _ in range(self.head_dim // WARP)]
-        for start in k.strided(k.warp * WARP, self.chunks, step=WARPS * WARP):
+        weighted = [k.f32(0.0) for _ in range(self.head_dim // WARP_SIZE)]
+        for start in k.strided(k.warp * WARP_SIZE, self.chunks, step=WARPS * WARP_SIZE):
             number = start + k.lane
             place = k.min(number, self.chunks - 1)
             share = k.load(totals[place])
@@ -120,9 +120,9 @@ class SplitAttentionReduce(KernelType):
         if not live:
             return {"out": 0.0}
         distance = peaks.max(axis=1, keepdims=True) - peaks
-        factors, tiles = np.exp(-distance), -(-live // (WARPS * WARP))
+        factors, tiles = np.exp(-distance), -(-live // (WARPS * WARP_SIZE))
         whole = np.sum(factors * totals, axis=1, keepdims=True)
-        above = np.einsum("hc,hcd->hd", factors * (3 + distance + WARP * tiles + WARPS), np.abs(sums)) / whole
+        above = np.einsum("hc,hcd->hd", factors * (3 + distance + WARP_SIZE * tiles + WARPS), np.abs(sums)) / whole
         below = np.sum(factors * totals * (4 + distance + tiles + 8), axis=1, keepdims=True) / whole
         out = np.abs(self.reference(**arguments)["out"])
         return {"out": 1.1 * UNIT * (above + below * out) + 2.0**-140}

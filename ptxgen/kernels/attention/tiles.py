@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 
@@ -40,7 +40,7 @@ class Tiles:
     @property
     def width(self) -> int:
         """Values of one load of a lane; a lane makes head_dim / 32 / width of them for a row."""
-        return gcd(self.head_dim // WARP, 4)
+        return gcd(self.head_dim // WARP_SIZE, 4)
 
     @property
     def rows(self) -> int:
@@ -50,7 +50,7 @@ class Tiles:
     @property
     def rounds(self) -> int:
         """How often a tile takes that many rows. Lane l stands for the row l // rounds of the round l % rounds."""
-        return WARP // self.rows
+        return WARP_SIZE // self.rows
 
     def first(self, k: KernelBuilder) -> Value:
         """The lane's place in the first load of a row."""
@@ -59,7 +59,7 @@ class Tiles:
     def row(self, k: KernelBuilder, array: GlobalArray) -> list[Value]:
         """The lane's head_dim / 32 values of a row; `array` starts at its first."""
         values: list[Value] = []
-        for place in range(0, self.head_dim, WARP * self.width):
+        for place in range(0, self.head_dim, WARP_SIZE * self.width):
             values += k.load_vector(array[place], self.width) if self.width > 1 else [k.load(array[place])]
         return values
 
@@ -74,8 +74,8 @@ class Tiles:
         place = round_of_lane * self.rows + k.lane // self.rounds
         largest, total = k.f32(float("-inf")), k.f32(0.0)
         weighted = [k.f32(0.0) for _ in query]
-        own = k.warp * WARP
-        for start in k.strided(own if isinstance(begin, int) else begin + own, stop, step=self.warps * WARP):
+        own = k.warp * WARP_SIZE
+        for start in k.strided(own if isinstance(begin, int) else begin + own, stop, step=self.warps * WARP_SIZE):
             score = k.f32(float("-inf"))
             for turn in k.strided(0, self.rounds):
                 dots = [_dot(k, query, row) for row in self._rows(k, keys, start, turn, last)]
@@ -124,9 +124,9 @@ class Tiles:
         sums = k.shared(F32, self.warps, self.head_dim)
         for i, each in enumerate(weighted):
             load, place = divmod(i, self.width)
-            k.store(sums[k.warp, k.lane * self.width + (load * WARP * self.width + place)], each)
+            k.store(sums[k.warp, k.lane * self.width + (load * WARP_SIZE * self.width + place)], each)
         k.barrier()
-        for start in range(0, self.head_dim, self.warps * WARP):
+        for start in range(0, self.head_dim, self.warps * WARP_SIZE):
             d = k.tid.x + start if start else k.tid.x
             inside = d < self.head_dim
             with k.when(inside if allowed is None else inside & allowed):
@@ -142,7 +142,7 @@ def transposed_sum(k: KernelBuilder, values: list[Value]) -> Value:
 
     At each step a lane keeps the half of the values whose number has the lane's bit and sends the other half to its partner.
     Each sum is the tree that `warp_sum` makes, with the same bits."""
-    offset = WARP // 2
+    offset = WARP_SIZE // 2
     while offset:
         half = len(values) // 2
         if half:

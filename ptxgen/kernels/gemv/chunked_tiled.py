@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
@@ -17,6 +16,7 @@ from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ChunkedTiledGemv(GemvType):
         return self.chunks * one.additions + rest + one.chain - one.additions
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // self.outputs_per_block), block=self.outputs_per_block * WARP)
+        return LaunchConfig(grid=-(-self.n // self.outputs_per_block), block=self.outputs_per_block * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.outputs_per_block + k.warp

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -18,6 +17,7 @@ from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import U32
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WORDS = 4
 
 HEADER = WORDS * U32.bytes
 
-TOGETHER = WARP // WORDS
+TOGETHER = WARP_SIZE // WORDS
 """Headers that a warp loads at once."""
 
 RESIDENT = 6

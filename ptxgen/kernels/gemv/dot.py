@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats.format import Weight
 from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance, further
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -47,7 +47,7 @@ class Dot:
     @property
     def chain(self) -> int:
         """The most additions that a product goes through until a warp has one sum."""
-        return self.additions + self.sums.bit_length() - 1 + WARP.bit_length() - 1
+        return self.additions + self.sums.bit_length() - 1 + WARP_SIZE.bit_length() - 1
 
 
 class LaneDot(Generic[Part]):

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
@@ -18,6 +17,7 @@ from ptxgen.kernels.gemv.walk import advance
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -42,7 +42,7 @@ class _Direct(IntegerGemvType):
     @property
     def chain(self) -> int:
         runs = self.format.depth * (2 if self.format.has_minimum else 1)
-        return -(-self.fragments.steps // self.warps) * runs + 2 * (WARP.bit_length() - 1)
+        return -(-self.fragments.steps // self.warps) * runs + 2 * (WARP_SIZE.bit_length() - 1)
 
     def _lane_sum(self, k: KernelBuilder, row: Value, first: Index) -> Value:
         """The lane's share of the dot product: steps first, first + warps, ..."""
@@ -99,7 +99,7 @@ class Dp4aGemv(_Direct):
         return 1
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP)
+        return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * ROWS + k.warp
@@ -132,7 +132,7 @@ class MwvDp4aGemv(_Direct):
         return self.num_warps
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.n, block=self.num_warps * WARP)
+        return LaunchConfig(grid=self.n, block=self.num_warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.gemv.walk import advance
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -29,7 +29,7 @@ class Fragments:
     @property
     def blocks(self) -> int:
         """Blocks of a step."""
-        return WARP // self.format.fragments
+        return WARP_SIZE // self.format.fragments
 
     @property
     def values(self) -> int:
@@ -68,7 +68,7 @@ def _divided(index: Index, divisor: int) -> tuple[Index, Index]:
     """Quotient and remainder, as constants where they are."""
     if divisor == 1:
         return index, 0
-    if divisor == WARP:
+    if divisor == WARP_SIZE:
         return 0, index
     return index // divisor, index % divisor
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Fragments
@@ -18,6 +17,7 @@ from ptxgen.kernels.gemv.steps import Looped, Stretch, Warp, looped
 from ptxgen.kernels.quantize.fixed_point import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -68,7 +68,7 @@ class HwDp4aGemv(IntegerGemvType):
     def chain(self) -> int:
         # A fragment has at most a run for each row of its depth, with or without a minimum.
         runs = self.format.depth * (2 if self.format.has_minimum else 1)
-        return self.fragments.steps * runs + (WARP.bit_length() - 1)
+        return self.fragments.steps * runs + (WARP_SIZE.bit_length() - 1)
 
     @property
     def block_rows(self) -> int:
@@ -76,7 +76,7 @@ class HwDp4aGemv(IntegerGemvType):
         return self.num_warps * self.rows_per_warp
 
     def launch(self) -> LaunchConfig:
-        threads = self.num_warps * WARP
+        threads = self.num_warps * WARP_SIZE
         resident = max(1, self.resident_threads // threads)
         return LaunchConfig(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WidestTeamGemv(TeamGemv):
 
     @property
     def resident(self) -> int:
-        return max(1, self.resident_threads // (self.num_warps * WARP))
+        return max(1, self.resident_threads // (self.num_warps * WARP_SIZE))
 
     @property
     def rows(self) -> int:

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.activations import Remembered
 from ptxgen.kernels.gemv.fragments import Fragments, Lane
 from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32, DType
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
-
-# Static shared memory of a block is at most 48 KB (CUDA C++ Programming Guide, "Compute Capabilities").
-MOST_SHARED = 48 * 1024
 
 # Digits are padded after so many values, a multiple of what no fragment straddles.
 PADDED = 128
@@ -36,12 +33,12 @@ LOADS_AHEAD = 8
 def padding(format: Format) -> int:
     """Bytes to leave free after every PADDED digits so that the lanes of a warp meet the fewest bank conflicts."""
     fragments, width = Fragments(format, format.block), min(PIECE, format.packed_width)
-    firsts = [fragments.first_value(lane) for lane in range(WARP)]
-    together = min(WARP, 128 // width)  # lanes that shared memory serves at a time
+    firsts = [fragments.first_value(lane) for lane in range(WARP_SIZE)]
+    together = min(WARP_SIZE, 128 // width)  # lanes that shared memory serves at a time
 
     def conflicts(pad: int) -> int:
         worst = 0
-        for start in range(0, WARP, together):
+        for start in range(0, WARP_SIZE, together):
             words = {(first + first // PADDED * pad) // 4 + i for first in firsts[start : start + together]
                      for i in range(width // 4)}  # fmt: skip
             banks = [word % 32 for word in words]
@@ -88,16 +85,16 @@ def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
     digits); else those of the fewest turns in which it does."""
     step = min(k, Fragments(format, k).values)
     shares = (-(-rows // turns) for turns in range(1, rows + 1))
-    return next(share for share in shares if Layout(format, step, share, digits).bytes <= MOST_SHARED)
+    return next(share for share in shares if Layout(format, step, share, digits).bytes <= MAX_STATIC_SHARED)
 
 
 def stretches(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
     """(first step, steps) of each stretch of `rows` rows whose activations fit shared memory at once."""
     fragments = Fragments(format, k)
-    if Layout(format, k, rows, digits).bytes <= MOST_SHARED:
+    if Layout(format, k, rows, digits).bytes <= MAX_STATIC_SHARED:
         return [(0, fragments.steps)]
     most = 1
-    while Layout(format, (most + 1) * fragments.values, rows, digits).bytes <= MOST_SHARED:
+    while Layout(format, (most + 1) * fragments.values, rows, digits).bytes <= MAX_STATIC_SHARED:
         most += 1
     return [(first, min(most, fragments.steps - first)) for first in range(0, fragments.steps, most)]
 

@@ -14,6 +14,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, Lane
 from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once
 from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.target import MAX_REGISTERS, REGISTERS
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -28,9 +29,6 @@ MOST_INSTRUCTIONS: Final = 4000
 LONG_STEP: Final = 224
 """Instructions of a step, for a row of weights, beyond which the assembler runs out of registers where steps are written out
 (Q3_K from two digits on, Q2_K with three; batches)."""
-
-REGISTERS: Final = 65536  # of a multiprocessor
-MOST_REGISTERS: Final = 255  # of a thread
 
 Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
@@ -87,7 +85,7 @@ def _step_size(kernel: HwDp4aGemv) -> StepSize:
 
 def _registers(kernel: HwDp4aGemv) -> int:
     """Registers that a thread may take."""
-    return min(MOST_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
+    return min(MAX_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
 
 
 def _most_ahead(kernel: HwDp4aGemv) -> int:

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.walk import Walk
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class TeamGemv(GemvType):
 
     @property
     def dot(self) -> Dot:
-        return Dot(Walk(self.format, self.k, self.team * WARP, self.width), self.pass_values, self.sums)
+        return Dot(Walk(self.format, self.k, self.team * WARP_SIZE, self.width), self.pass_values, self.sums)
 
     @property
     def chain(self) -> int:
@@ -67,7 +67,7 @@ class TeamGemv(GemvType):
     def launch(self) -> LaunchConfig:
         blocks = -(-self.n // self.rows)
         grid = (blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks
-        return LaunchConfig(grid=grid, block=self.team * WARP, resident=self.resident)
+        return LaunchConfig(grid=grid, block=self.team * WARP_SIZE, resident=self.resident)
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         """The weights, with the kind of load that the strategy reads them by."""

@@ -12,11 +12,11 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.gemv.staging import MOST_SHARED
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import MAX_STATIC_SHARED
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PIECE = 4
 LOADS_AHEAD = 4
 """Pieces that a thread loads before it stores the first."""
 
-LARGEST = MOST_SHARED // F32.bytes
+LARGEST = MAX_STATIC_SHARED // F32.bytes
 
 
 @register_variants("format", {f"tiled_{format.id}_gemv": format for format in FORMATS.values()})
@@ -47,8 +47,8 @@ class TiledGemv(WarpRowGemv):
         require(self, "outputs_per_block", high=32)
         if self.k > LARGEST:
             raise ArgumentError(
-                f"{self.name}: k must be {LARGEST} or less, so that x fits {MOST_SHARED} bytes of shared memory, got {self.k}; "
-                f"chunked_{self.name} takes any"
+                f"{self.name}: k must be {LARGEST} or less, so that x fits {MAX_STATIC_SHARED} bytes of shared memory, "
+                f"got {self.k}; chunked_{self.name} takes any"
             )
 
     @property

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.memory import GlobalArray, Index, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place, Weight
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -31,7 +31,7 @@ class Walk:
 
     format: Format
     k: int
-    lanes: int = WARP
+    lanes: int = WARP_SIZE
     width: int = 1
 
     @property
@@ -66,7 +66,7 @@ class Walk:
 
     def lane(self, k: KernelBuilder) -> Lane:
         """The place of each lane in a step."""
-        number = k.lane if self.lanes == WARP else k.tid.x
+        number = k.lane if self.lanes == WARP_SIZE else k.tid.x
         columns, width = self.format.columns, self.width
         if columns < width:
             return Lane(self, number * (width // columns), 0)

@@ -6,13 +6,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.walk import Lane, Part
+from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -45,7 +45,7 @@ class WarpRowGemv(GemvType):
         return self.dot.chain
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP, resident=self.resident)
+        return LaunchConfig(grid=-(-self.n // self.block_rows), block=self.block_rows * WARP_SIZE, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.block_rows + k.warp

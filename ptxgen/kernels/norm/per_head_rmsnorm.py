@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised, with_outlier
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 
@@ -35,7 +35,7 @@ class PerHeadRmsNorm(KernelType):
 
     def __post_init__(self) -> None:
         require(self, "heads")
-        require(self, "head_dim", high=256, multiple=WARP)
+        require(self, "head_dim", high=256, multiple=WARP_SIZE)
 
     def signature(self) -> Signature:
         return {
@@ -45,11 +45,11 @@ class PerHeadRmsNorm(KernelType):
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.heads, block=WARP)
+        return LaunchConfig(grid=self.heads, block=WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         x, gamma = k.arg.x.at(k.ctaid.x, k.lane), k.arg.gamma.at(k.lane)
-        places = range(0, self.head_dim, WARP)
+        places = range(0, self.head_dim, WARP_SIZE)
         values = [k.load(x[place]) for place in places]
         gammas = [k.load(gamma[place]) for place in places]
         total = k.f32(0.0)
@@ -64,7 +64,7 @@ class PerHeadRmsNorm(KernelType):
         return {"x": rms_normalised(x, gamma, float(arguments["eps"]))}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"x": rms_bound(self.reference(**arguments)["x"], chain=self.head_dim // WARP, tree=5)}
+        return {"x": rms_bound(self.reference(**arguments)["x"], chain=self.head_dim // WARP_SIZE, tree=5)}
 
     def work(self) -> Work:
         values = self.heads * self.head_dim

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
 THREADS = 1024
@@ -38,7 +38,7 @@ def has_outlier(x: NDArray[np.float32], ratio: float) -> bool:
     sums = np.zeros(THREADS)
     for part in wide.reshape(-1, THREADS):
         sums = sums + part * part
-    warps = _added_in_halves(sums.reshape(THREADS // WARP, WARP).T)
+    warps = _added_in_halves(sums.reshape(THREADS // WARP_SIZE, WARP_SIZE).T)
     total, peak = float(_added_in_halves(warps)), float(np.abs(wide).max(initial=0.0))
     return peak * peak * x.size > ratio * ratio * total
 

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
 THREADS = 1024
-WARPS = THREADS // WARP
+WARPS = THREADS // WARP_SIZE
 UNROLL = 4  # loads in flight a thread
 NOT_A_NUMBER = 0xFFFFFFFF
 """What `argmax` gives if a value is NaN: no token has this id, so nothing can go on with it unnoticed."""
@@ -94,7 +94,7 @@ class ArgMax(KernelType):
             k.store(k.arg.out[0], k.select(bad != 0, NOT_A_NUMBER, index))
 
     def _warp_best(self, k: KernelBuilder, best: Value, index: Value) -> tuple[Value, Value]:
-        offset = WARP // 2
+        offset = WARP_SIZE // 2
         while offset:
             other, other_index = k.shuffle_xor(best, offset), k.shuffle_xor(index, offset)
             better = (other > best) | ((other == best) & (other_index < index))

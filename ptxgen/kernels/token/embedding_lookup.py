@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.cooperation import WARP
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U8
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class EmbeddingLookup(KernelType):
 
     def launch(self) -> LaunchConfig:
         steps = self.walk.steps + (self.walk.rest > 0)
-        return LaunchConfig(grid=-(-steps // WARPS), block=WARPS * WARP)
+        return LaunchConfig(grid=-(-steps // WARPS), block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
         walk = self.walk
