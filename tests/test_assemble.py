@@ -104,5 +104,5 @@ def test_a_missing_nvjitlink_is_an_error_that_says_what_to_install(monkeypatch: 
 
 
 def test_importing_the_module_imports_no_cuda() -> None:
-    code = "import sys, ptxgen.assemble; assert not [name for name in sys.modules if name.startswith('cuda')]"
+    code = "import sys, ptxgen.toolchain.assemble; assert not [name for name in sys.modules if name.startswith('cuda')]"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -118,7 +118,7 @@ def add(entry: Entry) -> None:
 def _require_whole(entry: Entry) -> None:
     cls = entry.type
     if not (isinstance(cls, type) and issubclass(cls, KernelType)):
-        raise ArgumentError(f"{entry.name}: {cls!r} is not a subclass of ptxgen.kernels.kernel_type.KernelType")
+        raise ArgumentError(f"{entry.name}: {cls!r} is not a subclass of ptxgen.dsl.kernel_type.KernelType")
     if not re.fullmatch(r"[A-Za-z]\w*", entry.name, re.ASCII):
         raise ArgumentError(f"{entry.name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
     if "__dataclass_params__" not in vars(cls):

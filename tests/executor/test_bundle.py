@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-import executor.launch.modules
 from executor import CudaExecutor
 from executor.base.errors import BundleError
 from executor.bundle.write import _check_replaceable, write_bundle
@@ -70,7 +69,7 @@ def forbid(*_: object, **__: object) -> Any:
 
 def test_a_model_runs_from_its_bundle_and_emits_nothing(model: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = logits(model)
-    monkeypatch.setattr(executor.modules, "emit", forbid)
+    monkeypatch.setattr("executor.launch.modules.emit", forbid)
     monkeypatch.setattr("ptxgen.toolchain.module.build", forbid)
     np.testing.assert_array_equal(logits(model, bundle=bundle), expected)
 
@@ -82,7 +81,7 @@ def test_a_bundle_of_a_named_kernel_of_one_digit_has_the_accurate_ones_for_outli
     monkeypatch.setenv("PTXGEN_GEMV_Q8_0", "hw_dp4a_q8_0_gemv:digits=1")
     expected = logits(path)
     write_bundle(path, tmp_path / "bundle", Target(90), context=CONTEXT)
-    monkeypatch.setattr(executor.modules, "emit", forbid)
+    monkeypatch.setattr("executor.launch.modules.emit", forbid)
     np.testing.assert_array_equal(logits(path, bundle=tmp_path / "bundle"), expected)
 
 

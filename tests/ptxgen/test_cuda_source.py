@@ -184,6 +184,7 @@ def test_the_builder_refuses_a_body_that_it_cannot_write() -> None:
 
 def test_importing_ptxgen_does_not_import_the_compiler() -> None:
     done = python(
-        "import sys, ptxgen.cuda_source, ptxgen.module; print([name for name in sys.modules if name.startswith('cuda')])"
+        "import sys, ptxgen.toolchain.cuda_source, ptxgen.toolchain.module\n"
+        "print([name for name in sys.modules if name.startswith('cuda')])"
     )
     assert done.stdout.strip() == "[]", done.stderr

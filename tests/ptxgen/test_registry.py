@@ -85,9 +85,9 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
         (GOOD.replace('name = "my_add"', "name = 5"), "Mine: to register one name, `name` must be a class attribute"),
         (GOOD.replace("@dataclass(frozen=True)\n", ""), "Mine is not a dataclass yet; write @dataclass(frozen=True)"),
-        (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.kernels.kernel_type.KernelType"),
+        (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.dsl.kernel_type.KernelType"),
         (
-            GOOD.replace("activation.elementwise import ResidualAdd", "kernel_type import KernelType as ResidualAdd"),
+            GOOD.replace("kernels.activation.elementwise import ", "dsl.kernel_type import KernelType as "),
             "Mine does not say cases, emit, inputs, launch, reference, signature, tolerance, work",
         ),
     ],
