@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from executor.commands.session import context_option, precision_option
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.commands.catalogue import target_names
 from ptxgen.errors import ArgumentError
 from ptxgen.target import DEFAULT, Target
@@ -36,7 +36,7 @@ def bundle_command(
 
     target = Target.parse(target_name)
     batches = _batches(words)
-    with front.progress() as report:
+    with console.progress() as report:
         write_bundle(
             path,
             output,

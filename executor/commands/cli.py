@@ -10,9 +10,9 @@ from executor.commands.generate import generate_command
 from executor.commands.logits import logits_command
 from executor.commands.profile import profile_command
 from executor.commands.tune import tune_command
-from ptxgen.commands.front import front
+from ptxgen.commands.group import command_group
 
-main = front(
+main = command_group(
     "ptxrun",
     "Run GGUF language models through emitted PTX, on an NVIDIA GPU or on the CPU emulator.",
     (NumericalFault, SanitizerError),

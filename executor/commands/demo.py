@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from executor.commands.session import device_option, precision_option, session, write_text
-from ptxgen.commands import front
+from ptxgen.commands import console
 
 QUESTION: Final = "What is the capital of France?"
 
@@ -31,12 +31,12 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
     from executor.gguf.fetch import fetch
     from executor.model.sampling import Sampler
 
-    with front.progress() as report:
+    with console.progress() as report:
         path = fetch(progress=report)
     with session(path, device, precision=precision) as running:
-        front.echo(f"> {prompt}")
+        console.echo(f"> {prompt}")
         made, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
-        front.echo("\n")
+        console.echo("\n")
         running.say_if_full(made)
         model = running.model
         facts = {
@@ -44,8 +44,8 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
             "model": str(path),
             "loaded in": f"{running.load_seconds:.2f} s",
             "kernels": str(model.modules.counts),
-            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {front.counted(made.prompt_tokens, 'token')}",
+            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {console.counted(made.prompt_tokens, 'token')}",
             "speed": f"{made.tokens_per_second:.1f} tokens/s",
         }
     for name, value in facts.items():
-        front.echo(f"{name:12} {value}")
+        console.echo(f"{name:12} {value}")

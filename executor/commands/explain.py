@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from executor.commands.session import device_option, precision_option
-from ptxgen.commands import front
+from ptxgen.commands import console
 
 if TYPE_CHECKING:
     from executor.model.explain import Explained
@@ -44,7 +44,7 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
         rows = explain(file, profile)
     if as_json:
         facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
-        front.print_json(
+        console.print_json(
             facts | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
         )
         return
@@ -60,10 +60,10 @@ def _print(rows: list[Explained]) -> None:
         time = "" if entry is None or entry.seconds is None else f"{entry.seconds * 1e6:.2f}"
         tensors = ", ".join(role if count == 1 else f"{count} x {role}" for role, count in m.roles)
         why = str(reasons.index(row.choice.reason) + 1)
-        error = front.magnitude(row.error)
+        error = console.magnitude(row.error)
         cells.append((tensors, m.format.name, f"{m.k} x {m.n}", f"{row.choice.kernel.name} {parameters}", time, error, why))
     columns = ("tensors", "type", "K x N", "kernel", "us", "error", "why")
-    front.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
-    front.echo()
+    console.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
+    console.echo()
     for number, reason in enumerate(reasons, 1):
-        front.echo(textwrap.fill(f"{number}  {reason}", front.WIDTH, subsequent_indent="   "))
+        console.echo(textwrap.fill(f"{number}  {reason}", console.WIDTH, subsequent_indent="   "))

@@ -21,7 +21,7 @@ from executor.commands.session import (
     session,
     write_text,
 )
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def generate_command(
         ids = running.chat_ids(text) if chat else running.model.tokenizer.encode(text)
         made, answer = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
         if as_json:
-            front.print_json(_facts(path, running, ids, made, answer, sampler))
+            console.print_json(_facts(path, running, ids, made, answer, sampler))
             return
-        front.echo()
-        front.echo(
-            f"{front.counted(len(made.tokens), 'token')}, {made.tokens_per_second:.1f} tokens/s, "
+        console.echo()
+        console.echo(
+            f"{console.counted(len(made.tokens), 'token')}, {made.tokens_per_second:.1f} tokens/s, "
             f"first after {made.prompt_seconds:.2f} s, {running.model.device.name}",
             err=True,
         )

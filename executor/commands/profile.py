@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.commands.session import Session, context_option, device_option, precision_option, session
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 from ptxgen.files import replacing
 
@@ -75,7 +75,7 @@ def profile_command(
     with session(path, device, context=context, precision=precision) as running:
         decoder = running.model.decoder
         ids = _ids(running, prompt, tokens)
-        with front.progress() as report:
+        with console.progress() as report:
             for number, token in enumerate(ids[:-1], 1):
                 decoder.step(token, head=False)
                 report("prompt", number, len(ids) - 1)
@@ -90,7 +90,7 @@ def profile_command(
         _write(output / SUMMARY, facts)
         _write(output / TRACE, chrome_trace(profile.tiles))
         if as_json:
-            front.print_json(facts)
+            console.print_json(facts)
         else:
             _show(profile, facts, by)
         if not no_plot:
@@ -128,13 +128,13 @@ def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile)
 def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
     from executor.measure.tile_summary import tile_table
 
-    front.print_rich(tile_table(profile.tiles, by))
-    steps, launches = front.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
-    front.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
+    console.print_rich(tile_table(profile.tiles, by))
+    steps, launches = console.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
+    console.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
     timed, plain = facts["step_us"], facts["untimed_step_us"]
-    front.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
+    console.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
     if profile.tiles.limit is not None:
-        front.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
+        console.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
 
 
 def _make(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from executor.base.environment import PRECISIONS
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Session:
         if made.stopped == "context":
             room, most = self.model.context, self.model.config.context_length
             cure = f"--context takes up to {most}" if room < most else "the model can take no more"
-            front.echo(f"stopped: the context of {front.counted(room, 'token')} is full; {cure}", err=True)
+            console.echo(f"stopped: the context of {console.counted(room, 'token')} is full; {cure}", err=True)
 
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
@@ -124,7 +124,7 @@ def session(
             raise ArgumentError(f"{bundle} was written with --precision {executor.profile.precision}; leave out --precision")
         if precision is not None:
             executor.profile = replace(executor.profile, precision=precision)
-        with front.progress() as report:
+        with console.progress() as report:
             model = executor.load_model(path, context=context, progress=report)
         yield Session(model, time.perf_counter() - start)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from executor.commands.session import device_option, precision_option
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def tune_command(
     precision = precision or GpuProfile.from_environment().precision
     with GgufFile.open(path) as file:
         shapes = [(matrix.format, matrix.k, matrix.n) for matrix in matrices(file)]
-    with open_device(device) as opened, front.progress() as report:
+    with open_device(device) as opened, console.progress() as report:
         target = output or own_path(Gpu.of(opened), said)
         if target is None:
             raise ArgumentError(
                 "nothing is kept on disk (PTXGEN_CACHE_DIR is off), so the table has no place; name a file with -o"
             )
         if opened.kind != "cuda" and not as_json:
-            front.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
+            console.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
         done = tune(
             opened, shapes, precision, target, pattern=pattern, again=again, runs=runs,
             progress=lambda number, total: report("kernels", number, total),
@@ -74,12 +74,12 @@ def tune_command(
         name = opened.name
     found = winners(done.table, shapes, precision)
     if as_json:
-        front.print_json({"table": str(target), "device": name, "precision": precision} | _facts(done, found))
+        console.print_json({"table": str(target), "device": name, "precision": precision} | _facts(done, found))
         return
     _print(found, limit)
     for kernel, reason in done.left_out:
-        front.echo(f"left out: {kernel}: {reason}", err=True)
-    front.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
+        console.echo(f"left out: {kernel}: {reason}", err=True)
+    console.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
 
 
 def _limit(device: Device) -> float | None:
@@ -106,7 +106,7 @@ def _print(found: list[tuple[Shape, Entry]], limit: float | None) -> None:
         rate = n * format.row_bytes(k) / entry.seconds
         parameters = " ".join(f"{name}={value}" for name, value in entry.parameters.items())
         speed = () if limit is None else (f"{rate / 1e9:.0f}", f"{rate / limit:.0%}")
-        time, error = f"{entry.seconds * 1e6:.2f}", front.magnitude(entry.error)
+        time, error = f"{entry.seconds * 1e6:.2f}", console.magnitude(entry.error)
         rows.append((format.name, f"{k} x {n}", f"{entry.kernel} {parameters}", time, *speed, error))
     columns = ("type", "K x N", "fastest kernel", "us", *(() if limit is None else ("GB/s", "of limit")), "error")
-    front.print_table(columns, rows, numeric=columns[3:], bold="us")
+    console.print_table(columns, rows, numeric=columns[3:], bold="us")

@@ -1,1 +1,1 @@
-"""The subcommands of `ptxgen`, a file each, and what both commands share (front.py)."""
+"""The subcommands of `ptxgen`, a file each, and what both commands share (console.py, group.py)."""

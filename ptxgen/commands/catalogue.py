@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ptxgen.commands import front
+from ptxgen.commands import console
+from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
 from ptxgen.target import ALL, DEFAULT, Target
@@ -41,7 +42,7 @@ def list_command(as_json: bool) -> None:
 
     known = entries()
     if as_json:
-        front.print_json([*(_listed(entry) for entry in known.values()), *map(asdict, broken())])
+        console.print_json([*(_listed(entry) for entry in known.values()), *map(asdict, broken())])
         return
     rows: list[tuple[str, str, str]] = []
     for family in sorted({entry.type.family for entry in known.values()}):
@@ -49,7 +50,7 @@ def list_command(as_json: bool) -> None:
         rows += [(family, "", ""), *((f"  {entry.name}", _shape(entry), entry.summary) for entry in members)]
     if faults := broken():
         rows += [("broken", "", ""), *((f"  {fault.name}", fault.package, fault.reason) for fault in faults)]
-    front.print_table(("kernel", "parameters", "what it computes"), rows)
+    console.print_table(("kernel", "parameters", "what it computes"), rows)
 
 
 @click.command("emit")
@@ -136,15 +137,15 @@ def check_command(
     results = list(_checked(kernels, targets))
     failures = [result for result in results if result.error]
     if as_json:
-        front.print_json([asdict(result) for result in results])
+        console.print_json([asdict(result) for result in results])
     elif results:
         columns = ("kernel", "target", "registers", "spilled B", "stack B", "shared B", "code B", "")
         rows = [_row(result) for result in results]
-        front.print_table(columns, rows, numeric=columns[2:7], bold="registers")
+        console.print_table(columns, rows, numeric=columns[2:7], bold="registers")
         for failure in failures:
-            front.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
+            console.echo(f"\n{failure.kernel}, {failure.target}: {failure.error}", err=True)
     if failures:
-        ctx.exit(front.FAILED)
+        ctx.exit(FAILED)
 
 
 def name_broken() -> None:
@@ -152,7 +153,7 @@ def name_broken() -> None:
     from ptxgen.kernels.registry import broken
 
     for fault in broken():
-        front.echo(f"not loaded: {fault}", err=True)
+        console.echo(f"not loaded: {fault}", err=True)
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def _checked(kernels: Sequence[KernelType], targets: Sequence[Target]) -> Iterat
     from multiprocessing import get_context
 
     pairs = [(kernel, target) for kernel in kernels for target in targets]
-    with front.progress() as report, get_context("spawn").Pool() if len(pairs) >= MANY else nullcontext() as pool:
+    with console.progress() as report, get_context("spawn").Pool() if len(pairs) >= MANY else nullcontext() as pool:
         results = pool.imap(_checked_pair, pairs, chunksize=16) if pool is not None else map(_checked_pair, pairs)
         for done, result in enumerate(results):
             report("check", done, len(pairs))

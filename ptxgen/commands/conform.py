@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.commands.catalogue import name_broken
+from ptxgen.commands.start import FAILED
 
 
 @click.command("conform")
@@ -33,13 +34,13 @@ def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -
     for check in planned(*names):
         results.append(result(check))
         if not as_json:
-            front.echo(str(results[-1]))
+            console.echo(str(results[-1]))
     report = Report(tuple(results))
     if as_json:
-        front.print_json([asdict(one) | {"passed": one.passed} for one in results])
+        console.print_json([asdict(one) | {"passed": one.passed} for one in results])
     else:
         for line in report.explanations():
-            front.echo(line)
-        front.echo(f"\n{report.sum}")
+            console.echo(line)
+        console.echo(f"\n{report.sum}")
     if not report.passed:
-        ctx.exit(front.FAILED)
+        ctx.exit(FAILED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ptxgen.commands import front
+from ptxgen.commands import console
 from ptxgen.commands.catalogue import target_names
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.files import replacing
@@ -61,7 +61,7 @@ def explain_command(
         with replacing(page) as stream:
             stream.write(render(explanation).encode())
     if as_json:
-        front.print_json(report.facts(explanation))
+        console.print_json(report.facts(explanation))
     elif page is None:
         _print(explanation, listing=listing)
 
@@ -70,29 +70,29 @@ def _print(explanation: Explanation, *, listing: bool) -> None:
     from ptxgen.explain import report
 
     e = explanation
-    front.echo(str(e.kernel), bold=True)
-    front.echo(e.doc + "\n")
+    console.echo(str(e.kernel), bold=True)
+    console.echo(e.doc + "\n")
     rows = [
         (name, str(argument), argument.direction if isinstance(argument, Array) else "in", report.size(argument))
         for name, argument in e.kernel.signature().items()
     ]
-    front.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
-    front.echo()
+    console.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
+    console.echo()
     for label, text in report.summary(e):
-        front.echo(textwrap.fill(f"{label:11}{text}", front.WIDTH, subsequent_indent=" " * 11))
+        console.echo(textwrap.fill(f"{label:11}{text}", console.WIDTH, subsequent_indent=" " * 11))
     for title, mix in report.mixes(e):
-        front.echo(f"\n{title}")
+        console.echo(f"\n{title}")
         counts = [(unit.value, str(count)) for unit, count in mix.instructions.items()]
-        front.print_table(("unit", "instructions"), counts, numeric=("instructions",))
-    front.echo()
+        console.print_table(("unit", "instructions"), counts, numeric=("instructions",))
+    console.echo()
     columns = ("bound", "clocks a pass", "us", "of the tightest")
-    front.print_table(columns, report.bound_rows(e), numeric=columns[1:], bold="us")
-    front.echo(textwrap.fill(report.caveat(e), front.WIDTH))
+    console.print_table(columns, report.bound_rows(e), numeric=columns[1:], bold="us")
+    console.echo(textwrap.fill(report.caveat(e), console.WIDTH))
     if e.accuracy:
-        front.echo()
+        console.echo()
         errors = [(what, f"{error:.2e}") for what, error in e.accuracy.items()]
-        front.print_table(("accuracy", "rms error / rms of reference"), errors, numeric=("rms error / rms of reference",))
+        console.print_table(("accuracy", "rms error / rms of reference"), errors, numeric=("rms error / rms of reference",))
     if listing:
-        front.echo()
+        console.echo()
         for line in report.listing(e):
-            front.echo(line)
+            console.echo(line)

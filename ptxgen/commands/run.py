@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ptxgen.commands import front
+from ptxgen.commands import console
+from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, ParseError
 from ptxgen.files import replacing
 
@@ -115,15 +116,15 @@ def run_command(
     for index, file in saved:
         _write(file, given[index])
     if as_json:
-        front.print_json(_facts(chosen, seconds, findings, given, names))
+        console.print_json(_facts(chosen, seconds, findings, given, names))
     elif findings:
-        front.echo("\n".join(map(str, findings)))
+        console.echo("\n".join(map(str, findings)))
     else:
-        front.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
+        console.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
     if any(finding.kind == "timeout" for finding in findings):
-        front.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
+        console.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
     if findings:
-        ctx.exit(front.FAILED)
+        ctx.exit(FAILED)
 
 
 def _text(path: Path) -> str:

@@ -12,9 +12,14 @@ from importlib import import_module
 
 from ptxgen.neighbour import why_not
 
+# Exit codes.
+FAILED = 1
+"""The command ran, and what it looked at is wrong: a check that failed, a sanitiser's finding."""
 BAD_INPUT = 2
-"""Exit code for what the user gave: options, files, devices. click's usage errors have it too."""
+"""What the user gave cannot be used: options, files, devices. click's usage errors have it too."""
 INTERRUPTED = 130
+CLOSED_PIPE = 141
+"""What a shell reports for a program that SIGPIPE ended; Python ignores that signal."""
 
 
 def ptxgen() -> None:

@@ -9,13 +9,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ptxgen.commands.front import Front, front
+from ptxgen.commands.group import CommandGroup, command_group
 
 STRANGER = "strangers_commands"
 
 
 @pytest.fixture
-def group(monkeypatch: pytest.MonkeyPatch) -> Front:
+def group(monkeypatch: pytest.MonkeyPatch) -> CommandGroup:
     """A tool with the command `own`, and three from outside."""
 
     @click.command("hello")
@@ -32,20 +32,20 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Front:
         EntryPoint("own", f"{STRANGER}:hello", "tool.commands"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [p for p in found if p.group == group])
-    made = front("tool", "A tool.", plugins="tool.commands")
+    made = command_group("tool", "A tool.", plugins="tool.commands")
     made.add_command(click.Command("own", callback=lambda: click.echo("own")))
     return made
 
 
-def test_a_command_from_outside_runs(group: Front) -> None:
+def test_a_command_from_outside_runs(group: CommandGroup) -> None:
     assert CliRunner().invoke(group, ["hello"]).output == "hello\n"
 
 
-def test_a_name_of_our_own_is_not_taken_away(group: Front) -> None:
+def test_a_name_of_our_own_is_not_taken_away(group: CommandGroup) -> None:
     assert CliRunner().invoke(group, ["own"]).output == "own\n"
 
 
-def test_a_broken_command_is_named_with_its_reason(group: Front) -> None:
+def test_a_broken_command_is_named_with_its_reason(group: CommandGroup) -> None:
     absent = CliRunner().invoke(group, ["absent", "--option", "word"])
     assert absent.exit_code == 2
     assert absent.stderr == (
@@ -55,10 +55,10 @@ def test_a_broken_command_is_named_with_its_reason(group: Front) -> None:
     assert "it is a int, not a click command" in CliRunner().invoke(group, ["number"]).stderr
 
 
-def test_the_help_lists_all_of_them(group: Front) -> None:
+def test_the_help_lists_all_of_them(group: CommandGroup) -> None:
     lines = CliRunner().invoke(group, ["--help"]).stdout.split("Commands:")[1].splitlines()
     assert [line.split()[0] for line in lines if line] == ["absent", "hello", "number", "own"]
 
 
-def test_an_unknown_name_is_still_a_usage_error(group: Front) -> None:
+def test_an_unknown_name_is_still_a_usage_error(group: CommandGroup) -> None:
     assert "No such command 'nonsense'" in CliRunner().invoke(group, ["nonsense"]).stderr

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from ptxgen.commands import front
+from ptxgen.commands import console
 from tests.cli.invoke import facts, invoke, refused
 from tests.synthetic import write_model
 
@@ -99,4 +99,4 @@ def test_the_table_counts_matrices_in_words_and_an_error_of_nothing_is_0(model: 
     shown = invoke("ptxrun", "explain", model, *EMULATOR).stdout
     assert "2 x attn_q" in shown
     assert "2xattn_q" not in shown
-    assert [front.magnitude(error) for error in (0.0, 1.4e-7, 2e-2)] == ["0", "1e-07", "2e-02"]
+    assert [console.magnitude(error) for error in (0.0, 1.4e-7, 2e-2)] == ["0", "1e-07", "2e-02"]

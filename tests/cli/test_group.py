@@ -15,13 +15,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ptxgen.commands.front import Front, front
+from ptxgen.commands.group import CommandGroup, command_group
 from ptxgen.errors import PtxGenError
 from tests.cli.invoke import COMMANDS, invoke, python
 
 
-def failing(error: BaseException) -> Front:
-    group = front("tool", "A tool.")
+def failing(error: BaseException) -> CommandGroup:
+    group = command_group("tool", "A tool.")
 
     @group.command("fail")
     def fail_command() -> None:
@@ -63,9 +63,9 @@ def test_every_subcommand_shows_an_example_of_itself(program: str, name: str) ->
 def test_ctrl_c_in_a_running_command_says_nothing_and_ends_with_130() -> None:
     code = (
         "import signal, time, click\n"
-        "from ptxgen.commands.front import front\n"
+        "from ptxgen.commands.group import command_group\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may have it ignored\n"
-        "group = front('tool', '')\n"
+        "group = command_group('tool', '')\n"
         "@group.command('wait')\n"
         "def wait():\n"
         "    click.echo('ready')\n"
@@ -84,8 +84,8 @@ def test_ctrl_c_in_a_running_command_says_nothing_and_ends_with_130() -> None:
 def test_a_closed_pipe_is_quiet(at_once: bool) -> None:
     code = (
         "import time, click\n"
-        "from ptxgen.commands.front import front\n"
-        "group = front('tool', '')\n"
+        "from ptxgen.commands.group import command_group\n"
+        "group = command_group('tool', '')\n"
         "@group.command('talk')\n"
         "def talk():\n"
         f"    for i in range({100_000 if at_once else 1}):\n"
@@ -203,8 +203,8 @@ def test_a_second_ctrl_c_says_nothing_either() -> None:
         "    finally:\n"
         "        os.write(1, b'tidying\\n')\n"
         "        time.sleep(30)\n"
-        "from ptxgen.commands.front import front\n"
-        "group = front('tool', '')\n"
+        "from ptxgen.commands.group import command_group\n"
+        "group = command_group('tool', '')\n"
         "group.command('wait')(wait)\n"
         "sys.modules['tool'] = types.SimpleNamespace(main=lambda: group(['wait']))\n"
         "from ptxgen.commands import start\n"
