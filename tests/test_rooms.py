@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.rooms import ARROWS, ROOT, arrows, modules, room_of
+from tests.rooms_picture import PICTURE, draw, sentence
 
 
 def forbidden(root: Path) -> list[str]:
@@ -59,3 +60,11 @@ def test_an_import_that_is_put_the_wrong_way_is_found(tmp_path: Path, line: str,
     (found,) = forbidden(tmp_path)
     assert found.startswith("executor/layers/attention.py:")
     assert found.endswith(fault)
+
+
+def test_the_picture_is_drawn_from_this_code() -> None:
+    assert PICTURE.read_text() == draw(), "old: run `python -m tests.rooms_picture`"
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    assert [room for room in ARROWS if not sentence(room)] == []

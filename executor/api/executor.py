@@ -1,5 +1,5 @@
 """CudaExecutor, the front of the package: transformer layers, attention, whole models and their times by the names people
-know, on top of the methods of executor/front. Nothing is computed here: layers are layers/, models model/."""
+know, on top of the methods of executor/api. Nothing is computed here: layers are layers/, models model/."""
 
 from __future__ import annotations
 

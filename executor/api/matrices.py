@@ -1,5 +1,5 @@
 """Matrices times vectors by the names people know, and the feed-forward networks made of them. Which kernels run is decided
-in executor/ops."""
+in executor/layers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The profile: which kernel is used for what, and why. What the user says comes first, then what was measured
-(executor/tuning), then what every device uses."""
+(executor/choice), then what every device uses."""
 
 from __future__ import annotations
 

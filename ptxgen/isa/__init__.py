@@ -1,0 +1,1 @@
+"""The instructions of PTX, a row each: text, operands, types, what it needs and what it means."""
