@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.paths import GOLDEN
+
 # How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

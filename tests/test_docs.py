@@ -10,9 +10,9 @@ import pytest
 
 import executor
 from executor.base.environment import DEBUG, VARIABLES
-from tests.executor.test_part_b import NAMES
+from tests.executor.api.test_public_names import NAMES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "executor.md"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
+
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
 CLAIMS = [" ".join(claim.split()) for claim in re.findall(r"^\* (.*?)(?=\n\n|\n\* |\n#|\Z)", PAGE, re.MULTILINE | re.DOTALL)]

@@ -1,7 +1,7 @@
 """The math library of kernels: functions of a builder and an f32 value, made of correctly rounded instructions only, so that a
 GPU and the emulator give the same bits. No `.approx` here; who wants one calls the instruction.
 
-Accuracy is given in ulp, units in the last place of the right result: a bound that tests/ptxgen/test_mathlib.py holds, and
+Accuracy is given in ulp, units in the last place of the right result: a bound that tests/ptxgen/dsl/test_mathlib.py holds, and
 the largest error seen over 2^24 random arguments. Polynomials are weighted least-squares fits, reweighted until the largest
 error is smallest (Lawson's method), rounded to f32.
 """

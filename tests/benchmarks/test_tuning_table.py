@@ -4,7 +4,6 @@ ones."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from benchmarks.tuning_table import table
 from executor.choice.store import load, shipped_path
 from executor.device.gpu import Gpu
 from ptxgen.errors import ArgumentError
+from tests.paths import ROOT
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results"
 MACHINE = {"name": "cuda:0 (NVIDIA H200)", "gpu": "sm_90", "multiprocessors": 132, "assembler": "nvjitlink 1"}
 
 

@@ -13,9 +13,9 @@ from gguf.constants import GGMLQuantizationType as Q
 
 from ptxgen.kernels import registry
 from tests.cli.invoke import COMMANDS, facts, invoke
+from tests.paths import ROOT
 from tests.synthetic import write_model
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 

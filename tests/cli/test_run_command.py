@@ -17,7 +17,7 @@ from ptxgen.errors import PtxGenError
 from ptxgen.kernels.registry import find
 from ptxgen.toolchain.module import emit
 from tests.cli.invoke import facts, invoke, refused
-from tests.emulator.ptx import FIRST_LINE, kernel
+from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
 
 ADD = ("--arg", "f32[5]=1,2,3,4,5", "--arg", "f32[5]=10")
 

@@ -15,8 +15,7 @@ from jinja2.tests import TESTS
 from executor.base.errors import ModelError
 from executor.model.chat import Limits, render_spans
 from executor.model.marks import Span
-from tests.fuzz.cases import Cases
-from tests.model.conversations import (
+from tests.executor.model.conversations import (
     CONTROLS,
     HARMLESS,
     HOSTILE,
@@ -28,6 +27,7 @@ from tests.model.conversations import (
     spans,
     vocabulary,
 )
+from tests.fuzz.cases import Cases
 
 T = TypeVar("T")
 

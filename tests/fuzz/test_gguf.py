@@ -1,5 +1,5 @@
 """GGUF files of any structure: a ModelError or a file that is read, soon and in little memory. Damage to the bytes of good
-files: tests/model/test_hostile_files.py."""
+files: tests/executor/gguf/test_hostile_files.py."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from ptxgen.emulator import Finding, compile_module, run
 from ptxgen.emulator.parse import parse
 from ptxgen.errors import ArgumentError, ParseError
 from ptxgen.isa.table import rows
-from tests.emulator.ptx import kernel
 from tests.fuzz.cases import Cases
 from tests.fuzz.children import survives
 from tests.fuzz.limits import bounded
-from tests.isa.combinations import sensible
+from tests.ptxgen.emulator.ptx import kernel
+from tests.ptxgen.isa.combinations import sensible
 
 SECONDS = 20
 MEMORY = 1 << 30

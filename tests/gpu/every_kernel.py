@@ -10,8 +10,8 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.conformance.type_checks import array_bytes, smallest
 from ptxgen.dsl.kernel_type import Array, KernelType
-from tests.kernels.catalogue import CASES, ENTRIES
-from tests.kernels.running import inputs
+from tests.ptxgen.kernels.catalogue import CASES, ENTRIES
+from tests.ptxgen.kernels.running import inputs
 
 SMALL = 30_000  # bytes of all arrays: two thirds of all cases
 

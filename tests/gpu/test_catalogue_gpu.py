@@ -12,8 +12,8 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
-from tests.kernels.catalogue import CASES
-from tests.kernels.running import assert_matches_reference, emulate, inputs
+from tests.ptxgen.kernels.catalogue import CASES
+from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 pytestmark = pytest.mark.gpu
 

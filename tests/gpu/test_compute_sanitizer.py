@@ -6,9 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+
+from tests.paths import ROOT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,7 +18,6 @@ pytestmark = [
     ),
 ]
 FOUND = 77  # the exit code that compute-sanitizer is told to give
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(1800)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from executor.device import open_device
-from tests.cpp_example import KERNEL, build, bundle
+from tests.examples.cpp_example import KERNEL, build, bundle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
 

@@ -15,7 +15,7 @@ from executor.device.protocol import Device
 from executor.launch.launch import LaunchRecord
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from tests.model.test_decoder import MIXED, POSITIONS, buffers
+from tests.executor.model.test_decoder import MIXED, POSITIONS, buffers
 from tests.synthetic import write_model
 
 pytestmark = pytest.mark.gpu

@@ -19,7 +19,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
-from tests.executor.kernels import Accumulate, Scale
+from tests.executor.launch.kernels import Accumulate, Scale
 
 BOTH = ["emulator", pytest.param("cuda:0", marks=pytest.mark.gpu)]
 GPU = [pytest.param("cuda:0", marks=pytest.mark.gpu)]

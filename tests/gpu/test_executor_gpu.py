@@ -15,7 +15,7 @@ from benchmarks.models import MODELS
 from executor import CudaExecutor, GpuProfile
 from executor.base.errors import LaunchError
 from ptxgen.formats import FORMATS
-from tests.executor.five_ways import FiveWays
+from tests.executor.api.five_ways import FiveWays
 from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu

@@ -28,7 +28,7 @@ from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
-from tests.executor.kernels import Scale
+from tests.executor.launch.kernels import Scale
 from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
@@ -45,7 +45,7 @@ from executor.base.errors import DeviceFailed
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from ptxgen.types import F32
-from tests.executor.kernels import Scale
+from tests.executor.launch.kernels import Scale
 
 STRAY = 1 << 46
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from executor.device import open_device
 from ptxgen.isa import table
 from tests.gpu.test_isa import run
-from tests.isa import operand_values, probe
-from tests.isa.comparison import first_difference
-from tests.isa.running import emulate
+from tests.ptxgen.isa import operand_values, probe
+from tests.ptxgen.isa.comparison import first_difference
+from tests.ptxgen.isa.running import emulate
 
 pytestmark = pytest.mark.gpu
 COUNT = 64

@@ -18,7 +18,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, F16, F32, S8, S64, U8, DType
-from tests.executor.kernels import Accumulate, Scale
+from tests.executor.launch.kernels import Accumulate, Scale
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 

@@ -15,10 +15,10 @@ from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.isa import table
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U8, U64
-from tests.isa import operand_values, probe
-from tests.isa.comparison import first_difference
-from tests.isa.recording import MADE, Recording
-from tests.isa.running import WORD, emulate
+from tests.ptxgen.isa import operand_values, probe
+from tests.ptxgen.isa.comparison import first_difference
+from tests.ptxgen.isa.recording import MADE, Recording
+from tests.ptxgen.isa.running import WORD, emulate
 
 pytestmark = pytest.mark.gpu
 

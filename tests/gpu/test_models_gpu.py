@@ -14,7 +14,7 @@ from executor.device import open_device
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from tests.model.variants import TOKENS, VARIANTS, Variant
+from tests.executor.model.variants import TOKENS, VARIANTS, Variant
 from tests.reference_model import ReferenceModel
 from tests.smollm2 import EXACT_IDS, LOGITS_TOKENS, PROMPT_IDS, smollm2_path
 

@@ -21,7 +21,7 @@ from executor.model.decode_profile import limit_of, profile_decoding
 from executor.model.generation import LanguageModel
 from ptxgen.kernels.registry import find
 from tests.cli.invoke import invoke
-from tests.model.variants import TOKENS
+from tests.executor.model.variants import TOKENS
 from tests.smollm2 import smollm2_path
 
 pytestmark = pytest.mark.gpu

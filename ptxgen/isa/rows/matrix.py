@@ -92,7 +92,7 @@ def _saturated(v: Algebra, a: Sequence[Value], b: Sequence[Value], c: Sequence[V
 
 def _float_rows(shape: str, type: str, a: int, b: int, sm: int, ptx: tuple[int, int]) -> None:
     def meaning(v: Algebra, a: tuple[Value, ...], b: tuple[Value, ...], c: tuple[Value, ...]) -> tuple[Value, ...]:
-        """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/isa/fragments.py)."""
+        """d = a b + c over the warp, summed in f32 in the order of k; a GPU sums in another (tests/ptxgen/isa/fragments.py)."""
         return tuple(v.canonical(x) for x in _multiply(v, a, b, c, type, type))
 
     instruction(

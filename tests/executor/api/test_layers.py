@@ -1,0 +1,564 @@
+"""The transformer layer of CudaExecutor: five ways, the same bits, right against float64; shared digits, positions, errors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor import CudaExecutor, GpuProfile
+from executor.base.errors import DeviceError, LaunchError, ModelError
+from executor.launch.launch import LaunchRecord
+from executor.memory.interop import as_buffer
+from ptxgen.dsl.kernel_type import Array
+from ptxgen.errors import ArgumentError
+from tests.executor.api.five_ways import FiveWays
+from tests.reference_model import ReferenceModel
+from tests.synthetic import Q, write_model
+
+LAYERS, HIDDEN, FF, HEADS, KV_HEADS, HEAD_DIM, ROOM = 2, 256, 512, 4, 2, 64, 8
+EPS = {"llama": 1e-5, "qwen2": 1e-6, "qwen3": 1e-6}
+MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "attn_output": Q.Q8_0, "ffn_down": Q.Q5_0}
+"""attn_v and ffn_down of types that an indexed layer once did not take."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled kernels, for all tests here: the models have the same shapes."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+def opened(path: Path, arch: str, cache: Path) -> CudaExecutor:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PTXGEN_CACHE_DIR", str(cache))
+        made = CudaExecutor("emulator", profile=GpuProfile())
+    made.load_weights(path)
+    made.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM, rope_style="adjacent" if arch == "llama" else "neox")
+    return made
+
+
+def written(folder: Path, arch: str) -> Path:
+    shape = {"layers": LAYERS, "hidden": HIDDEN, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "ff": FF}
+    return write_model(folder / f"{arch}.gguf", arch, MIXED, **shape)  # type: ignore[arg-type]
+
+
+def inputs(count: int = 3) -> list[NDArray[np.float32]]:
+    return list(np.random.default_rng(5).standard_normal((count, HIDDEN)).astype(np.float32))
+
+
+def exact(path: Path, given: list[NDArray[np.float32]]) -> NDArray[np.float64]:
+    model = ReferenceModel(path)
+    x = np.stack(given).astype("f8")
+    for layer in range(LAYERS):
+        block = f"blk.{layer}."
+        x = x + model.attention(model.norm(x, block + "attn_norm"), block)
+        x = x + model.feed_forward(model.norm(x, block + "ffn_norm"), block)
+    return x
+
+
+def makes_digits(record: LaunchRecord) -> bool:
+    """Whether the launch writes activations as int8 digits."""
+    digits = record.kernel.signature().get("digits")
+    return isinstance(digits, Array) and digits.direction == "out"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("model"), "llama")
+
+
+@pytest.fixture(scope="module")
+def llama(path: Path, cache: Path) -> Iterator[CudaExecutor]:
+    with opened(path, "llama", cache) as made:
+        yield made
+
+
+@pytest.fixture
+def executor(llama: CudaExecutor) -> Iterator[CudaExecutor]:
+    llama.sequence.reset()
+    yield llama
+    llama.profile = GpuProfile()
+    llama.launcher.observers.clear()
+
+
+@pytest.fixture
+def ways(executor: CudaExecutor) -> FiveWays:
+    return FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"])
+
+
+@pytest.mark.parametrize("arch", EPS)
+def test_five_ways_give_the_same_bits_and_are_right(arch: str, tmp_path: Path, cache: Path) -> None:
+    path, given = written(tmp_path, arch), inputs()
+    with opened(path, arch, cache) as executor:
+        made = FiveWays(executor, LAYERS, HIDDEN, FF, EPS[arch]).all(given)
+    expected = exact(path, given)
+    # The accurate precision: every product is right to 1e-5 of its size; a layer has few in a row, and here they add up to less
+    # than the stream they are added to.
+    assert np.abs(np.stack(made["by_name"]) - expected).max() <= 1e-4 * expected.std()
+    assert len(made) == 5
+    for way, rows in made.items():
+        for row, first in zip(rows, made["by_name"], strict=True):
+            np.testing.assert_array_equal(row.view(np.uint32), first.view(np.uint32), err_msg=way)
+
+
+def test_all_ways_launch_the_same_kernels(ways: FiveWays) -> None:
+    executor, launched = ways.executor, {}
+    for run in (ways.by_name, ways.by_index, ways.in_workspace):
+        executor.sequence.reset()
+        records: list[LaunchRecord] = []
+        executor.launcher.observers[:] = [records.append]
+        run(inputs(1))
+        launched[run.__name__] = [(record.place, record.kernel) for record in records]
+    executor.launcher.observers.clear()
+    hidden = executor.zeros(HIDDEN)
+    with executor.capture() as graph:
+        for i, weights in enumerate(ways.indexed):
+            executor.transformer_layer_workspace_for_capture(hidden, i, weights, HIDDEN, FF, ways.eps)
+    launched["captured"] = [(record.place, record.kernel) for record in graph.records]
+    assert {str(place.layer) for place, _ in launched["captured"]} == {"0", "1"}
+    for way, kernels in launched.items():
+        assert kernels == launched["by_name"], way
+
+
+def test_a_layer_quantises_each_input_once(ways: FiveWays) -> None:
+    records: list[LaunchRecord] = []
+    ways.executor.launcher.observers.append(records.append)
+    ways.in_workspace(inputs(1))
+    for layer in range(LAYERS):
+        here = [record for record in records if record.place.layer == layer]
+        # after the two norms, attention and the activation, by a launch of their own or with what made the values
+        assert sum(makes_digits(record) for record in here) == 4
+        readers = [record for record in here if record.kernel.family == "gemv"]
+        assert len(readers) == 7
+        assert all("digits" in record.arguments for record in readers)
+
+
+def test_digits_are_made_again_when_the_buffer_was_written(executor: CudaExecutor) -> None:
+    weight = "blk.0.attn_q.weight"
+    records: list[LaunchRecord] = []
+    x, y = executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
+
+    def quantisations() -> int:
+        return sum(record.kernel.family == "quantize" for record in records)
+
+    executor.launcher.observers.append(records.append)
+    executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+    executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+    assert quantisations() == 1
+    first = y.to_numpy()
+    x.upload(inputs()[1])
+    executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+    assert quantisations() == 2
+    assert not np.array_equal(y.to_numpy(), first)
+    x.upload(inputs()[0])
+    executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+    np.testing.assert_array_equal(y.to_numpy(), first)
+    x.touch()  # somebody else wrote
+    executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+    assert quantisations() == 4
+
+
+def test_digits_are_made_again_when_the_array_was_written_through_another_buffer(executor: CudaExecutor) -> None:
+    array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
+    x = as_buffer(executor.device, array)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
+    down = "blk.0.ffn_down.weight"
+    executor.gemv_dispatch("Q5_0", down, np.ones(FF, np.float32), array, HIDDEN, FF)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
+    fresh = executor.zeros(HIDDEN)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", executor.buffer(array), fresh, HIDDEN, HIDDEN)
+    np.testing.assert_array_equal(y.to_numpy(), fresh.to_numpy())
+
+
+def test_digits_keep_no_array_of_the_caller_alive(executor: CudaExecutor) -> None:
+    array, y = np.array(inputs()[0]), executor.zeros(HIDDEN)
+    owner = weakref.ref(array)
+    executor.q4k_gemv_into("blk.0.attn_q.weight", array, y, HIDDEN, HIDDEN)
+    del array
+    gc.collect()
+    assert owner() is None
+
+
+def test_a_new_buffer_at_the_old_address_is_not_taken_for_the_old_one(executor: CudaExecutor) -> None:
+    weight, y, made = "blk.0.attn_q.weight", executor.zeros(HIDDEN), []
+    for given in inputs():
+        x = executor.buffer(given)
+        executor.q4k_gemv_into(weight, x, y, HIDDEN, HIDDEN)
+        made.append(y.to_numpy())
+        x.free()
+    assert len({row.tobytes() for row in made}) == 3
+
+
+def test_two_epsilons_give_two_results(ways: FiveWays) -> None:
+    made: dict[float, NDArray[np.float32]] = {}
+    for eps in (1e-5, 1.0, 1e-5):
+        ways.eps = eps
+        ways.executor.sequence.reset()
+        row = ways.by_index(inputs(1))[0]
+        assert eps not in made or np.array_equal(made[eps], row)
+        made[eps] = row
+    assert np.abs(made[1e-5] - made[1.0]).max() > 0.1
+
+
+def test_the_input_of_a_layer_into_a_new_buffer_stays(ways: FiveWays) -> None:
+    given = inputs()[0]
+    x = ways.executor.buffer(given)
+    ways.executor.transformer_layer_indexed(x, 0, ways.indexed[0], HIDDEN, FF, ways.eps).free()
+    np.testing.assert_array_equal(x.to_numpy(), given)
+
+
+def test_a_position_can_be_run_again_and_forgets_what_came_after(ways: FiveWays) -> None:
+    given = inputs()
+    first = ways.in_workspace(given)
+    assert ways.executor.sequence.lengths == [3, 3]
+    hidden = ways.executor.buffer(given[1])
+    for i, weights in enumerate(ways.indexed):
+        ways.executor.transformer_layer_workspace(hidden, i, weights, HIDDEN, FF, ways.eps, 1)
+    np.testing.assert_array_equal(hidden.to_numpy(), first[1])
+    assert ways.executor.sequence.lengths == [2, 2]
+
+
+def test_a_grown_cache_keeps_what_it_holds(ways: FiveWays) -> None:
+    given = inputs(ROOM + 1)
+    with pytest.raises(ArgumentError, match=f"the context is full: position {ROOM} does not fit {ROOM}"):
+        ways.by_index(given)
+    ways.executor.sequence.grow(2 * ROOM)
+    ways.executor.sequence.reset()
+    whole = ways.by_index(given)
+    ways.executor.sequence.reset()
+    ways.by_index(given[:3])
+    ways.executor.sequence.grow(3 * ROOM)
+    x = ways.executor.buffer(given[3])
+    for i in range(LAYERS):
+        x = ways.executor.transformer_layer_indexed(x, i, ways.indexed[i], HIDDEN, FF, ways.eps)
+    np.testing.assert_array_equal(x.to_numpy(), whole[3])
+
+
+def test_what_is_done_to_the_cache_is_done_to_the_sequence(ways: FiveWays) -> None:
+    given, cache = inputs(), ways.executor.sequence.cache
+    first = ways.by_index(given)
+    cache.truncate(1)
+    assert ways.executor.sequence.lengths == [1, 1]
+    np.testing.assert_array_equal(ways.by_index(given[1:])[1], first[2])
+    cache.reset()
+    assert ways.executor.sequence.lengths == [0, 0]
+    for made, expected in zip(ways.by_index(given), first, strict=True):
+        np.testing.assert_array_equal(made, expected)
+
+
+def test_the_rotations_follow_a_cache_that_grows(path: Path, cache: Path) -> None:
+    given = inputs(5)
+    with opened(path, "llama", cache) as executor:
+        rows = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"]).by_index(given)
+        small = executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, 3)
+        ways = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"])
+        made = ways.by_index(given[:3])
+        small.grow(5)
+        made += ways.by_index(given[3:])
+        np.testing.assert_array_equal(np.stack(made), np.stack(rows))
+        small.grow(6)
+        hidden = executor.buffer(given[4])
+        with executor.capture() as graph:
+            for i, weights in enumerate(ways.indexed):
+                executor.transformer_layer_workspace_for_capture(hidden, i, weights, HIDDEN, FF, ways.eps)
+        graph.replay(4)
+        np.testing.assert_array_equal(hidden.to_numpy(), rows[4])
+        allocated = executor.device.memory().allocated
+        with pytest.raises(ArgumentError, match="max_len must be"):
+            executor.sequence.grow(1 << 31)
+        assert (small.max_len, executor.device.memory().allocated) == (6, allocated)
+
+
+def test_a_layer_whose_cache_was_freed_says_so(path: Path, cache: Path) -> None:
+    with opened(path, "llama", cache) as executor:
+        layers = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+        executor.sequence.cache.free()
+        with pytest.raises(DeviceError, match="the KV cache was freed"):
+            executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
+        with pytest.raises(ArgumentError, match="head_dim must be"):
+            executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, 40, ROOM)
+        executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)
+        executor.transformer_layer_indexed(inputs()[0], 0, layers[0], HIDDEN, FF, 1e-5)
+
+
+class TestAttention:
+    def test_it_is_the_softmax_over_all_positions_so_far(self, executor: CudaExecutor) -> None:
+        rng, tokens = np.random.default_rng(8), 3
+        q = rng.standard_normal((tokens, HEADS, HEAD_DIM)).astype(np.float32)
+        k, v = rng.standard_normal((2, tokens, KV_HEADS, HEAD_DIM)).astype(np.float32)
+        for token in range(tokens):
+            out, length = executor.incremental_attention_async(1, q[token], k[token], v[token])
+            assert length == token + 1
+            keys, values = (np.repeat(x[:length], HEADS // KV_HEADS, axis=1).astype("f8") for x in (k, v))
+            scores = np.einsum("hd,khd->hk", q[token].astype("f8"), keys) / np.sqrt(HEAD_DIM)
+            weights = np.exp(scores - scores.max(1, keepdims=True))
+            expected = np.einsum("hk,khd->hd", weights / weights.sum(1, keepdims=True), values)
+            # f32 sums of 64 and 3 terms of size 1, and an exponential: under 100 roundings
+            np.testing.assert_allclose(out.to_numpy(), expected, rtol=0, atol=100 * 2.0**-24 * np.abs(values).max())
+        assert executor.sequence.lengths == [0, tokens]
+
+    @pytest.mark.parametrize(("q", "k", "what"), [((3, 64), (2, 64), "q"), ((4, 64), (2, 32), "k")])
+    def test_wrong_shapes_are_refused(self, q: tuple[int, int], k: tuple[int, int], what: str, executor: CudaExecutor) -> None:
+        with pytest.raises(ArgumentError, match=rf"{what} is f32\[.*\]; must be f32\["):
+            executor.incremental_attention_async(0, executor.zeros(*q), executor.zeros(*k), executor.zeros(*k))
+        assert executor.sequence.lengths == [0, 0]
+
+
+class TestErrors:
+    def test_no_cache(self) -> None:
+        with (
+            CudaExecutor("emulator") as executor,
+            pytest.raises(ArgumentError, match="there is no KV cache yet; init_kv_cache"),
+        ):
+            executor.build_indexed_weights(1, HIDDEN, FF)
+
+    def test_no_such_layer(self, ways: FiveWays) -> None:
+        with pytest.raises(ArgumentError, match="there is no layer 2; the KV cache has 2"):
+            ways.executor.transformer_layer_indexed(inputs()[0], 2, ways.indexed[0], HIDDEN, FF, ways.eps)
+
+    def test_a_gap(self, ways: FiveWays) -> None:
+        with pytest.raises(ArgumentError, match="position 1 of layer 0 must be from 0 to 0"):
+            ways.executor.transformer_layer_workspace(inputs()[0], 0, ways.indexed[0], HIDDEN, FF, ways.eps, 1)
+
+    def test_a_prefix_that_is_not_there(self, ways: FiveWays) -> None:
+        gamma = ways.executor.zeros(HIDDEN)
+        with pytest.raises(ModelError, match=r"no weight is called blk\.7\.attn_q\.weight; near: blk"):
+            ways.executor.transformer_layer_gpu(inputs()[0], 0, "blk.7", HIDDEN, FF, gamma, gamma, 1e-5)
+
+    def test_another_width(self, ways: FiveWays) -> None:
+        with pytest.raises(ModelError, match=r"asked|the layer needs"):
+            ways.executor.build_indexed_weights(LAYERS, HIDDEN, 2 * FF)
+        with pytest.raises(ArgumentError, match=r"attn_norm_gamma is f32\[7\]; must be f32\[256\]"):
+            ways.executor.transformer_layer_gpu(
+                inputs()[0], 0, "blk.0", HIDDEN, FF, ways.executor.zeros(7), ways.executor.zeros(HIDDEN), 1e-5
+            )
+
+    def test_a_layer_that_fails_takes_no_position_and_leaves_no_memory(self, ways: FiveWays) -> None:
+        executor = ways.executor
+        ways.by_index(inputs(1))
+        before = executor.device.memory().allocated
+
+        def fail(record: LaunchRecord) -> None:
+            if record.place.operation == "ffn_down":
+                raise RuntimeError("observer")
+
+        executor.launcher.observers.append(fail)
+        with pytest.raises(RuntimeError, match="observer"):
+            executor.transformer_layer_indexed(inputs()[0], 0, ways.indexed[0], HIDDEN, FF, ways.eps)
+        assert executor.sequence.lengths == [1, 1]
+        assert executor.device.memory().allocated == before
+
+    def test_profiling_that_is_off(self, ways: FiveWays) -> None:
+        with pytest.raises(ArgumentError, match="tile profiling is off; enable_tile_profiling"):
+            ways.profiled(inputs(1))
+        with pytest.raises(ArgumentError, match="tile profiling is off"):
+            ways.executor.tile_summary()
+
+
+def test_a_layer_in_the_workspace_allocates_nothing(ways: FiveWays) -> None:
+    hidden, executor = ways.executor.buffer(inputs()[0]), ways.executor
+    ways.in_workspace(inputs(1))
+    before = executor.device.mark()
+    for i, weights in enumerate(ways.indexed):
+        executor.transformer_layer_workspace(hidden, i, weights, HIDDEN, FF, ways.eps, 1)
+    assert executor.device.mark() == before
+
+
+def test_profiled_layers_are_steps_of_the_profiler(ways: FiveWays) -> None:
+    ways.executor.enable_tile_profiling()
+    ways.profiled(inputs(2))
+    profiler = ways.executor.tile_profiler
+    assert profiler.steps == 2 * LAYERS
+    assert {tile.place.layer for tile in profiler.tiles} == {0, 1}
+    attention = [tile.work.flops for tile in profiler.tiles if tile.place.operation == "attention"]
+    assert attention[0] == attention[1] < attention[2] == attention[3]  # of one position, then of two
+    assert ways.executor.tile_summary().row_count > 0
+    ways.executor.disable_tile_profiling()
+    assert ways.executor.launcher.observers == []
+
+
+class TestOutliers:
+    def test_the_verdict_of_a_site_is_kept_until_a_weight_is_replaced(self, executor: CudaExecutor) -> None:
+        x = np.ones(1536, np.float32)
+        assert not executor.detect_input_outlier(x)
+        x[408] = 26.0
+        assert executor.detect_input_outlier(x, (0, "attn_norm"))
+        assert executor.detect_input_outlier(np.ones(1536, np.float32), (0, "attn_norm"))
+        gamma = executor.weights["blk.0.attn_norm.weight"].buffer.to_numpy()
+        executor.load_weight("blk.0.attn_norm.weight", gamma, "F32", gamma.shape)
+        assert not executor.detect_input_outlier(np.ones(1536, np.float32), (0, "attn_norm"))
+
+    @pytest.mark.parametrize(
+        ("site", "said"),
+        [
+            ((0, "attn_q"), "'attn_q'; allowed: attn_norm, attention, ffn_norm, ffn_swiglu"),
+            ((None, "output_norm"), "the layer of the site is None"),
+            ((0, "output_norm"), "'output_norm'; allowed: attn_norm"),
+            ((LAYERS, "attn_norm"), f"the layer of the site is {LAYERS}; allowed: a whole number from 0 to {LAYERS - 1}"),
+            ((0.0, "attn_norm"), r"the layer of the site is 0\.0"),
+            ("attn_norm", "site is 'attn_norm'; allowed: a layer and one of attn_norm"),
+        ],
+    )
+    def test_a_site_whose_verdict_would_decide_nothing_is_refused(self, executor: CudaExecutor, site: Any, said: str) -> None:
+        records: list[LaunchRecord] = []
+        executor.launcher.observers.append(records.append)
+        with pytest.raises(ArgumentError, match=said):
+            executor.detect_input_outlier(np.ones(HIDDEN, np.float32), site)
+        assert records == []
+
+    @pytest.mark.parametrize("operation", ["attn_norm", "attention", "ffn_norm", "ffn_swiglu"])
+    def test_the_verdict_of_every_site_decides(self, executor: CudaExecutor, operation: str) -> None:
+        loud = np.ones(HIDDEN, np.float32)
+        loud[3] = 100.0
+        executor.profile = GpuProfile("fast")
+        executor.load_weight("any", loud, "F32", loud.shape)
+        executor.load_weight("any", loud, "F32", loud.shape)  # no verdicts are left from before
+        executor.detect_input_outlier(loud, (1, operation))
+        first, second = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+        assert {p.kernel.digits for p in first.projections.values()} == {1}  # type: ignore[attr-defined]
+        assert {p.kernel.digits for p in second.projections.values()} == {1, 3}  # type: ignore[attr-defined]
+
+    def test_what_reads_a_flagged_input_gets_an_accurate_kernel(self, executor: CudaExecutor) -> None:
+        executor.profile = GpuProfile("fast")
+        x = np.ones(HIDDEN, np.float32)
+        x[3] = 100.0
+        executor.load_weight("any", x, "F32", x.shape)
+        executor.load_weight("any", x, "F32", x.shape)  # no verdicts are left from before
+        plain = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+        executor.detect_input_outlier(x, (1, "ffn_swiglu"))
+        routed = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
+
+        def digits(layers: tuple[Any, ...]) -> dict[str, int]:
+            return {f"{i} {role}": p.kernel.digits for i, layer in enumerate(layers) for role, p in layer.projections.items()}
+
+        assert set(digits(plain).values()) == {1}
+        assert {site: d for site, d in digits(routed).items() if d != 1} == {"1 ffn_down": 3}
+
+
+class TestCaptures:
+    def test_a_graph_serves_every_position_from_any_on(self, ways: FiveWays) -> None:
+        given = inputs(5)
+        expected = ways.in_workspace(given)
+        ways.executor.sequence.reset()
+        hidden = ways.executor.buffer(given[0])
+        for position in range(2):
+            hidden.upload(given[position])
+            for i, weights in enumerate(ways.indexed):
+                ways.executor.transformer_layer_workspace(hidden, i, weights, HIDDEN, FF, ways.eps, position)
+        with ways.executor.capture() as graph:
+            for i, weights in enumerate(ways.indexed):
+                ways.executor.transformer_layer_workspace_for_capture(hidden, i, weights, HIDDEN, FF, ways.eps)
+        for position in range(2, 5):
+            hidden.upload(given[position])
+            graph.replay(position)
+            np.testing.assert_array_equal(hidden.to_numpy(), expected[position])
+        with pytest.raises(ArgumentError, match="position 7 of layer 0 must be from 0 to 5"):
+            graph.replay(7)
+        with pytest.raises(ArgumentError, match="needs the position of its token, got None"):
+            graph.replay()
+
+    def test_gemvs_and_feed_forwards_can_be_captured(self, executor: CudaExecutor) -> None:
+        name, x, y = "blk.0.attn_q.weight", executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
+        ffn = tuple(f"blk.0.ffn_{role}.weight" for role in ("gate", "up", "down"))
+        with executor.capture() as graph:
+            executor.q4k_gemv_into(name, x, y, HIDDEN, HIDDEN)
+            made = executor.fused_ffn_swiglu_gpu(y, ffn[0], ffn[1], ffn[2], HIDDEN, FF)
+        for given in inputs():
+            x.upload(given)
+            graph.replay()
+            replayed = y.to_numpy(), made.to_numpy()
+            executor.q4k_gemv_into(name, x, y, HIDDEN, HIDDEN)
+            eager = executor.fused_ffn_swiglu_gpu(y, ffn[0], ffn[1], ffn[2], HIDDEN, FF)
+            np.testing.assert_array_equal(replayed[0], y.to_numpy())
+            np.testing.assert_array_equal(replayed[1], eager.to_numpy())
+
+    def test_while_somebody_observes_the_launches_come_one_by_one(self, executor: CudaExecutor) -> None:
+        x, y = executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
+        with executor.capture() as graph:
+            executor.q4k_gemv_into("blk.0.attn_q.weight", x, y, HIDDEN, HIDDEN)
+        graph.replay()
+        expected, records = y.to_numpy(), list[LaunchRecord]()
+        executor.launcher.observers.append(records.append)
+        graph.replay()
+        assert [record.kernel for record in records] == [record.kernel for record in graph.records]
+        np.testing.assert_array_equal(y.to_numpy(), expected)
+
+    @pytest.mark.parametrize("change", ["profile", "weight", "cache", "kv_cache"])
+    def test_a_graph_of_what_has_changed_is_refused(self, change: str, tmp_path: Path, cache: Path) -> None:
+        with opened(written(tmp_path, "llama"), "llama", cache) as executor:
+            ways, hidden = FiveWays(executor, LAYERS, HIDDEN, FF, 1e-5), executor.zeros(HIDDEN)
+            with executor.capture() as graph:
+                executor.transformer_layer_workspace_for_capture(hidden, 0, ways.indexed[0], HIDDEN, FF, 1e-5)
+            graph.replay(0)
+            if change == "profile":
+                executor.profile = GpuProfile("fast")
+            elif change == "weight":
+                gamma = executor.weights["blk.0.ffn_norm.weight"].buffer.to_numpy()
+                executor.load_weight("blk.0.ffn_norm.weight", gamma, "F32", gamma.shape)
+            elif change == "cache":
+                executor.sequence.grow(2 * ROOM)
+            else:
+                executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)
+            executor.sequence.reset()
+            with pytest.raises(LaunchError, match=r"capture it anew|was freed"):
+                graph.replay(0)
+
+    def test_a_pointer_that_is_freed_after_the_capture_is_refused(self, executor: CudaExecutor) -> None:
+        raw = executor.weights["blk.0.attn_q.weight"].buffer.to_numpy()
+        memory, x, y = executor.buffer(raw), executor.buffer(inputs()[0]), executor.zeros(HIDDEN)
+        with executor.capture() as graph:
+            executor.q4k_gemv_into(memory.pointer, x, y, HIDDEN, HIDDEN)
+        graph.replay()
+        memory.free()
+        with pytest.raises(LaunchError, match="was freed"):
+            graph.replay()
+
+    def test_copies_are_refused_in_a_capture_and_it_ends_anyway(self, ways: FiveWays) -> None:
+        executor, x = ways.executor, inputs()[0]
+        layer = (x, 0, ways.indexed[0], HIDDEN, FF, ways.eps)
+        qkv = (executor.zeros(HEADS, HEAD_DIM), executor.zeros(KV_HEADS, HEAD_DIM), executor.zeros(KV_HEADS, HEAD_DIM))
+        for call in (
+            lambda: executor.transformer_layer_indexed(*layer),
+            lambda: executor.transformer_layer_workspace(*layer, 0),
+            lambda: executor.incremental_attention_async(0, *qkv),
+            lambda: executor.detect_input_outlier(x),
+            lambda: executor.fused_ffn_q4k(x, None, "blk.0.ffn_up.weight", "blk.0.ffn_down.weight", HIDDEN, FF),
+        ):
+            with pytest.raises(LaunchError, match="which a graph cannot hold"), executor.capture():
+                call()
+        with pytest.raises(LaunchError, match="nothing was launched in the capture"), executor.capture():
+            pass
+        with pytest.raises(LaunchError, match="a capture is under way already"), executor.capture(), executor.capture():
+            pass
+        with pytest.raises(LaunchError, match="there is no capture under way"):
+            executor.transformer_layer_workspace_for_capture(*layer)
+        executor.transformer_layer_workspace(*layer, 0)
+
+    def test_nothing_is_loaded_in_a_replay(self, ways: FiveWays) -> None:
+        hidden = ways.executor.zeros(HIDDEN)
+        with ways.executor.capture() as graph:
+            ways.executor.transformer_layer_workspace_for_capture(hidden, 0, ways.indexed[0], HIDDEN, FF, ways.eps)
+        counts = str(ways.executor.modules.counts)
+        graph.replay(0)
+        assert str(ways.executor.modules.counts) == counts
+
+
+def test_a_model_decodes_by_replays(llama: CudaExecutor, cache: Path, tmp_path: Path) -> None:
+    path = written(tmp_path, "qwen2")
+    with opened(path, "qwen2", cache) as executor, executor.load_model(path, context=ROOM) as model:
+        logits = model.logits([5, 6])
+        model.decoder.reset()
+        graph = executor.capture_decode(model)
+        assert executor.capture_decode(model) is graph
+        assert len(graph.records) == len(model.decoder.prepare().whole)
+        assert [executor.replay_decode(model, token) for token in (5, 6)] == [int(row.argmax()) for row in logits]
+        following = executor.replay_decode(model)
+        assert following == int(model.logits([5, 6, int(logits[1].argmax())])[-1].argmax())
+        with pytest.raises(ArgumentError, match="the model is another executor's, on emulator"):
+            llama.replay_decode(model, 1)

@@ -1,0 +1,228 @@
+"""The logic around the driver's calls, against a driver made of host memory. The calls themselves: tests/gpu/test_device.py."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.base.errors import DeviceError, ModelError
+from executor.device import open_device
+from executor.device.cuda import CudaDevice
+from executor.device.readback import PAGE
+from executor.device.staging import CHUNK
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
+from ptxgen.types import F32
+from tests.executor.device.fake_driver import FakeDriver, R
+from tests.executor.launch.kernels import Scale
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
+    return fake
+
+
+def test_everything_made_is_given_back_on_close(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        GpuBuffer.zeros(device, F32, (1 << 20,)).upload(np.zeros(1 << 20, np.float32))
+        device.elapsed(device.record(), device.record())
+        Modules(device).load(Scale(n=100))
+        assert set(driver.live) == {"context", "stream", "memory", "pinned", "event", "module"}
+    assert not any(driver.live.values())
+    with pytest.raises(DeviceError, match="closed"):
+        device.synchronize()
+
+
+def test_a_launch_passes_the_addresses_of_the_packed_arguments(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
+        Launcher(device, Modules(device))(Scale(n=100), y=y, x=x, factor=1.5, offset=9)
+    ((function, *sizes, shared, stream, parameters, extra),) = driver.launches
+    assert (function, sizes, shared, stream, extra) == ("function test_scale", [2, 1, 1, 64, 1, 1], 0, "stream", 0)
+    assert isinstance(parameters, int)
+    assert parameters != 0
+
+
+def test_a_plan_keeps_its_parameters_alive(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
+        plan = Launcher(device, Modules(device)).prepare(Scale(n=100), y=y, x=x, factor=1.5, offset=9)
+        plan(offset=11)
+        addresses = (ctypes.c_uint64 * 4).from_address(driver.launches[0][9])
+        assert ctypes.c_uint64.from_address(addresses[0]).value == y.pointer
+        assert ctypes.c_uint32.from_address(addresses[3]).value == 11
+
+
+def test_a_large_upload_goes_through_pinned_memory_in_chunks(driver: FakeDriver) -> None:
+    array = np.random.default_rng(1).integers(0, 256, 2 * CHUNK + 77, np.uint8)
+    steps: list[int] = []
+    with CudaDevice() as device:
+        pointer = device.alloc(array.size)
+        device.upload(pointer, array, steps.append)
+        back = np.empty_like(array)
+        device.download(pointer, back)
+        np.testing.assert_array_equal(back, array)
+    assert driver.copies == steps == [CHUNK, CHUNK, 77]
+
+
+def test_code_is_assembled_once_and_kept_on_disk(driver: FakeDriver) -> None:
+    for hits in (0, 1):
+        with CudaDevice() as device:
+            modules = Modules(device)
+            modules.load(Scale(n=100))
+            assert modules.counts.disk_hits == hits
+    assert driver.modules[0] == driver.modules[1]
+    assert driver.modules[0].startswith(b"\x7fELF")
+
+
+def test_a_gpu_between_two_known_ones_gets_text_for_the_older_and_code_for_itself(driver: FakeDriver) -> None:
+    driver.capability = (8, 7)
+    with CudaDevice() as device:
+        assert (str(device.target), str(device.gpu)) == ("sm_86", "sm_87")
+        image = device.compile(".version 7.1\n.target sm_86\n.address_size 64\n.visible .entry e()\n{\n    ret;\n}\n")
+        assert image is not None
+
+
+def test_the_driver_compiles_for_a_gpu_that_nvjitlink_does_not_know(driver: FakeDriver) -> None:
+    driver.capability = (15, 0)
+    with CudaDevice() as device:
+        modules = Modules(device)
+        loaded = modules.load(Scale(n=100))
+        assert modules.counts.misses == 1
+        assert driver.modules[0].endswith(b"}\n\0")
+        assert loaded.handle == "function test_scale"
+
+
+def test_what_the_driver_cannot_compile_is_an_error_with_log_and_line(driver: FakeDriver) -> None:
+    with CudaDevice() as device, pytest.raises(DeviceError) as caught:
+        device.load("one\n  nonsense\nthree\n", "e")
+    message = str(caught.value)
+    assert "cannot compile e: CUDA_ERROR_INVALID_PTX" in message
+    assert message.endswith("line 2; error: nonsense\n  nonsense")
+
+
+def test_a_gpu_that_is_too_old_is_refused(driver: FakeDriver) -> None:
+    driver.capability = (7, 0)
+    with pytest.raises(DeviceError, match="is sm_70; the oldest GPU supported is sm_75"):
+        CudaDevice()
+
+
+@pytest.mark.parametrize(("gpus", "words"), [(0, "no GPU"), (1, "one GPU, cuda:0"), (3, "3 GPUs, cuda:0 to cuda:2")])
+def test_a_gpu_that_is_not_there_names_those_that_are(driver: FakeDriver, gpus: int, words: str) -> None:
+    driver.gpus = gpus
+    with pytest.raises(DeviceError, match=f"there is no cuda:7; the driver shows {words}"):
+        open_device("cuda:7")
+
+
+def test_auto_takes_the_first_gpu(driver: FakeDriver) -> None:
+    with open_device("auto") as device:
+        assert (device.kind, device.name, device.reason) == ("cuda", "cuda:0 (Fake GPU)", "the first GPU")
+        assert device.describe()["cuda_driver"] == "13.0"
+
+
+def test_auto_takes_the_emulator_when_the_driver_shows_no_gpu(driver: FakeDriver) -> None:
+    driver.gpus = 0
+    with open_device("auto") as device:
+        assert device.kind == "emulator"
+        assert "no GPU" in device.reason
+
+
+def test_full_memory_says_how_much_was_asked_and_is_free(driver: FakeDriver) -> None:
+    driver.free_bytes = 1000
+    with (
+        CudaDevice() as device,
+        pytest.raises(DeviceError, match=r"no room for 4000 bytes \(logits\); 1000 of 1073741824 are free"),
+    ):
+        GpuBuffer.empty(device, F32, (1000,), "logits")
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "words"),
+    [
+        ("cuStreamSynchronize", R.CUDA_ERROR_ILLEGAL_ADDRESS, "is lost until all who opened it have closed it"),
+        ("cuMemcpyDtoHAsync", R.CUDA_ERROR_INVALID_VALUE, "downloading from cuda:0"),
+    ],
+)
+def test_a_driver_error_has_its_name_and_what_was_being_done(driver: FakeDriver, call: str, status: R, words: str) -> None:
+    with CudaDevice() as device:
+        pointer = device.alloc(64)
+        driver.failing[call] = status
+        with pytest.raises(DeviceError) as caught:
+            device.download(pointer, np.empty(64, np.uint8))
+        assert status.name in str(caught.value)
+        assert words in str(caught.value)
+        driver.failing.clear()
+
+
+def test_closing_after_a_fault_raises_nothing(driver: FakeDriver, caplog: pytest.LogCaptureFixture) -> None:
+    with CudaDevice() as device:
+        device.alloc(64)
+        driver.failing["cuStreamSynchronize"] = R.CUDA_ERROR_ILLEGAL_ADDRESS
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in caplog.text
+
+
+def test_two_device_objects_take_turns_on_one_thread(driver: FakeDriver) -> None:
+    entered: list[str] = []
+    driver.gpus = 2
+    driver.cuCtxSetCurrent = lambda context: entered.append(context) or (R.CUDA_SUCCESS,)  # type: ignore[method-assign, func-returns-value]
+    with CudaDevice(0) as first, CudaDevice(1) as second:
+        entered.clear()
+        first.alloc(64)
+        first.alloc(64)
+        second.alloc(64)
+        first.alloc(64)
+        assert entered == ["context 0", "context 1", "context 0"]
+
+
+@pytest.mark.parametrize("nbytes", [1, PAGE - 1, PAGE, PAGE + 1])
+def test_downloads_small_and_large_give_what_was_uploaded(driver: FakeDriver, nbytes: int) -> None:
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    with CudaDevice() as device:
+        buffer = GpuBuffer.from_numpy(device, content)
+        waits = device.waits
+        np.testing.assert_array_equal(buffer.to_numpy(), content)
+        assert device.waits == waits + 1
+    assert not any(driver.live.values())
+
+
+@pytest.mark.parametrize("nbytes", [1000, CHUNK + (5 << 20)])
+def test_what_is_read_goes_through_pinned_memory_piece_by_piece(driver: FakeDriver, nbytes: int) -> None:
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    asked: list[tuple[int, int]] = []
+    copied: list[int] = []
+
+    def read(start: int, into: NDArray[np.uint8]) -> None:
+        asked.append((start, into.size))
+        into[:] = content[start : start + into.size]
+
+    with CudaDevice() as device:
+        pointer = device.alloc(nbytes)
+        device.upload_from(pointer, nbytes, read, copied.append)
+        back = np.zeros(nbytes, np.uint8)
+        device.download(pointer, back)
+        np.testing.assert_array_equal(back, content)
+    assert sum(size for _, size in asked) == sum(copied) == nbytes
+    assert len(asked) == len(set(asked))
+    assert not any(driver.live.values())
+
+
+def test_what_cannot_be_read_is_an_error_and_the_next_upload_is_whole(driver: FakeDriver) -> None:
+    def fail(start: int, into: NDArray[np.uint8]) -> None:
+        raise ModelError("the file has become shorter")
+
+    nbytes = CHUNK + 100
+    content = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    with CudaDevice() as device:
+        pointer = device.alloc(nbytes)
+        with pytest.raises(ModelError, match="shorter"):
+            device.upload_from(pointer, nbytes, fail)
+        device.upload(pointer, content)
+        back = np.zeros(nbytes, np.uint8)
+        device.download(pointer, back)
+        np.testing.assert_array_equal(back, content)

@@ -1,0 +1,373 @@
+"""Tuning tables: what is in one, what follows from it, how it is measured; and that what is shipped changes no bits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from executor.base.environment import settings
+from executor.choice.choice import GpuProfile
+from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
+from executor.choice.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
+from executor.choice.table import Entry, Table
+from executor.device.cuda import CudaDevice
+from executor.device.emulated import EmulatedDevice
+from executor.device.gpu import Gpu
+from executor.device.protocol import LoadedKernel
+from executor.layers.batched import batched_forms
+from executor.tune.candidates import candidates
+from executor.tune.tune import tune, winners
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
+from ptxgen.kernels import registry
+from ptxgen.kernels.gemv.basic import Gemv
+from ptxgen.kernels.gemv.batched import BatchedGemv
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
+from ptxgen.kernels.gemv.mwv import MwvGemv
+from ptxgen.target import Target
+from tests.executor.device.fake_driver import FakeDriver
+from tests.ptxgen.kernels.running import emulate, inputs
+
+Q4_K, Q6_K = FORMATS["Q4_K"], FORMATS["Q6_K"]
+H200 = Gpu("NVIDIA H200", "sm_90", 132)
+SM_90 = Target(90)  # the oldest that has programmatic launches
+HW, MWV = "hw_dp4a_q4k_gemv", "mwv_q4k_gemv"
+
+
+def entry(k: int, n: int | None, kernel: str = HW, precision: str = "accurate", **facts: Any) -> Entry:
+    parameters = facts.pop("parameters", {"digits": 3, "num_warps": 4})
+    return Entry(precision, "q4k", k, n, kernel, parameters, **{"seconds": 1e-6, "error": 1e-7} | facts)
+
+
+def profile(*entries: Entry, shipped: bool = False, precision: str = "accurate") -> GpuProfile:
+    return GpuProfile(precision, tables=(Table("a table", H200, entries, shipped),))
+
+
+SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
+    HwDp4aGemv: (
+        HwDp4aGemv(Q4_K, k=2304, n=19, digits=2),
+        [
+            {"num_warps": 4, "rows_per_warp": 1, "pdl": True},
+            {"num_warps": 2, "rows_per_warp": 3, "ahead": 1, "resident_threads": 256},
+        ],
+    ),
+    MwvGemv: (MwvGemv(Q6_K, k=4096, n=5), [{"rows_per_block": 1}, {"rows_per_block": 4, "resident_threads": 256}]),
+}
+
+
+@pytest.mark.parametrize("strategy", BIT_FREE)
+def test_parameters_said_to_be_free_of_bits_leave_the_bits_alone(strategy: type[KernelType]) -> None:
+    kernel, others = SETTINGS[strategy]
+    assert set().union(*others) == set(BIT_FREE[strategy])  # each is tried
+    given = inputs(kernel)
+    expected = emulate(kernel, given, target=SM_90, sanitize=False)[0]["y"]
+    for other in others:
+        np.testing.assert_array_equal(emulate(replace(kernel, **other), given, target=SM_90, sanitize=False)[0]["y"], expected)
+
+
+def test_the_warps_of_mwv_are_not_said_to_be_free_of_bits_because_they_are_not() -> None:
+    kernel = MwvGemv(Q6_K, k=4096, n=64)
+    given = inputs(kernel)
+    one, other = (emulate(replace(kernel, num_warps=warps), given)[0]["y"] for warps in (2, 4))
+    assert np.any(one != other)
+    assert "num_warps" not in BIT_FREE[MwvGemv]
+
+
+def test_without_tables_every_device_uses_the_same_kernel() -> None:
+    choice = GpuProfile().choose(Q4_K, 4096, 4096)
+    assert choice.kernel == HwDp4aGemv(Q4_K, k=4096, n=4096, digits=3)
+    assert (choice.reason, choice.entry) == ("accurate: 3 int8 digits of the activations", None)
+
+
+def test_the_fastest_measured_kernel_within_the_error_of_the_precision_is_chosen() -> None:
+    entries = (
+        entry(4096, 64, seconds=3e-6),
+        entry(4096, 64, MWV, seconds=2e-6, parameters={"num_warps": 2}),
+        entry(4096, 64, seconds=1e-6, error=2e-5, parameters={"digits": 2}),
+    )
+    choice = profile(*entries).choose(Q4_K, 4096, 64)
+    assert choice.kernel == MwvGemv(Q4_K, k=4096, n=64, num_warps=2)
+    assert choice.entry == entries[1]
+    assert choice.reason == "accurate: the fastest of what was measured on NVIDIA H200"
+
+
+def test_a_measurement_without_its_error_or_of_another_precision_wins_nothing() -> None:
+    of_others = (entry(4096, 64, MWV, parameters={}, error=None), entry(4096, 64, MWV, "fast", parameters={}))
+    assert profile(*of_others).choose(Q4_K, 4096, 64).kernel == HwDp4aGemv(Q4_K, k=4096, n=64, digits=3)
+
+
+def test_an_entry_for_any_number_of_rows_counts_where_none_is_for_this_one() -> None:
+    some = profile(entry(4096, None, MWV, seconds=1e-6, parameters={"num_warps": 2}), entry(4096, 64, seconds=5e-6))
+    assert some.choose(Q4_K, 4096, 64).kernel.name == HW
+    assert some.choose(Q4_K, 4096, 65).kernel == MwvGemv(Q4_K, k=4096, n=65, num_warps=2)
+
+
+def test_of_the_nearest_shape_only_parameters_that_leave_the_bits_alone_are_taken() -> None:
+    near = (
+        entry(4096, 4096, parameters={"digits": 3, "num_warps": 4, "rows_per_warp": 1}),
+        entry(4096, 4096, MWV, seconds=1e-9, parameters={"num_warps": 2}),
+        entry(4096, 4096, seconds=1e-9, parameters={"digits": 2, "num_warps": 2}),
+        entry(512, 512, parameters={"digits": 3, "num_warps": 1}),
+    )
+    choice = profile(*near).choose(Q4_K, 4096, 6144)
+    assert choice.kernel == HwDp4aGemv(Q4_K, k=4096, n=6144, digits=3, num_warps=4, rows_per_warp=1)
+    assert "for 4096 x 4096, the nearest shape" in choice.reason
+    assert choice.entry is None
+
+
+def test_an_input_with_an_outlier_gets_what_the_accurate_precision_has() -> None:
+    fast = profile(entry(4096, 64, precision="fast", parameters={"digits": 1}), entry(4096, 64), precision="fast")
+    assert fast.choose(Q4_K, 4096, 64).kernel == HwDp4aGemv(Q4_K, k=4096, n=64, digits=1)
+    assert fast.choose(Q4_K, 4096, 64, accurate=True).kernel == HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)
+
+
+def test_what_the_user_names_comes_before_any_table() -> None:
+    named = replace(profile(entry(4096, 64)), gemv={"q4k": "q4k_gemv"})
+    assert named.choose(Q4_K, 4096, 64).kernel == Gemv(Q4_K, k=4096, n=64)
+
+
+def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
+    tables = shipped_tables()
+    assert any(table.gpu == H200 and len(table.entries) > 30 for table in tables)
+    for table in tables:
+        for one in table.entries:
+            format = next(f for f in FORMATS.values() if f.id == one.format)
+            assert one.n is not None
+            kernel = GpuProfile(one.precision, tables=(table,)).choose(format, one.k, one.n).kernel
+            usual = default_strategy(format, one.precision).make(one.k, one.n)
+            free = BIT_FREE[type(kernel)]
+            assert replace(kernel, **{name: getattr(usual, name) for name in free}) == usual
+
+
+def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
+    shipped = shipped_for(Gpu("NVIDIA GH200 480GB", "sm_90", 132))
+    assert shipped is not None
+    assert shipped.gpu == H200
+    assert shipped_for(Gpu("NVIDIA L4", "sm_89", 58)) is None
+
+
+GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": HW, "parameters": {"num_warps": 4}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"kernel": "hw_dp4a_q4k_gmv"}, "entry 2 no kernel is called 'hw_dp4a_q4k_gmv'; did you mean hw_dp4a_q4k_gemv"),
+        ({"parameters": {"warps": 4}}, "entry 2 .* has no parameter 'warps'; it has k, n, digits, num_warps"),
+        ({"parameters": {"num_warps": 99}}, r"entry 2 .*num_warps must be an integer, 1..32, got 99"),
+        ({"parameters": {"num_warps": "4"}}, "entry 2 has parameters .*whole numbers, true or false"),
+        ({"precision": "exact"}, "entry 2 has precision 'exact'; allowed: accurate, fast"),
+        ({"format": "q9"}, "entry 2 has format 'q9'; allowed: f32, "),
+        ({"format": "q6k"}, "entry 2 names hw_dp4a_q4k_gemv for Q6_K, but that is for Q4_K"),
+        ({"k": 0}, "entry 2 has k 0; it must be a whole number of at least 1"),
+        ({"n": "all"}, "entry 2 has n 'all'; it must be a whole number of at least 1, or any"),
+        ({"seconds": -1.0}, "entry 2 has seconds -1.0; it must be a number of at least 0"),
+        ({"clock": "sun"}, "entry 2 has clock 'sun'; allowed: device, host"),
+        ({"colour": 1}, "entry 2 has 'colour'; known: .*precision"),
+    ],
+)
+def test_a_bad_entry_is_named_with_what_is_allowed(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    path = tmp_path / "table.json"
+    table = Table("x", H200).to_json() | {"entries": [GOOD, GOOD | change]}
+    path.write_text(json.dumps(table))
+    with pytest.raises(ArgumentError, match=f"{path}: {said}"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no tuning table"),
+        ("[]", "must say format 'ptxgen tuning table'"),
+        ('{"format": "ptxgen tuning table", "version": 7}', "has version 7 of a tuning table; known: 1"),
+        ('{"format": "ptxgen tuning table", "version": 1, "gpu": "H200"}', "its gpu is 'H200'; it must have name"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(ArgumentError, match=said):
+        load(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"parameters": {"digits": 1}}, "sets digits, which changes the bits; allowed: num_warps, rows_per_warp"),
+        ({"kernel": MWV}, "names mwv_q4k_gemv; a shipped table may only name what is used anyway, hw_dp4a_q4k_gemv"),
+    ],
+)
+def test_a_shipped_table_that_would_change_bits_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(Table("x", H200).to_json() | {"entries": [GOOD | change]}))
+    load(tmp_path / "t.json")
+    with pytest.raises(ArgumentError, match=said):
+        load(tmp_path / "t.json", shipped=True)
+
+
+def test_what_is_added_is_read_again_and_replaces_what_was_measured_before(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "t.json"
+    add(path, H200, entry(4096, 64, seconds=2e-6, note="first"))
+    add(path, H200, entry(4096, None))
+    add(path, H200, entry(4096, 64, seconds=1e-6))
+    assert load(path).entries == (entry(4096, None), entry(4096, 64, seconds=1e-6))
+    assert load(path).gpu == H200
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
+    return fake
+
+
+def test_a_gpu_uses_the_users_table_of_its_name_from_the_cache_folder(driver: FakeDriver, own_cache: Path) -> None:
+    with CudaDevice() as device:
+        gpu = Gpu.of(device)
+        assert gpu.name in device.name
+        assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == HW
+        name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
+        add(own_cache / "tuning" / f"{name}.json", gpu, entry(4096, 64, MWV, parameters={}))
+        chosen = GpuProfile.for_device(device)
+    assert chosen.choose(Q4_K, 4096, 64).kernel == MwvGemv(Q4_K, k=4096, n=64)
+
+
+def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CudaDevice() as device:
+        assert GpuProfile.for_device(device).tables
+        monkeypatch.setenv("PTXGEN_TUNING", "0")
+        assert GpuProfile.for_device(device) == GpuProfile()
+
+
+def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmulatedDevice() as device:
+        gpu = Gpu.of(device)
+        add(own_cache / "tuning" / "emulator.json", gpu, entry(4096, 64, MWV, parameters={}))
+        assert GpuProfile.for_device(device) == GpuProfile()
+        monkeypatch.setenv("PTXGEN_TUNING", str(own_cache / "tuning" / "emulator.json"))
+        assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == MWV
+        add(tmp_path / "other.json", H200, entry(4096, 64))
+        monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "other.json"))
+        with pytest.raises(ArgumentError, match=r"was measured on NVIDIA H200, this is emulator"):
+            GpuProfile.for_device(device)
+
+
+def test_a_table_that_the_environment_names_and_that_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "none.json"))
+    with pytest.raises(ArgumentError, match=r"none.json: the tuning table cannot be read: No such file"):
+        tables_for(H200, settings())
+
+
+def test_candidates_are_what_the_precision_allows_and_their_parameters_make_them_again() -> None:
+    accurate, fast = (candidates(Q4_K, 4096, 64, precision) for precision in ("accurate", "fast"))
+    assert {one.kernel.parameters().get("digits") for one in accurate} == {None, 3}
+    assert {one.kernel.parameters().get("digits") for one in fast} == {None, 1, 2, 3}
+    assert all(one.error <= ERROR_LIMIT["accurate"] for one in accurate)
+    names = {one.entry.name for one in accurate}
+    assert {HW, MWV, "q4k_gemv", "dp4a_q4k_gemv"} <= names
+    assert not any("q6k" in name or "batched" in name for name in names)
+    assert all(one.entry.make(k=4096, n=64, **one.parameters) == one.kernel for one in fast)
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> type[Gemv]:
+    """A registered kernel of another package, and one that computes nonsense."""
+    monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
+
+    @registry.register_variants("format", {"strange_q4k_gemv": Q4_K})
+    @dataclass(frozen=True)
+    class Strange(Gemv):
+        """The basic one under another name."""
+
+        name = "strange_q4k_gemv"
+
+    @registry.register_variants("format", {"strange_wrong_q4k_gemv": Q4_K})
+    @dataclass(frozen=True)
+    class Wrong(Gemv):
+        """Its reference is not what it computes."""
+
+        name = "strange_wrong_q4k_gemv"
+
+        def reference(self, **arguments: Any) -> dict[str, Any]:
+            return {"y": 2 * super().reference(**arguments)["y"]}
+
+    return Strange
+
+
+def test_tuning_measures_keeps_and_goes_on_where_it_stopped(tmp_path: Path, stranger: type[Gemv]) -> None:
+    path = tmp_path / "t.json"
+    shapes = [(Q4_K, 256, 5), (Q4_K, 512, 3)]
+    steps: list[tuple[int, int]] = []
+
+    def stop(done: int, total: int) -> None:
+        steps.append((done, total))
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with EmulatedDevice() as device:
+        before = device.memory().allocated
+        with pytest.raises(KeyboardInterrupt):
+            tune(device, shapes, "accurate", path, pattern="strange*", runs=1, progress=stop)
+        assert steps[-1] == (3, 4)
+        assert [one.kernel for one in load(path).entries] == ["strange_q4k_gemv"] * 2  # each was kept at once
+        done = tune(device, shapes, "accurate", path, pattern="strange*", runs=1)
+        again = tune(device, shapes, "accurate", path, pattern="strange_q4k*", runs=1, again=True)
+        assert device.memory().allocated == before
+    assert (done.measured, done.known) == (0, 2)
+    assert [name.partition("(")[0] for name, _ in done.left_out] == ["strange_wrong_q4k_gemv"] * 2
+    assert all("times the tolerance off" in reason for _, reason in done.left_out)
+    assert (again.measured, again.known) == (2, 0)
+    (shape, best), _ = winners(done.table, shapes, "accurate")
+    assert shape == shapes[0]
+    assert (best.kernel, best.clock) == ("strange_q4k_gemv", "host")
+    assert best.seconds is not None
+    assert best.error is not None
+    assert best.bytes_per_second == pytest.approx(5 * Q4_K.row_bytes(256) / best.seconds)
+    assert 0 < best.error < 1e-6  # f32 sums of 256 products
+
+
+def test_a_pattern_that_nothing_matches_is_an_error(tmp_path: Path) -> None:
+    with EmulatedDevice() as device, pytest.raises(ArgumentError, match="no kernel called 'none_\\*' multiplies"):
+        tune(device, [(Q4_K, 256, 5)], "accurate", tmp_path / "t.json", pattern="none_*")
+
+
+def test_entries_of_other_versions_are_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with EmulatedDevice() as device:
+        tune(device, [(Q4_K, 256, 5)], "accurate", path, pattern="q4k_gemv", runs=1)
+        (old,) = load(path).entries
+        add(path, Gpu.of(device), replace(old, versions="older"))
+        assert tune(device, [(Q4_K, 256, 5)], "accurate", path, pattern="q4k_gemv", runs=1).measured == 1
+    (new,) = load(path).entries
+    assert new.versions == old.versions
+
+
+def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmulatedDevice() as device:
+        loaded: list[LoadedKernel] = []
+        load_kernel = device.load
+
+        def counted(*arguments: Any) -> tuple[LoadedKernel, bool]:
+            made = load_kernel(*arguments)
+            loaded.append(made[0])
+            return made
+
+        monkeypatch.setattr(device, "load", counted)
+        monkeypatch.setattr(device, "unload", loaded.remove)
+        assert tune(device, [(Q4_K, 256, 5)], "accurate", tmp_path / "t.json", pattern="q4k_gemv", runs=1).measured == 1
+        assert loaded == []
+
+
+def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
+    tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
+    assert next(batched_forms(tuned, 8)) == BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3)
+    team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
+    assert next(batched_forms(team, 8)) == BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8)

@@ -1,0 +1,228 @@
+"""A kernel that may start early is conformant only if its text waits in time, on every way; and each way of not doing so is
+found twice, by the rule on the text and by the emulator where the way is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from ptxgen.conformance import check
+from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.errors import ArgumentError
+from ptxgen.types import F32, U32
+from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
+
+THREADS = 64
+
+
+@dataclass(frozen=True)
+class ScaledSum(KernelType):
+    """y += w x, f32[n]; w are weights."""
+
+    family: ClassVar[str] = "test"
+    name = "test_scaled_sum"
+    least_sm = 90
+    n: int
+
+    def signature(self) -> Signature:
+        return {"y": update(F32, self.n), "w": read(F32, self.n, constant=True), "x": read(F32, self.n)}
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, early=True)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        inside = k.min(i, self.n - 1)
+        weight = k.load(k.arg.w[inside], nc=True)
+        k.prefetch(k.arg.x[inside].address, space="global", level="L2")
+        wait(k)
+        self.sum_up(k, i, weight)
+
+    def sum_up(self, k: KernelBuilder, i: Any, weight: Any) -> None:
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.fma(weight, k.load(k.arg.x[i]), k.load(k.arg.y[i])))
+
+    def reference(self, **arguments: Any) -> dict[str, Any]:
+        return {"y": arguments["y"].astype(np.float64) + arguments["w"].astype(np.float64) * arguments["x"]}
+
+    def tolerance(self, **arguments: Any) -> dict[str, Any]:
+        return {"y": np.abs(self.reference(**arguments)["y"]) * 2.0**-24}
+
+    def work(self) -> Work:
+        return Work(flops=2 * self.n, bytes=16 * self.n)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        y, w, x = rng.standard_normal((3, self.n), np.float32)
+        return {"y": y, "w": w, "x": x}
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(n=100)
+
+
+def wait(k: KernelBuilder) -> None:
+    k.griddepcontrol(action="wait")
+
+
+def mutant(emit: Callable[[ScaledSum, KernelBuilder], None], **methods: Any) -> ScaledSum:
+    kind: Any = type("Mutant", (ScaledSum,), {"emit": emit, "__annotations__": {}, **methods})
+    made: ScaledSum = dataclass(frozen=True)(kind)(n=100)
+    return made
+
+
+def never(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    self.sum_up(k, i, k.load(k.arg.w[k.min(i, self.n - 1)]))
+
+
+def after_the_residual(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    with k.when(i < self.n):
+        before = k.load(k.arg.y[i])
+        wait(k)
+        k.store(k.arg.y[i], k.fma(k.load(k.arg.w[i]), k.load(k.arg.x[i]), before))
+    with k.when(i >= self.n):
+        wait(k)
+
+
+def on_one_branch(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    with k.when(k.tid.x < 32):
+        wait(k)
+    self.sum_up(k, i, k.load(k.arg.w[k.min(i, self.n - 1)]))
+
+
+def in_a_loop_that_may_not_run(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    for _ in k.strided(k.tid.x, 33, step=32):
+        wait(k)
+    self.sum_up(k, i, k.load(k.arg.w[k.min(i, self.n - 1)]))
+
+
+def after_the_result(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    with k.when(i < self.n):
+        k.store(k.arg.y[i], k.load(k.arg.w[i]))
+    wait(k)
+
+
+FOUND = {never: "y", after_the_residual: "y", on_one_branch: "y", in_a_loop_that_may_not_run: "y", after_the_result: "y"}
+
+
+def test_a_kernel_that_waits_in_time_conforms() -> None:
+    report = check(ScaledSum(n=100))
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("emit", FOUND, ids=lambda emit: emit.__name__)
+def test_a_kernel_that_does_not_is_found_in_its_text_and_on_the_emulator(emit: Any) -> None:
+    reasons = {result.check: result.reason for result in check(mutant(emit)).failures}
+    assert set(reasons) == {"text", "emulator"}
+    assert f"{FOUND[emit]} is touched before the wait\n  ptx line " in reasons["text"]
+    assert 'k.griddepcontrol(action="wait")' in reasons["text"]
+    assert "test_early_start.py:" in reasons["text"]
+    assert "unordered: test_scaled_sum, thread" in reasons["emulator"]
+    assert "before it has waited for the kernels before it" in reasons["emulator"]
+
+
+def test_a_kernel_that_does_not_start_early_need_not_wait() -> None:
+    report = check(mutant(never, launch=lambda self: LaunchConfig(2, THREADS)))
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("direction", ["out", "inout"])
+def test_what_is_written_is_not_constant(direction: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"constant and {direction}"):
+        Array(F32, (4,), direction, constant=True)
+
+
+# The rule on text of other writers
+SIGNATURE: Signature = {"p0": write(U32, 64), "p1": read(U32, 64, constant=True), "p2": read(U32, 64), "p3": Scalar(U32)}
+POINTERS = "ld.param.u64 %rd1, [p0];\nld.param.u64 %rd2, [p1];\nld.param.u64 %rd3, [p2];\nld.param.u32 %r1, [p3];"
+BODY = FIRST_LINE + 4
+WAIT = "griddepcontrol.wait;"
+
+
+UNKNOWN = "memory of an address that comes from no argument is touched"
+
+
+def found(body: str, shared: str = "") -> list[str]:
+    return violations(kernel(f"{POINTERS}\n{body}", "u64", "u64", "u64", "u32", shared=shared), "k", SIGNATURE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "ld.global.nc.u32 %r2, [%rd2+16];",
+        "ld.u32 %r2, [%rd2];",
+        "mad.wide.u32 %rd4, %r1, 4, %rd2;\nld.global.u32 %r2, [%rd4];",
+        "ld.global.u32 %r2, [%rd2];\nmul.wide.u32 %rd4, %r2, 4;\nadd.u64 %rd5, %rd2, %rd4;\nld.global.u32 %r3, [%rd5];",
+        "cvta.to.global.u64 %rd4, %rd2;\nmov.u64 %rd5, %rd4;\nld.global.u32 %r2, [%rd5];",
+        "prefetch.global.L2 [%rd3];\nprefetchu.L1 [%rd1];",
+        "mov.u64 %rd4, s;\ncvta.shared.u64 %rd5, %rd4;\nst.u32 [%rd5], %r1;\nld.const.u32 %r2, [c];\nst.shared.u32 [s], %r1;",
+        "mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd2], 16;",
+        "L1:\nld.global.u32 %r2, [%rd2];\nsetp.ne.u32 %p1, %r2, 0;\n@%p1 bra L1;",
+    ],
+)
+def test_weights_and_a_kernels_own_memory_are_free_before_the_wait(body: str) -> None:
+    own = ".shared .align 16 .b8 s[16]; .const .align 4 .b8 c[16];"
+    assert not found(f"{body}\n{WAIT}\nld.global.u32 %r9, [%rd3];\nst.global.u32 [%rd1], %r9;", own)
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("ld.global.u32 %r2, [%rd3];", "p2 is touched"),
+        ("st.global.u32 [%rd1], %r1;", "p0 is touched"),
+        ("red.global.add.u32 [%rd1+4], %r1;", "p0 is touched"),
+        ("st.u32 [%rd1], %r1;", "p0 is touched"),
+        ("mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd3], 16;", "p2 is touched"),
+        ("cvta.to.global.u64 %rd4, %rd3;\nadd.u64 %rd4, %rd4, 8;\nld.global.v2.u32 {%r2, %r3}, [%rd4];", "p2 is touched"),
+        ("setp.eq.u32 %p1, %r1, 0;\nselp.b64 %rd4, %rd2, %rd3, %p1;\nld.global.u32 %r2, [%rd4];", "p2 is touched"),
+        ("mov.b64 {%r2, %r3}, %rd3;\nmov.b64 %rd4, {%r2, %r3};\nld.global.u32 %r4, [%rd4];", "p2 is touched"),
+        (
+            "ld.global.u64 %rd4, [%rd2];\nld.global.u32 %r2, [%rd4];",
+            UNKNOWN,
+        ),
+        ("ld.global.u32 %r2, [g];", "g is touched"),
+        ("mov.b64 %rd4, p0;\nld.param.u64 %rd5, [%rd4+8];\nld.global.u32 %r2, [%rd5];", UNKNOWN),
+        ("setp.eq.u32 %p1, %r1, 0;\n@%p1 ld.global.u32 %r2, [%rd3];", "p2 is touched"),
+    ],
+)
+def test_all_else_is_found_by_the_argument_that_the_address_is_made_from(body: str, what: str) -> None:
+    variables = ".shared .align 16 .b8 s[16]; .global .align 4 .b8 g[16];"
+    first, *_ = [one for one in found(f"{body}\n{WAIT}", variables) if what in one]
+    assert first.startswith(f"{what} before the wait\n  ptx line {BODY + body.count(chr(10))}   ")
+
+
+def test_a_pointer_that_goes_through_a_call_is_followed() -> None:
+    text = kernel(
+        f"{POINTERS}\n{{\n.param .b64 a;\nst.param.b64 [a], %rd3;\ncall f, (a);\n}}\n{WAIT}", "u64", "u64", "u64", "u32"
+    )
+    callee = ".func f(.param .b64 q)\n{\n.reg .b64 %x; .reg .b32 %y;\nld.param.u64 %x, [q];\nld.global.u32 %y, [%x];\nret;\n}\n"
+    text = text.replace(".visible", callee + ".visible")
+    assert [one.split("\n")[0] for one in violations(text, "k", SIGNATURE)] == ["p2 is touched before the wait"]
+    constant = text.replace("[a], %rd3", "[a], %rd2")
+    assert not violations(constant, "k", SIGNATURE)
+
+
+def test_a_wait_that_some_threads_skip_is_none() -> None:
+    condition = "setp.eq.u32 %p1, %r1, 0;\n"
+    (one,) = found(f"{condition}@%p1 {WAIT}")
+    assert one.startswith("a thread may end here without having waited")
+    assert found(f"{condition}@%p1 ret;\n{WAIT}")[0].startswith("a thread may end here without having waited")
+    both = f"@%p1 bra L1;\n{WAIT}\nbra L2;\nL1:\n{WAIT}\nL2:\nst.global.u32 [%rd1], %r1;"
+    assert not found(condition + both)
+
+
+def test_the_read_only_path_is_for_constant_memory_alone() -> None:
+    body = f"{WAIT}\nld.global.nc.u32 %r2, [{{}}];\nst.global.u32 [%rd1], %r2;"
+    assert not found(body.format("%rd2"))
+    (one,) = found(body.format("%rd3"))
+    assert one.startswith(f"p2 is loaded as if nobody wrote it while the kernel runs\n  ptx line {BODY + 1}   ld.global.nc.u32")

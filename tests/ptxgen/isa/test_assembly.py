@@ -1,0 +1,90 @@
+"""The whole table against NVIDIA's assembler: every row assembles for its least GPU and PTX version, and not for older ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ptxgen.isa import special, table
+from ptxgen.isa.table import Instruction, Need
+from ptxgen.target import ALL, FIRST_PTX, Target
+from ptxgen.toolchain.assemble import AssembleError, assemble
+from tests.ptxgen.isa import probe
+from tests.ptxgen.isa.combinations import sensible
+
+PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, i) for i in range(9)), *((8, i) for i in range(9)), (9, 0)]
+
+# The ISA asks for PTX 7.8 for `::cta`; this assembler takes it earlier here.
+TAKEN_EARLIER = {"cp_async"}
+
+
+def _names() -> list[str]:
+    return list(dict.fromkeys(row.name for row in table.rows()))
+
+
+def _older(need: Need) -> Iterator[Need]:
+    sm, ptx = need
+    below = [target.sm for target in ALL if target.sm < sm]
+    if below:
+        yield max(below), max(ptx, FIRST_PTX[max(below)])
+    if ptx > FIRST_PTX[sm]:
+        yield sm, PTX_VERSIONS[PTX_VERSIONS.index(ptx) - 1]
+
+
+@pytest.mark.parametrize("name", _names())
+def test_row_assembles_for_its_least_gpu_and_ptx_version(name: str) -> None:
+    for row in table.named(name):
+        for batch in probe.batches(row):
+            assemble(batch.text(), Target(batch.need[0]))
+
+
+@pytest.mark.parametrize("name", _names())
+def test_row_is_refused_below_its_least_gpu_and_ptx_version(name: str) -> None:
+    for row in table.named(name):
+        for batch in probe.batches(row):
+            for older in _older(batch.need):
+                accepted = _accepted(batch, older)
+                if name not in TAKEN_EARLIER:
+                    assert not accepted, f"needs {batch.need}, taken at {older}: {accepted[0]}"
+
+
+def _accepted(batch: probe.Batch, need: Need) -> list[str]:
+    """The instructions of the batch that the assembler does not complain of."""
+    try:
+        assemble(batch.text(need), Target(need[0]))
+        refused: set[int] = set()
+    except AssembleError as error:
+        refused = {int(line) for line in re.findall(r"line (\d+); error", error.log)}
+    return [p.instruction for p in batch.probes if p.line not in refused]
+
+
+def test_every_probe_decodes_to_its_own_row_and_modifiers() -> None:
+    for batch in probe.all_batches():
+        for one in batch.probes:
+            opcode = one.instruction.removeprefix("@").split()[1 if one.instruction.startswith("@") else 0].rstrip(";")
+            assert (one.row, dict(one.modifiers)) in list(table.decode(opcode)), one.instruction
+
+
+def test_no_two_rows_take_the_same_opcode_with_the_same_operand_types() -> None:
+    seen: dict[tuple[str, ...], Instruction] = {}
+    for row in table.rows():
+        for modifiers in sensible(row):
+            types = [(o.spec if not row.spec_types(o, modifiers) else str(row.spec_types(o, modifiers))) for o in row.operands]
+            lengths = [str(row.vector_length(o, modifiers)) for o in row.operands]
+            key = (row.opcode(modifiers), *types, *lengths)
+            assert key not in seen, f"{key} is in {seen[key].name} and {row.name}"
+            seen[key] = row
+
+
+@pytest.mark.parametrize("name", list(special.BY_NAME))
+def test_special_register_has_the_type_and_need_of_its_row(name: str) -> None:
+    register = special.BY_NAME[name]
+    sm, (major, minor) = register.need
+    text = (
+        f".version {major}.{minor}\n.target sm_{sm}\n.address_size 64\n.visible .entry k(.param .u64 p) {{\n"
+        f".reg .u64 %p; .reg .{register.type} %x;\nld.param.u64 %p, [p];\nmov.{register.type} %x, {name};\n"
+        f"st.{register.type} [%p], %x;\nret;\n}}\n"
+    )
+    assemble(text, Target(sm))

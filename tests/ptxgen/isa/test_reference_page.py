@@ -1,0 +1,22 @@
+"""The reference page docs/instructions.md is what the table says."""
+
+from __future__ import annotations
+
+from ptxgen.isa import reference, special, table
+from tests.paths import ROOT
+
+PAGE = ROOT / "docs" / "instructions.md"
+
+
+def test_committed_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m ptxgen.isa.reference docs/instructions.md"
+
+
+def test_every_row_is_on_the_page_once() -> None:
+    lines = [line for line in reference.page().splitlines() if line.startswith("| `")]
+    assert len(lines) == len(table.rows()) + len(special.ALL)
+
+
+def test_every_row_has_a_summary_that_is_a_sentence() -> None:
+    for row in table.rows():
+        assert row.summary.endswith("."), row.name

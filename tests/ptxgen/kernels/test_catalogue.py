@@ -1,0 +1,50 @@
+"""Every kernel of the catalogue against the conformance kit and against its golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ptxgen.conformance.testing import conformance_test
+from ptxgen.errors import Nonconformity
+from ptxgen.kernels.registry import Entry
+from ptxgen.toolchain.module import emit
+from tests.paths import GOLDEN
+from tests.ptxgen.kernels import golden_outputs
+from tests.ptxgen.kernels.catalogue import ENTRIES
+
+every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+
+test_kernel_conforms = conformance_test()
+
+
+@every_entry
+def test_kernel_text_is_the_golden_text(entry: Entry, golden: Callable[[str, str], None]) -> None:
+    golden(f"ptx/{entry.name}.ptx", emit(next(iter(entry.cases()))).text)
+
+
+@every_entry
+def test_kernel_and_reference_give_the_golden_outputs(entry: Entry, request: pytest.FixtureRequest) -> None:
+    kernel = golden_outputs.chosen(entry)
+    path = golden_outputs.FOLDER / f"{entry.name}.npz"
+    if request.config.getoption("--update-golden"):
+        golden_outputs.save(path, golden_outputs.record(kernel))
+    if not path.exists():
+        pytest.fail(f"golden/outputs/{path.name} does not exist; write it with --update-golden", pytrace=False)
+    with np.load(path, allow_pickle=False) as held:
+        try:
+            golden_outputs.check(kernel, dict(held))
+        except Nonconformity as error:
+            pytest.fail(f"{kernel}: {error}\nif this is meant, run with --update-golden", pytrace=False)
+
+
+@pytest.mark.parametrize(("folder", "suffix"), [("ptx", ".ptx"), ("outputs", ".npz")])
+def test_every_golden_file_belongs_to_a_kernel(folder: str, suffix: str) -> None:
+    known = {entry.name for entry in ENTRIES}
+    assert {path.stem for path in (GOLDEN / folder).glob(f"*{suffix}")} <= known
+
+
+def test_golden_outputs_are_small() -> None:
+    assert sum(path.stat().st_size for path in golden_outputs.FOLDER.glob("*.npz")) < 2 << 20

@@ -1,0 +1,115 @@
+"""Every kernel type that can be made to start early waits in time; and the same kernels without their wait, or with a load of
+what the kernel before writes moved before it, are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import pytest
+
+from ptxgen import emulator
+from ptxgen.conformance import check
+from ptxgen.conformance.early_start import violations
+from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv
+from ptxgen.kernels.registry import Entry
+from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels.catalogue import ENTRIES
+from tests.ptxgen.kernels.running import inputs
+
+TARGET = Target(90)
+WAIT = "griddepcontrol.wait;"
+
+
+def early(entry: Entry) -> Iterator[KernelType]:
+    """The sample shapes as kernels that start early: as they are, or with a switch of theirs set."""
+    for kernel in entry.cases():
+        if kernel.launch().early:
+            yield kernel
+        for switch in fields(kernel):
+            if isinstance(getattr(kernel, switch.name), bool):
+                try:
+                    other = replace(kernel, **{switch.name: not getattr(kernel, switch.name)})
+                except ArgumentError:
+                    continue
+                if other.launch().early:
+                    yield other
+
+
+EARLY = {entry.name: kernels for entry in ENTRIES if (kernels := list(early(entry)))}
+ONE_OF_EACH = {type(kernels[0]): kernels for name, kernels in EARLY.items() if "q4k" in name}
+"""A format of each type, for what takes time."""
+
+
+def text_of(kernel: KernelType) -> str:
+    return emit(kernel, TARGET, lines=True).text
+
+
+def unordered(kernel: KernelType, text: str) -> list[str]:
+    """What the emulator finds touched before the wait."""
+    arguments, launch = inputs(kernel), kernel.launch()
+    passed = [
+        emulator.constant(arguments[name]) if isinstance(argument, Array) and argument.constant else arguments[name]
+        for name, argument in kernel.signature().items()
+    ]
+    findings = emulator.run(text, kernel.name, launch.grid, launch.block, passed, early=True)
+    return [finding.message for finding in findings if finding.kind == "unordered"]
+
+
+def test_there_are_kernels_that_start_early() -> None:
+    assert {type.__name__ for type in ONE_OF_EACH} == {type(kernels[0]).__name__ for kernels in EARLY.values()}
+    assert {type.__name__ for type in ONE_OF_EACH} >= {"HwDp4aGemv", "HwDp4aGemvResidual", "BatchedHwDp4aGemv"}
+
+
+@pytest.mark.parametrize("name", EARLY)
+def test_a_kernel_that_starts_early_waits_on_every_way(name: str) -> None:
+    kernel = min(EARLY[name], key=lambda kernel: kernel.work().bytes)
+    assert not violations(text_of(kernel), kernel.name, kernel.signature())
+
+
+@pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.__name__)
+def test_a_kernel_that_starts_early_conforms_in_every_sample_shape(kind: type[KernelType]) -> None:
+    smallest, *others = sorted(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)
+    report = check(smallest)
+    assert report.passed, str(report)
+    for kernel in others:
+        assert not violations(text_of(kernel), kernel.name, kernel.signature())
+
+
+@pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.__name__)
+def test_without_its_wait_it_is_found(kind: type[KernelType]) -> None:
+    kernel = min(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)
+    text = text_of(kernel)
+    assert text.count(WAIT) == 1
+    mutant = text.replace(WAIT, "")
+    found = violations(mutant, kernel.name, kernel.signature())
+    touched = {one.split(" is touched")[0] for one in found if "is touched before the wait" in one}
+    assert touched == {name for name, argument in kernel.signature().items() if not argument.constant}  # type: ignore[union-attr]
+    assert any("the array of digits" in message for message in unordered(kernel, mutant))
+
+
+def test_a_residual_that_is_loaded_before_the_wait_is_found() -> None:
+    (kernel, *_) = EARLY["hw_dp4a_q4k_gemv_residual"]
+    lines = text_of(kernel).splitlines()
+    wait = next(i for i, line in enumerate(lines) if line.strip() == WAIT)
+    pointer = next(line for line in lines if "ld.param.u64" in line and "[y]" in line).split()[1].rstrip(",")
+    early_load = [*lines[:wait], f"    {{ .reg .f32 %early; ld.global.f32 %early, [{pointer}]; }}", *lines[wait:]]
+    assert not violations("\n".join(lines), kernel.name, kernel.signature())
+    (one,) = violations("\n".join(early_load), kernel.name, kernel.signature())
+    assert one.startswith(f"y is touched before the wait\n  ptx line {wait + 1} ")
+    (message,) = unordered(kernel, "\n".join(early_load))
+    assert "the array of y" in message
+
+
+@pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.__name__)
+def test_a_wait_of_one_warp_alone_is_found(kind: type[KernelType]) -> None:
+    kernel = min(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)
+    assert kernel.launch().threads > 32
+    some = f".reg .pred %some; .reg .b32 %thread; mov.u32 %thread, %tid.x; setp.lt.u32 %some, %thread, 32; @%some {WAIT}"
+    mutant = text_of(kernel).replace(WAIT, f"{{ {some} }}")
+    assert any("is touched before the wait" in one for one in violations(mutant, kernel.name, kernel.signature()))
+    if kind is not BatchedHwDp4aGemv:  # whose text takes long to compile, and is the same here
+        assert "thread (32,0,0)" in unordered(kernel, mutant)[0]
