@@ -19,7 +19,7 @@ from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
-from ptxgen.kernels.gemv.integer_type import IntegerGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class GpuProfile:
 
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
-    return isinstance(kernel, IntegerGemvType) and kernel.digits == 1
+    return isinstance(kernel, DigitGemvType) and kernel.digits == 1
 
 
 def _adapted(strategy: Strategy, entry: Entry, table: Table, k: int, n: int, *, exact: bool) -> Choice:

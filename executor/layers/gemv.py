@@ -12,7 +12,7 @@ from executor.memory.weights import Weight
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.integer_type import IntegerGemvType
+from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.registry import find, known
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def project(launch: Launch, operation: str, projection: Projection, *, x: GpuBuf
     """y = W x; x: f32[k], y: f32[n], in memory of its own. A kernel on digits shares them with all that read the same x."""
     kernel = projection.kernel
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
-    activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, IntegerGemvType) else {"x": x}
+    activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, DigitGemvType) else {"x": x}
     launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
 
 
@@ -43,7 +43,7 @@ def project_onto(
     `OPERATION_residual`."""
     kernel = projection.kernel
     entry = known(f"{kernel.name}_residual") if launch.fused else None
-    if entry is not None and isinstance(kernel, IntegerGemvType):
+    if entry is not None and isinstance(kernel, DigitGemvType):
         activations = launch.digits.of(launch, operation, x, kernel.digits)
         launch(operation, entry.make(**kernel.parameters()), y=stream, w=projection.weight.buffer, **activations)
         return
@@ -54,7 +54,7 @@ def project_onto(
 def digits_read(*readers: Projection) -> int:
     """How many digits of their common input these projections read; 0 if none reads digits, or not all of those that do read
     as many."""
-    counts = {one.kernel.digits for one in readers if isinstance(one.kernel, IntegerGemvType)}
+    counts = {one.kernel.digits for one in readers if isinstance(one.kernel, DigitGemvType)}
     return counts.pop() if len(counts) == 1 else 0
 
 
@@ -66,7 +66,7 @@ def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    if isinstance(kernel, IntegerGemvType):  # `project` gives it digits
+    if isinstance(kernel, DigitGemvType):  # `project` gives it digits
         plain = find(f"dp4a_{format.id}_gemv").make(k=k, n=n, digits=kernel.digits)
     else:
         plain = find(f"{format.id}_gemv").make(k=k, n=n)

@@ -16,7 +16,7 @@ from executor.layers.gemv import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.quantize.fixed_point import LARGEST
+from ptxgen.kernels.quantize.activation_digits import LARGEST
 from ptxgen.kernels.registry import Entry, entries
 
 GRID: Final[Mapping[str, tuple[int, ...]]] = {

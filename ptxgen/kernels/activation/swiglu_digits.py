@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
-from ptxgen.kernels.quantize import fixed_point
+from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
 from ptxgen.kernels.registry import register
@@ -38,8 +38,8 @@ class FusedSwigluDigits(KernelType):
     digits: int
 
     def __post_init__(self) -> None:
-        require(self, "n", multiple=fixed_point.BLOCK)
-        require(self, "digits", high=max(fixed_point.LARGEST))
+        require(self, "n", multiple=activation_digits.BLOCK)
+        require(self, "digits", high=max(activation_digits.LARGEST))
 
     @property
     def swiglu(self) -> FusedSwiglu:
@@ -47,7 +47,7 @@ class FusedSwigluDigits(KernelType):
         return FusedSwiglu(n=self.n)
 
     def signature(self) -> Signature:
-        quantised = fixed_point.arrays(1, self.digits, self.n, "out")
+        quantised = activation_digits.arrays(1, self.digits, self.n, "out")
         return {"y": write(F32, self.n), **quantised, "gate": read(F32, self.n), "up": read(F32, self.n)}
 
     def launch(self) -> LaunchConfig:
@@ -65,7 +65,7 @@ class FusedSwigluDigits(KernelType):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         y = self.swiglu.reference(**arguments)["y"]
-        return {"y": y, **fixed_point.quantize(y.reshape(1, self.n), self.digits)._asdict()}
+        return {"y": y, **activation_digits.quantize(y.reshape(1, self.n), self.digits)._asdict()}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """That of fused_swiglu, and what it lets the digits be."""
@@ -83,4 +83,4 @@ class FusedSwigluDigits(KernelType):
             yield cls(n=n, digits=digits)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {**self.swiglu.inputs(rng), **fixed_point.unwritten(1, self.digits, self.n)}
+        return {**self.swiglu.inputs(rng), **activation_digits.unwritten(1, self.digits, self.n)}

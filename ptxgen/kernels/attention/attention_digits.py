@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.quantize import fixed_point
+from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
 from ptxgen.kernels.registry import register_variants
@@ -34,7 +34,7 @@ class IncrementalAttentionDigits(IncrementalAttention):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "digits", high=max(fixed_point.LARGEST))
+        require(self, "digits", high=max(activation_digits.LARGEST))
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class IncrementalAttentionDigits(IncrementalAttention):
 
     def signature(self) -> Signature:
         out, *inputs = super().signature().items()
-        return dict([out, *fixed_point.arrays(1, self.digits, self.size, "out").items(), *inputs])
+        return dict([out, *activation_digits.arrays(1, self.digits, self.size, "out").items(), *inputs])
 
     def emit(self, k: KernelBuilder) -> None:
         whole, allowed = self.attended(k)
@@ -61,14 +61,14 @@ class IncrementalAttentionDigits(IncrementalAttention):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         if not self.given_length(arguments):
-            return {name: arguments[name] for name in ("out", *fixed_point.FixedPoint._fields)}
+            return {name: arguments[name] for name in ("out", *activation_digits.ActivationDigits._fields)}
         out = super().reference(**arguments)["out"]
-        return {"out": out, **fixed_point.quantize(out.reshape(1, self.size), self.digits)._asdict()}
+        return {"out": out, **activation_digits.quantize(out.reshape(1, self.size), self.digits)._asdict()}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """That of incremental_attention, and what it lets the digits be."""
         if not self.given_length(arguments):
-            return dict.fromkeys(("out", *fixed_point.FixedPoint._fields), 0.0)
+            return dict.fromkeys(("out", *activation_digits.ActivationDigits._fields), 0.0)
         out, bound = super().reference(**arguments)["out"], np.asarray(super().tolerance(**arguments)["out"])
         return {"out": bound, **digit_bounds(out.reshape(1, self.size), bound.reshape(1, self.size), self.digits)}
 
@@ -85,4 +85,4 @@ class IncrementalAttentionDigits(IncrementalAttention):
         yield cls(**fixed, heads=3, kv_heads=1, head_dim=32, max_len=1, digits=2)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {**super().inputs(rng), **fixed_point.unwritten(1, self.digits, self.size)}
+        return {**super().inputs(rng), **activation_digits.unwritten(1, self.digits, self.size)}

@@ -11,7 +11,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, 
 from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.formats.format import Place
-from ptxgen.kernels.gemv.walk import advance
+from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.types import F16, U8

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot
-from ptxgen.kernels.gemv.walk import Walk
+from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 
@@ -26,4 +26,4 @@ class Gemv(WarpRowGemv):
 
     @property
     def dot(self) -> Dot:
-        return Dot(Walk(self.format, self.k))
+        return Dot(IterationSpace(self.format, self.k))

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxgen.formats import FORMATS, find
-from ptxgen.kernels.gemv.mwv import WidestTeamGemv
+from ptxgen.kernels.gemv.mwv import WidestLoadsGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import MOST_ROWS, require
 
 
 @register_variants("format", {f"batched_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
-class BatchedGemv(WidestTeamGemv):
+class BatchedGemv(WidestLoadsGemv):
     """Y = X W^T: as the multi-warp vectorized kernel, with every weight decoded once for m rows of activations.
 
     y: f32[m, n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[m, k]. Row i of y has the bits of mwv with the same

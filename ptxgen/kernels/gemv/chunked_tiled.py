@@ -11,8 +11,8 @@ from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
+from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.tiled import PIECE, stage
-from ptxgen.kernels.gemv.walk import Walk, advance
 from ptxgen.kernels.gemv.warp_row import ROWS
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -62,7 +62,7 @@ class ChunkedTiledGemv(GemvType):
 
     def dot(self, k: int) -> Dot:
         """How the lanes go along a chunk of k values."""
-        return Dot(Walk(self.format, k))
+        return Dot(IterationSpace(self.format, k))
 
     @property
     def chain(self) -> int:
@@ -76,7 +76,7 @@ class ChunkedTiledGemv(GemvType):
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.outputs_per_block + k.warp
         dot = self.dot(self.chunk)
-        lane = dot.walk.lane(k)
+        lane = dot.space.lane(k)
         weights = lane.in_row(k.arg.w.at(k.min(row, self.n - 1) if self.n % self.outputs_per_block else row, 0))
         staged = k.shared(F32, self.chunk)
         x = lane.in_vector(staged.start())
@@ -92,7 +92,7 @@ class ChunkedTiledGemv(GemvType):
             stage(k, k.arg.x.at(self.chunks * self.chunk), staged, self.rest)
             k.barrier()
             last = self.dot(self.rest)  # may end in a partial step, which whole chunks do not
-            LaneDot(k, last, replace(lane, walk=last.walk), [weights.at(self.chunks * chunk_bytes)], [x]).add_to(sums)
+            LaneDot(k, last, replace(lane, space=last.space), [weights.at(self.chunks * chunk_bytes)], [x]).add_to(sums)
         total = k.warp_sum(LaneDot(k, dot, lane, [weights], [x]).combined(sums)[0][0])
         with k.when((k.lane == 0) & (row < self.n)):
             k.store(k.arg.y[row], total)

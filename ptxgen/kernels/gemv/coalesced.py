@@ -14,7 +14,7 @@ from ptxgen.formats import FORMATS, find
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance
+from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.target import WARP_SIZE
@@ -62,8 +62,8 @@ class CoalescedGemv(WarpRowGemv):
 
     @property
     def dot(self) -> Dot:
-        walk = Walk(self.format, self.k)
-        return Dot(walk, pass_values=TOGETHER * walk.lane_values)
+        space = IterationSpace(self.format, self.k)
+        return Dot(space, pass_values=TOGETHER * space.lane_values)
 
     def lane_dot(self, k: KernelBuilder, lane: Lane, row: GlobalArray, x: Part) -> LaneDot[Part]:
         return _ShuffledHeaders(k, self.dot, lane, [row], [x])
@@ -82,14 +82,14 @@ class _ShuffledHeaders(LaneDot[Part]):
     """A lane's dot product where all lanes share every block."""
 
     def readers(self, row: GlobalArray, steps: int) -> Iterator[Reader]:
-        k, walk = self.k, self.dot.walk
+        k, space = self.k, self.dot.space
         # The lanes that are left over load the last header again, so that the load needs no branch.
         block = k.lane // WORDS if steps == TOGETHER else k.min(k.lane // WORDS, steps - 1)
-        word = k.load(advance(advance(row, block, walk.bytes), k.lane % WORDS, U32.bytes)[0], U32)
+        word = k.load(advance(advance(row, block, space.bytes), k.lane % WORDS, U32.bytes)[0], U32)
         column = advance(row, self.lane.column, 1)
         for step in range(steps):
             header = [k.shuffle(word, step * WORDS + i) for i in range(WORDS)]
-            offset = step * walk.bytes
+            offset = step * space.bytes
             yield self.lane.reader(k, _KnownHeader(row.at(offset), column.at(offset), self.lane.column, header))
 
 

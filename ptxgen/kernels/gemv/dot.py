@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats.format import Weight
-from ptxgen.kernels.gemv.walk import Lane, Part, Walk, advance, further
+from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance, further
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -25,24 +25,24 @@ class Dot:
     """How a row is added up: a lane decodes about `pass_values` weights in one pass of the loop, whose loads so are in flight
     together, and deals the products out to `sums` sums, so that additions overlap."""
 
-    walk: Walk
+    space: IterationSpace
     pass_values: int = 16
     sums: int = 4
 
     @property
     def passes(self) -> tuple[int, int, int]:
         """Passes of the loop, steps of each, and whole steps left for after it. A loop of one pass is left out."""
-        steps = unrolled(self.walk.steps, max(1, self.pass_values // self.walk.lane_values))
-        passes = self.walk.steps // steps
-        return (passes, steps, self.walk.steps % steps) if passes > 1 else (0, 0, self.walk.steps)
+        steps = unrolled(self.space.steps, max(1, self.pass_values // self.space.lane_values))
+        passes = self.space.steps // steps
+        return (passes, steps, self.space.steps % steps) if passes > 1 else (0, 0, self.space.steps)
 
     @property
     def additions(self) -> int:
         """The most additions of products to one sum."""
-        # Every stretch deals its products out to the sums anew.
+        # Every chunk deals its products out to the sums anew.
         passes, steps, left = self.passes
-        stretches = [steps] * passes + [left] + [1] * (self.walk.rest > 0)
-        return sum(-(-stretch * self.walk.lane_values // self.sums) for stretch in stretches)
+        chunks = [steps] * passes + [left] + [1] * (self.space.rest > 0)
+        return sum(-(-chunk * self.space.lane_values // self.sums) for chunk in chunks)
 
     @property
     def chain(self) -> int:
@@ -75,18 +75,18 @@ class LaneDot(Generic[Part]):
 
     def add_to(self, sums: list[list[list[Value]]]) -> None:
         """Add all products to variables that `zeros` made."""
-        k, walk = self.k, self.dot.walk
+        k, space = self.k, self.dot.space
         passes, steps, left = self.dot.passes
         looped = passes * steps
         if passes:
             for i in k.strided(0, looped, step=steps):
-                rows = [advance(row, i, walk.bytes) for row in self.rows]
-                self._add_steps(sums, rows, [advance(vector, i, walk.values) for vector in self.vectors], steps)
+                rows = [advance(row, i, space.bytes) for row in self.rows]
+                self._add_steps(sums, rows, [advance(vector, i, space.values) for vector in self.vectors], steps)
         if left:
             self._add_steps(sums, *self._at_step(looped), left)
-        if walk.rest:
+        if space.rest:
             with k.when(self.lane.takes_rest):
-                self._add_steps(sums, *self._at_step(walk.steps), 1)
+                self._add_steps(sums, *self._at_step(space.steps), 1)
 
     def combined(self, sums: list[list[list[Value]]]) -> list[list[Value]]:
         """One sum for each row and vector: added in pairs."""
@@ -96,7 +96,7 @@ class LaneDot(Generic[Part]):
         """What decodes the lane's block of each of the `steps` steps that start at `row`, made one after the other."""
         column = advance(row, self.lane.column, 1)
         for step in range(steps):
-            offset = step * self.dot.walk.bytes
+            offset = step * self.dot.space.bytes
             yield self.lane.reader(self.k, self.lane.place(row.at(offset), column.at(offset)))
 
     def _in_pairs(self, sums: list[Value]) -> Value:
@@ -105,9 +105,9 @@ class LaneDot(Generic[Part]):
         return sums[0]
 
     def _at_step(self, step: int) -> tuple[list[GlobalArray], list[Part]]:
-        walk = self.dot.walk
-        return [row.at(step * walk.bytes) for row in self.rows], [
-            further(vector, step * walk.values) for vector in self.vectors
+        space = self.dot.space
+        return [row.at(step * space.bytes) for row in self.rows], [
+            further(vector, step * space.values) for vector in self.vectors
         ]
 
     def _add_steps(
@@ -115,16 +115,16 @@ class LaneDot(Generic[Part]):
     ) -> None:  # fmt: skip
         """Add `steps` steps that start at the lane's block in `rows` and its first value in `vectors`; each sum is written
         once."""
-        walk = self.dot.walk
+        space = self.dot.space
         running = [[list(some) for some in row] for row in sums]
         count = 0
         readers = [self.readers(row, steps) for row in rows]
         for step in range(steps):
             decode = [next(reader) for reader in readers]
-            for group in range(walk.format.groups):
+            for group in range(space.format.groups):
                 weights = [each(group) for each in decode]
                 for number, vector in enumerate(vectors):
-                    self._add_products([row[number] for row in running], weights, further(vector, step * walk.values), count)
+                    self._add_products([row[number] for row in running], weights, further(vector, step * space.values), count)
                 count += len(weights[0])
         for before, after in zip(sums, running, strict=True):
             for old, new in zip(before, after, strict=True):
@@ -134,7 +134,7 @@ class LaneDot(Generic[Part]):
 
     def _add_products(self, running: list[list[Value]], weights: list[list[Weight]], vector: Part, count: int) -> None:
         """Add the products of each row's weights with the same activations to that row's sums, from sum number `count` on."""
-        k, width = self.k, self.dot.walk.width
+        k, width = self.k, self.dot.space.width
         piece = 4 if width % 4 == 0 else width
         for first in range(0, len(weights[0]), piece):
             offset = weights[0][first].offset

@@ -1,4 +1,4 @@
-"""GEMVs on quantised activations that are read straight from global memory: one warp a row, or several. The fast ones stand in
+"""GEMVs on activation digits that are read straight from global memory: one warp a row, or several. The fast ones stand in
 hw_dp4a.py."""
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.activations import GlobalActivations, GlobalSource
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
 from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
-from ptxgen.kernels.gemv.integer_type import PACKED, IntegerGemvType
-from ptxgen.kernels.gemv.walk import advance
-from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROWS = 4
 
 
-class _Direct(IntegerGemvType):
+class _Direct(DigitGemvType):
     """A row by one warp or more, one fragment a lane and step, the steps of a row dealt out to its warps in turn."""
 
     @property
@@ -61,21 +61,21 @@ class _Direct(IntegerGemvType):
                 self._add(k, lane, start.moved(whole), self._moved(source, whole), total)
         return total
 
-    def _add(self, k: KernelBuilder, lane: Lane, cursor: Cursor, source: GlobalSource, total: Value) -> None:
+    def _add(self, k: KernelBuilder, lane: Lane, cursor: Cursor, source: GlobalDigitArrays, total: Value) -> None:
         runs = lane.unpack(k, lane.load(k, cursor))
-        k.assign(total, GlobalActivations(k, source, self.format.has_minimum).add(runs, total))
+        k.assign(total, GlobalDigits(k, source, self.format.has_minimum).add(runs, total))
 
-    def _source(self, k: KernelBuilder, lane: Lane) -> GlobalSource:
+    def _source(self, k: KernelBuilder, lane: Lane) -> GlobalDigitArrays:
         first = lane.first_value
-        return GlobalSource(
+        return GlobalDigitArrays(
             [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.digits)],
             advance(k.arg.scales.at(0, 0), first // BLOCK, 1),
             advance(k.arg.sums.at(0, 0), first // BLOCK, 1),
         )
 
-    def _moved(self, source: GlobalSource, step: Index) -> GlobalSource:
+    def _moved(self, source: GlobalDigitArrays, step: Index) -> GlobalDigitArrays:
         values = self.fragments.values
-        return GlobalSource(
+        return GlobalDigitArrays(
             [advance(digit, step, values) for digit in source.digits],
             advance(source.scales, step, values // BLOCK),
             advance(source.sums, step, values // BLOCK),

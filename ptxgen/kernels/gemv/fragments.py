@@ -1,5 +1,5 @@
 """How a warp goes along a row of blocks for `dp4a`: one packed fragment a lane and step. What is done with the fragments is the
-caller's business; walk.py is the same for f32."""
+caller's business; iteration.py is the same for f32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import Place
 from ptxgen.formats.packed import Run
-from ptxgen.kernels.gemv.walk import advance
+from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:

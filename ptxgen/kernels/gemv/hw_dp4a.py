@@ -1,6 +1,6 @@
-"""The fast GEMV on quantised activations: fragments of super-blocks on neighbouring lanes, activations in shared memory,
-several rows a warp, weights loaded ahead. What all kernels on quantised activations have in common stands in
-integer_type.py."""
+"""The fast GEMV on activation digits: fragments of super-blocks on neighbouring lanes, activations in shared memory,
+several rows a warp, weights loaded ahead. What all kernels on activation digits have in common stands in
+digit_gemv_type.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, SAMPLED_WITH_THREE, DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.integer_type import PACKED, SAMPLED_WITH_THREE, IntegerGemvType
-from ptxgen.kernels.gemv.staging import Layout, rows_at_once, stretches
-from ptxgen.kernels.gemv.steps import Looped, Stretch, Warp, looped
-from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -28,7 +28,7 @@ MOST_BATCHED = 8
 
 @register_variants("format", {f"hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
 @dataclass(frozen=True)
-class HwDp4aGemv(IntegerGemvType):
+class HwDp4aGemv(DigitGemvType):
     """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
@@ -83,8 +83,8 @@ class HwDp4aGemv(IntegerGemvType):
     def emit(self, k: KernelBuilder) -> None:
         together = rows_at_once(self.format, self.k, self.batch, self.digits)
         turns = [range(row, min(row + together, self.batch)) for row in range(0, self.batch, together)]
-        parts = stretches(self.format, self.k, together, self.digits)
-        if looped(self, parts):
+        parts = chunks(self.format, self.k, together, self.digits)
+        if loops(self, parts):
             self._emit_looped(k, turns, parts[0][1])
         else:
             self._emit_written_out(k, turns, parts)
@@ -95,28 +95,28 @@ class HwDp4aGemv(IntegerGemvType):
         warp = Warp(self, k, layout)
         before: list[Value | None] = []
         for first, steps in parts:
-            stretch = Stretch(warp, first, steps)
-            stretch.load_ahead()
+            chunk = Chunk(warp, first, steps)
+            chunk.load_ahead()
             for rows in turns:
                 fresh = not first and rows is turns[0]
                 if not fresh:
                     k.barrier()  # the lanes may still be reading what was staged last
                 elif self.pdl:
                     k.griddepcontrol(action="wait")
-                warp.stage.fill(rows, first * step_values, min(self.k - first * step_values, steps * step_values))
+                warp.shared.fill(rows, first * step_values, min(self.k - first * step_values, steps * step_values))
                 if fresh and self.pdl:
                     k.griddepcontrol(action="launch_dependents")
                 if fresh:
                     before = [self._before(k, row) for row in warp.numbers]
-                stretch.add(rows)
+                chunk.add(rows)
         self._store(k, warp, before)
 
     def _emit_looped(self, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
-        loop = Looped(self, k, turns, most_steps)
+        loop = ChunkLoop(self, k, turns, most_steps)
         if self.pdl:
             k.griddepcontrol(action="wait")
         before = [self._before(k, row) for row in loop.warp.numbers]
-        for first in loop.stretches():
+        for first in loop.chunks():
             for rows in turns:
                 loop.fill(rows, first)
                 if self.pdl and rows is turns[0]:
@@ -150,7 +150,7 @@ class HwDp4aGemv(IntegerGemvType):
         if fixed["format"].name == "Q4_K":
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
         if fixed["format"].name == "Q3_K":
-            yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one stretch
+            yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:
@@ -195,6 +195,6 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
         yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(m=8, k=4096, n=2, **fixed)  # more than fits shared memory at once
-            yield cls(m=8, k=4352, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns, in a loop over stretches
+            yield cls(m=8, k=4352, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns, in a loop over chunks
         elif fixed["format"].name in SAMPLED_WITH_THREE:
             yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.kernel_type import Signature, Work, update
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.gemv_type import UNIT_ROUNDOFF
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.integer_type import PACKED
 from ptxgen.kernels.registry import register_variants
 from ptxgen.types import F32
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ptxgen.formats import FORMATS, find
-from ptxgen.kernels.gemv.team import TeamGemv
+from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
 
 @dataclass(frozen=True)
-class WidestTeamGemv(TeamGemv):
-    """A team of num_warps warps over rows_per_block rows at a time, with the widest loads that every row's address allows. A
+class WidestLoadsGemv(CooperativeGemv):
+    """num_warps cooperative warps over rows_per_block rows at a time, with the widest loads that every row's address allows. A
     multiprocessor's registers hold resident_threads threads."""
 
     num_warps: int = field(default=4, kw_only=True)
@@ -30,7 +30,7 @@ class WidestTeamGemv(TeamGemv):
         require(self, "resident_threads", high=1024)
 
     @property
-    def team(self) -> int:
+    def warps(self) -> int:
         return self.num_warps
 
     @property
@@ -49,7 +49,7 @@ class WidestTeamGemv(TeamGemv):
 
 @register_variants("format", {f"mwv_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
-class MwvGemv(WidestTeamGemv):
+class MwvGemv(WidestLoadsGemv):
     """y = W x, multi-warp vectorized: num_warps warps share a row, with wide loads, for rows_per_block rows at a time.
 
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. A row's bits depend on num_warps, not on

@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.gemv.walk import Walk, advance
+from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -61,7 +61,7 @@ class TiledGemv(WarpRowGemv):
 
     @property
     def dot(self) -> Dot:
-        return Dot(Walk(self.format, self.k))
+        return Dot(IterationSpace(self.format, self.k))
 
     def activations(self, k: KernelBuilder) -> SharedPart:
         staged = k.shared(F32, self.k)

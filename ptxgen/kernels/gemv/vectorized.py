@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.gemv.walk import Walk
+from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -46,7 +46,7 @@ class VectorizedGemv(WarpRowGemv):
 
     @property
     def dot(self) -> Dot:
-        return Dot(Walk(self.format, self.k, width=WIDTH), pass_values=64)
+        return Dot(IterationSpace(self.format, self.k, width=WIDTH), pass_values=64)
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         return super().weights(k).read_only()

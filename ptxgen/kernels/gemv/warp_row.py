@@ -11,7 +11,7 @@ from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.walk import Lane, Part
+from ptxgen.kernels.gemv.iteration import Lane, Part
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class WarpRowGemv(GemvType):
 
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.x * self.block_rows + k.warp
-        lane = self.dot.walk.lane(k)
+        lane = self.dot.space.lane(k)
         x = lane.in_vector(self.activations(k))
         with k.when(row < self.n):
             self.store_sum(k, row, self.lane_dot(k, lane, lane.in_row(self.weights(k).at(row, 0)), x).total()[0][0])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.formats import FORMATS, find
+from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.gemv.team import TeamGemv
 from ptxgen.kernels.registry import register_variants
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ WARPS = 8
 
 @register_variants("format", {f"wide_{format.id}_gemv": format for format in FORMATS.values()})
 @dataclass(frozen=True)
-class WideGemv(TeamGemv):
+class WideGemv(CooperativeGemv):
     """y = W x, wide: 8 warps a row, whose sums meet in shared memory.
 
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
@@ -30,7 +30,7 @@ class WideGemv(TeamGemv):
         return f"wide_{self.format.id}_gemv"
 
     @property
-    def team(self) -> int:
+    def warps(self) -> int:
         return WARPS
 
     @property

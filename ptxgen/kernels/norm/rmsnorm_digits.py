@@ -14,8 +14,8 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, rms_normalised
+from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -28,7 +28,7 @@ class RmsNormDigits(RmsNorm):
     """y = gamma * x / sqrt(mean(x^2) + eps), and y as int8 digits with a scale and an exact sum for every 32.
 
     y, x: f32[1, hidden]; digits: s8[1, digits, hidden]; scales: f32[1, hidden / 32]; sums: s32[1, hidden / 32]; gamma:
-    f32[hidden]; eps: f32 scalar. hidden is a multiple of 32. What the digits mean is said in quantize/fixed_point.py. Each
+    f32[hidden]; eps: f32 scalar. hidden is a multiple of 32. What the digits mean: quantize/activation_digits.py. Each
     block adds up the squares of the whole row by itself and makes the results of its own 1024 values, so that nobody waits for
     another block, and gamma, results and digits are the work of several multiprocessors.
     """

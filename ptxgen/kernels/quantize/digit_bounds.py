@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, quantize
+from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize
 
 UNIT = 2.0**-24
 SMALLEST = 2.0**-149
@@ -54,7 +54,7 @@ def _integers(values: NDArray[Any], scales: NDArray[Any], unknown: int, largest:
 
 
 def _rest(integers: NDArray[np.int64], places: int) -> NDArray[np.int64]:
-    """What is left of the integers above their lowest digits: see fixed_point.quantize."""
+    """What is left of the integers above their lowest digits: see activation_digits.quantize."""
     for _ in range(places):
         integers = (integers + 128) >> 8
     return integers

@@ -1,5 +1,5 @@
 """`q8_quantize`, `q16_quantize` and `q24_quantize`: f32 activations to int8 digits; `write_digits` for the kernels that do it
-to values of their own. What the digits mean is said in fixed_point.py."""
+to values of their own. What the digits mean is said in activation_digits.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.quantize.fixed_point import BLOCK, LARGEST, arrays, quantize, unwritten
+from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
@@ -34,10 +34,10 @@ class Quantize(KernelType):
     """Activations as int8 digits with a scale and an exact sum for every 32.
 
     x: f32[rows, n] -> digits: s8[rows, count, n], highest digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], the
-    sums of the blocks' integers. q8: x ~ scale * a, a in -127..127. q16: x ~ scale * (256 a + b), fixed point of 16 bits, in
-    -32639..32639. q24: x ~ scale * (65536 a + 256 b + c), fixed point of 24 bits, in -8355711..8355711. Each array is
-    contiguous and 16-byte aligned; n is a multiple of 32. A sum is at most 32 * 8355711, so it overflows for no input. For
-    zeros, infinities, NaN and how far x is from what stands for it see fixed_point.quantize."""
+    sums of the blocks' integers. q8: x ~ scale * a, a in -127..127. q16: x ~ scale * (256 a + b), in -32639..32639. q24:
+    x ~ scale * (65536 a + 256 b + c), in -8355711..8355711. Each array is contiguous and 16-byte aligned; n is a multiple of
+    32. A sum is at most 32 * 8355711, so it overflows for no input. For zeros, infinities, NaN and how far x is from what
+    stands for it see activation_digits.quantize."""
 
     count: int = field(metadata=HIDDEN)
     n: int

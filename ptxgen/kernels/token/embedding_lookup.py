@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format, find
-from ptxgen.kernels.gemv.walk import Walk, advance
+from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register_variants
 from ptxgen.kernels.shape import require
@@ -51,8 +51,8 @@ class EmbeddingLookup(KernelType):
         require(self, "rows")
 
     @property
-    def walk(self) -> Walk:
-        return Walk(self.format, self.k)
+    def space(self) -> IterationSpace:
+        return IterationSpace(self.format, self.k)
 
     def signature(self) -> Signature:
         return {
@@ -62,19 +62,19 @@ class EmbeddingLookup(KernelType):
         }
 
     def launch(self) -> LaunchConfig:
-        steps = self.walk.steps + (self.walk.rest > 0)
+        steps = self.space.steps + (self.space.rest > 0)
         return LaunchConfig(grid=-(-steps // WARPS), block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        walk = self.walk
-        lane = walk.lane(k)
+        space = self.space
+        lane = space.lane(k)
         step = k.ctaid.x * WARPS + k.warp
-        with k.when(step * walk.blocks + lane.block < self.k // self.format.block):
+        with k.when(step * space.blocks + lane.block < self.k // self.format.block):
             table, token = k.arg.table, position_value(k, "token", self.indirect)
             known = token < self.rows if self.indirect else None
             row = table.at(token if known is None else k.select(known, token, 0), 0)
-            block = lane.in_row(advance(row, step, walk.bytes))
-            y = lane.in_vector(advance(k.arg.y, step, walk.values))
+            block = lane.in_row(advance(row, step, space.bytes))
+            y = lane.in_vector(advance(k.arg.y, step, space.values))
             for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
                 k.store(y[offset], weight if known is None else k.select(known, weight, float("nan")))
 

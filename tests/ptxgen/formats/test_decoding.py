@@ -18,7 +18,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
 from ptxgen.formats.format import Place
-from ptxgen.kernels.gemv.walk import advance
+from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U8

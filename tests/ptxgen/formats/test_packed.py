@@ -16,7 +16,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
 from ptxgen.formats.format import Place
-from ptxgen.kernels.gemv.walk import advance
+from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.types import F32, S32, U8
 from tests.ptxgen.formats.test_decoding import scales
 from tests.ptxgen.kernels.running import emulate

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.kernels.quantize.activation_digits import quantize
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
-from ptxgen.kernels.quantize.fixed_point import quantize
 
 UNIT = 2.0**-24
 NAMES = ("digits", "scales", "sums")

@@ -1,4 +1,4 @@
-"""What the kernels on quantised activations, and the quantising kernels, promise beyond the catalogue's tests."""
+"""What the kernels on activation digits, and the quantising kernels, promise beyond the catalogue's tests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ptxgen.conformance.execution import emitted, emulate, inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv import hw_dp4a
+from ptxgen.kernels.gemv.chunks import loops
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
-from ptxgen.kernels.gemv.integer_type import PACKED
-from ptxgen.kernels.gemv.staging import Layout, padding, rows_at_once, stretches
-from ptxgen.kernels.gemv.steps import looped
-from ptxgen.kernels.quantize.fixed_point import LARGEST, quantize, values
+from ptxgen.kernels.gemv.shared_digits import Layout, chunks, padding, rows_at_once
+from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.toolchain.assemble import assemble
@@ -164,7 +164,7 @@ def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: 
 
 
 LOOPED = [
-    HwDp4aGemvResidual(PACKED["q3k"], k=4864, n=3, digits=3, num_warps=2, rows_per_warp=1, pdl=True),  # one stretch
+    HwDp4aGemvResidual(PACKED["q3k"], k=4864, n=3, digits=3, num_warps=2, rows_per_warp=1, pdl=True),  # one chunk
     BatchedHwDp4aGemv(PACKED["q8_0"], m=7, k=2816, n=3, digits=3, num_warps=2),  # two of several steps, the last one partial
 ]
 
@@ -173,9 +173,9 @@ LOOPED = [
 def test_a_loop_over_a_row_has_the_bits_of_the_row_written_out(kernel: HwDp4aGemv, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = inputs(kernel)
     target = Target(90) if kernel.pdl else Target(75)
-    assert looped(kernel, stretches(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.batch, 3), 3))
+    assert loops(kernel, chunks(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.batch, 3), 3))
     loop, _ = emulate(kernel, arguments, target=target, sanitize=False)
-    monkeypatch.setattr(hw_dp4a, "looped", lambda *_: False)
+    monkeypatch.setattr(hw_dp4a, "loops", lambda *_: False)
     emitted.cache_clear()
     written_out, _ = emulate(kernel, arguments, target=target, sanitize=False)
     emitted.cache_clear()
@@ -268,12 +268,12 @@ def test_quantised_integers_are_those_of_their_digits(digits: int) -> None:
 
 @settings(deadline=None)
 @given(id=st.sampled_from(sorted(PACKED)), rows=st.integers(1, 8), blocks=st.integers(1, 130), digits=st.integers(1, 3))
-def test_stretches_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, blocks: int, digits: int) -> None:
+def test_chunks_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, blocks: int, digits: int) -> None:
     format = PACKED[id]
     k = blocks * max(format.block, 32)
     together = rows_at_once(format, k, rows, digits)
     assert together == rows or together * 2 >= rows  # two turns at most
-    parts = stretches(format, k, together, digits)
+    parts = chunks(format, k, together, digits)
     step = 32 // format.fragments * format.block
     assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
     assert sum(count for _, count in parts) == -(-k // step)

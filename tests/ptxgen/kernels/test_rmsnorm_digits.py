@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.kernels.quantize.fixed_point import unwritten
+from ptxgen.kernels.quantize.activation_digits import unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels.checking import run
 

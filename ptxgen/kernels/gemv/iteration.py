@@ -25,7 +25,7 @@ Part = TypeVar("Part", bound=GlobalArray | SharedPart)
 
 
 @dataclass(frozen=True)
-class Walk:
+class IterationSpace:
     """The steps over a row of `k` values of a format by `lanes` lanes: a warp, or all warps of a block of threads. Each takes
     `width` columns at once, one of the format's `widths`."""
 
@@ -86,7 +86,7 @@ def _times(value: Value, factor: int) -> Value:
 class Lane:
     """Which block of a step a lane reads, and its (first) column there: constants or u32."""
 
-    walk: Walk
+    space: IterationSpace
     block: Index
     column: Index
 
@@ -94,16 +94,16 @@ class Lane:
     def takes_rest(self) -> Value:
         """The lanes that have a block in the last, partial step."""
         if isinstance(self.block, int):
-            raise ValueError(f"a row of {self.walk.format} has no partial step")
-        return self.block < self.walk.rest
+            raise ValueError(f"a row of {self.space.format} has no partial step")
+        return self.block < self.space.rest
 
     def in_row(self, row: GlobalArray) -> GlobalArray:
         """The lane's block of the first step, of a row of bytes."""
-        return advance(row, self.block, self.walk.format.block_bytes)
+        return advance(row, self.block, self.space.format.block_bytes)
 
     def in_vector(self, vector: Part) -> Part:
         """The activation of the lane's first value in the first step."""
-        return advance(advance(vector, self.block, self.walk.format.block), self.column, 1)
+        return advance(advance(vector, self.block, self.space.format.block), self.column, 1)
 
     def place(self, block: GlobalArray, column: GlobalArray) -> Place:
         """Where the lane reads: `block` is its block in some step, `column` the same `self.column` bytes further."""
@@ -112,8 +112,8 @@ class Lane:
     def reader(self, k: KernelBuilder, place: Place) -> Callable[[int], list[Weight]]:
         """Decodes the lane's weights in a group of the block at `place`, by offset from the lane's first value of the block,
         and in this order."""
-        format = self.walk.format
-        decoder = format.reader(k, place, self.walk.width)
+        format = self.space.format
+        decoder = format.reader(k, place, self.space.width)
 
         def decode(group: int) -> list[Weight]:
             first = group * format.columns * format.depth
@@ -125,7 +125,7 @@ class Lane:
     def decode(self, k: KernelBuilder, block: GlobalArray, column: GlobalArray) -> Iterator[Weight]:
         """The lane's weights of a step, as `reader` gives them."""
         decode = self.reader(k, self.place(block, column))
-        for group in range(self.walk.format.groups):
+        for group in range(self.space.format.groups):
             yield from decode(group)
 
 

@@ -1,5 +1,6 @@
-"""What quantised activations are, in NumPy: one to three int8 digits, a scale and an exact sum for every block of 32 values.
-The kernels that make them stand in quantize.py; those that read them in kernels/gemv."""
+"""Activation digits, in NumPy: f32 activations rounded per block of 32 to integers of one to three int8 digits, with a scale
+and the exact sum of the integers. One digit is GGML's Q8_1. The kernels that make them stand in quantize.py, those that read
+them in kernels/gemv."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ LARGEST = {1: 127, 2: 127 * 256 + 127, 3: (127 * 256 + 127) * 256 + 127}
 2^23, so that f32 holds them exactly."""
 
 
-class FixedPoint(NamedTuple):
+class ActivationDigits(NamedTuple):
     """x ~ scale * integer, where the integer is a (one digit), 256 a + b (two) or 65536 a + 256 b + c (three).
 
     digits: s8[rows, D, n], the highest digit first; scales: f32[rows, n / 32]; sums: s32[rows, n / 32], of a block's integers,
@@ -39,7 +40,7 @@ def arrays(rows: int, digits: int, n: int, direction: Direction) -> dict[str, Ar
     }
 
 
-def quantize(x: NDArray[Any], digits: int) -> FixedPoint:
+def quantize(x: NDArray[Any], digits: int) -> ActivationDigits:
     """The very bits that the kernels make of x: f32[rows, n], n a multiple of 32.
 
     scale = max |x| / LARGEST, the integer is x / scale rounded to nearest even (both rounded as f32). A block of zeros has
@@ -67,7 +68,7 @@ def quantize(x: NDArray[Any], digits: int) -> FixedPoint:
         above = (rest + 128) >> 8
         parts.append(rest - 256 * above)
         rest = above
-    return FixedPoint(np.stack([rest, *reversed(parts)], axis=1).astype(np.int8), scales, sums)
+    return ActivationDigits(np.stack([rest, *reversed(parts)], axis=1).astype(np.int8), scales, sums)
 
 
 def unwritten(rows: int, digits: int, n: int) -> dict[str, NDArray[Any]]:
@@ -81,7 +82,7 @@ def unwritten(rows: int, digits: int, n: int) -> dict[str, NDArray[Any]]:
 
 
 def values(digits: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
-    """The activations that quantised ones stand for: f64[rows, n]."""
+    """The activations that digits stand for: f64[rows, n]."""
     import numpy as np
 
     integers = digits[:, 0].astype(np.float64)

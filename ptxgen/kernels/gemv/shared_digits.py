@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.activations import Remembered
 from ptxgen.kernels.gemv.fragments import Fragments, Lane
-from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.gemv.lane_digits import LoadedDigits
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32, DType
 
@@ -88,8 +88,8 @@ def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
     return next(share for share in shares if Layout(format, step, share, digits).bytes <= MAX_STATIC_SHARED)
 
 
-def stretches(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
-    """(first step, steps) of each stretch of `rows` rows whose activations fit shared memory at once."""
+def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
+    """(first step, steps) of each chunk of `rows` rows whose activations fit shared memory at once."""
     fragments = Fragments(format, k)
     if Layout(format, k, rows, digits).bytes <= MAX_STATIC_SHARED:
         return [(0, fragments.steps)]
@@ -99,7 +99,7 @@ def stretches(format: Format, k: int, rows: int, digits: int) -> list[tuple[int,
     return [(first, min(most, fragments.steps - first)) for first in range(0, fragments.steps, most)]
 
 
-class Stage:
+class SharedDigits:
     """The shared memory of a block and the lane's place in it."""
 
     def __init__(self, k: KernelBuilder, layout: Layout, lane: Lane) -> None:
@@ -163,19 +163,19 @@ class Stage:
                 move.store()
         self.k.barrier()
 
-    def read(self, place: int, step: Index, more: int = 0) -> StagedActivations:
-        """What the lane's fragment meets in step `step + more` of the stretch that is staged, in the row at this place among
+    def read(self, place: int, step: Index, more: int = 0) -> SharedLaneDigits:
+        """What the lane's fragment meets in step `step + more` of the chunk that is staged, in the row at this place among
         the staged ones."""
-        return StagedActivations(self, place, step, more)
+        return SharedLaneDigits(self, place, step, more)
 
 
 class Move:
     """One thread's part of the copy of `count` things, those from `start` on: thread t takes number start + t. `source_place`
     is which thing of the source that is, where the source does not start with the first of them."""
 
-    def __init__(self, stage: Stage, start: int, count: int, source_place: Value | None = None) -> None:
-        self.k = stage.k
-        self.stage = stage
+    def __init__(self, shared: SharedDigits, start: int, count: int, source_place: Value | None = None) -> None:
+        self.k = shared.k
+        self.shared = shared
         self._beyond = start + self.k.threads > count
         self._place = self.k.tid.x + start if start else self.k.tid.x
         self._count = count
@@ -206,9 +206,9 @@ class DigitMove(Move):
     """A piece of PIECE digits."""
 
     def __init__(
-        self, stage: Stage, source: GlobalArray, target: int, start: int, count: int, source_place: Value | None = None
+        self, shared: SharedDigits, source: GlobalArray, target: int, start: int, count: int, source_place: Value | None = None
     ) -> None:
-        super().__init__(stage, start, count, source_place)
+        super().__init__(shared, start, count, source_place)
         self._source = source
         self._target = target
 
@@ -216,11 +216,11 @@ class DigitMove(Move):
         self._words = self.k.load_vector(self._source.at(self.place * PIECE)[0], 4, U32)
 
     def write(self) -> None:
-        pad = padding(self.stage.layout.format)
+        pad = padding(self.shared.layout.format)
         place = self._place * PIECE
         if pad:
             place = self.k.mad(self._place // (PADDED // PIECE), pad, place)
-        base = self.k.symbol_address(self.stage._digits) + place
+        base = self.k.symbol_address(self.shared._digits) + place
         self.k.store(Element("shared", base.register, self._target, U32), self._words)
 
 
@@ -228,10 +228,10 @@ class ScaleMove(Move):
     """The scale of a block and its negative sum."""
 
     def __init__(
-        self, stage: Stage, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int,
+        self, shared: SharedDigits, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int,
         source_place: Value | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(stage, start, count, source_place)
+        super().__init__(shared, start, count, source_place)
         self._scales = scales
         self._sums = sums
         self._target = target
@@ -239,26 +239,26 @@ class ScaleMove(Move):
     def load(self) -> None:
         place = self.place
         self._scale = self.k.load(self._scales.at(place)[0])
-        self._sum = self.k.load(self._sums.at(place)[0]) if self.stage.layout.format.has_minimum else None
+        self._sum = self.k.load(self._sums.at(place)[0]) if self.shared.layout.format.has_minimum else None
 
     def write(self) -> None:
         k = self.k
-        base = k.symbol_address(self.stage._scales) + self._place * self.stage.layout.scale_bytes
+        base = k.symbol_address(self.shared._scales) + self._place * self.shared.layout.scale_bytes
         element = Element("shared", base.register, self._target, F32)
         k.store(element, self._scale if self._sum is None else (self._scale, -(self._scale * k.f32(self._sum))))
 
 
-class StagedActivations(Remembered):
-    """Activations in shared memory."""
+class SharedLaneDigits(LoadedDigits):
+    """Activation digits in shared memory."""
 
-    def __init__(self, stage: Stage, place: int, step: Index, more: int) -> None:
-        layout = stage.layout
-        super().__init__(stage.k, layout.digits)
+    def __init__(self, shared: SharedDigits, place: int, step: Index, more: int) -> None:
+        layout = shared.layout
+        super().__init__(shared.k, layout.digits)
         self._layout = layout
         fragments = Fragments(layout.format, layout.values)
         digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes
-        self._digits, self._digit_offset = self._moved(stage._lane_digits, step, digits)
-        self._scales, self._scale_offset = self._moved(stage._lane_scales, step, scales)
+        self._digits, self._digit_offset = self._moved(shared._lane_digits, step, digits)
+        self._scales, self._scale_offset = self._moved(shared._lane_scales, step, scales)
         self._digit_offset += place * layout.digits * layout.digit_bytes + more * digits
         self._scale_offset += place * layout.row_scale_bytes + more * scales
 
@@ -268,12 +268,12 @@ class StagedActivations(Remembered):
         return self.k.mad(step, stride, place), 0
 
     def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
-        """See Remembered."""
+        """See LoadedDigits."""
         element = self._element(self._digits, self._digit_offset + digit * self._layout.digit_bytes + offset, U32)
         return [self.k.load(element)] if count == 1 else self.k.load_vector(element, count)
 
     def load_block(self, block: int) -> tuple[Value, Value | None]:
-        """See Remembered."""
+        """See LoadedDigits."""
         element = self._element(self._scales, self._scale_offset + block * self._layout.scale_bytes, F32)
         if not self._layout.format.has_minimum:
             return self.k.load(element), None

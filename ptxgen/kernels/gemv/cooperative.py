@@ -13,7 +13,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.gemv.walk import Walk
+from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -25,15 +25,15 @@ MOST_VECTORS = 8
 
 
 @dataclass(frozen=True)
-class TeamGemv(GemvType):
-    """y = W x by teams of warps. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+class CooperativeGemv(GemvType):
+    """y = W x by cooperative warps. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
 
     pass_values: ClassVar[int] = 32
     sums: ClassVar[int] = 2
 
     @property
     @abstractmethod
-    def team(self) -> int:
+    def warps(self) -> int:
         """Warps of a block."""
 
     @property
@@ -58,16 +58,16 @@ class TeamGemv(GemvType):
 
     @property
     def dot(self) -> Dot:
-        return Dot(Walk(self.format, self.k, self.team * WARP_SIZE, self.width), self.pass_values, self.sums)
+        return Dot(IterationSpace(self.format, self.k, self.warps * WARP_SIZE, self.width), self.pass_values, self.sums)
 
     @property
     def chain(self) -> int:
-        return self.dot.chain + self.team - 1
+        return self.dot.chain + self.warps - 1
 
     def launch(self) -> LaunchConfig:
         blocks = -(-self.n // self.rows)
         grid = (blocks, -(-self.batch[0] // self.vectors)) if self.batch else blocks
-        return LaunchConfig(grid=grid, block=self.team * WARP_SIZE, resident=self.resident)
+        return LaunchConfig(grid=grid, block=self.warps * WARP_SIZE, resident=self.resident)
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         """The weights, with the kind of load that the strategy reads them by."""
@@ -75,13 +75,13 @@ class TeamGemv(GemvType):
         return weights
 
     def emit(self, k: KernelBuilder) -> None:
-        lane = self.dot.walk.lane(k)
+        lane = self.dot.space.lane(k)
         first = k.ctaid.x * self.rows
         rows = [lane.in_row(self.weights(k).at(_inside(k, first, i, self.n, self.rows), 0)) for i in range(self.rows)]
         vectors = [lane.in_vector(self._vector(k, i)) for i in range(self.vectors)]
         lanes = LaneDot(k, self.dot, lane, rows, vectors).total()
         sums = [k.warp_sum(sum) for row in lanes for sum in row]
-        if self.team == 1:
+        if self.warps == 1:
             with k.when(k.lane == 0):
                 for i, sum in enumerate(sums):
                     self._store(k, i, sum)
@@ -100,13 +100,13 @@ class TeamGemv(GemvType):
 
     def _add_warps(self, k: KernelBuilder, sums: list[Value]) -> None:
         """Add the warps' sums, the first warp's first. Sum number i is thread i's."""
-        partial = k.shared(F32, self.team, len(sums))
+        partial = k.shared(F32, self.warps, len(sums))
         with k.when(k.lane == 0):
             for i, sum in enumerate(sums):
                 k.store(partial[k.warp, i], sum)
         k.barrier()
         with k.when(k.tid.x < len(sums)):
-            parts = [k.load(partial[warp, k.tid.x]) for warp in range(self.team)]
+            parts = [k.load(partial[warp, k.tid.x]) for warp in range(self.warps)]
             total = parts[0]
             for part in parts[1:]:
                 total = total + part

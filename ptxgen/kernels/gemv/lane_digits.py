@@ -1,5 +1,5 @@
-"""Where a lane finds quantised activations: in global memory, or staged in shared memory. And the sum of a fragment's products
-with them, in a fixed order. What the activations mean is said in kernels/quantize/fixed_point.py."""
+"""Where a lane finds activation digits: in global memory, or staged in shared memory. And the sum of a fragment's products
+with them, in a fixed order. What the activations mean is said in kernels/quantize/activation_digits.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats.packed import Run
-from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.types import U32
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ONES = 0x01010101
 
 
-class Activations(ABC):
+class LaneDigits(ABC):
     """What a lane's fragment meets: the activations from the fragment's first value on, of one row. `count` digits."""
 
     def __init__(self, k: KernelBuilder, count: int) -> None:
@@ -80,8 +80,8 @@ class Activations(ABC):
         return -(self.scale(offset) * self.number(self.dot(ONES, False, offset, count)))
 
 
-class Remembered(Activations):
-    """Activations that are loaded once for all runs and rows of weights that meet them."""
+class LoadedDigits(LaneDigits):
+    """Digits that are loaded once for all runs and rows of weights that meet them."""
 
     def __init__(self, k: KernelBuilder, count: int) -> None:
         super().__init__(k, count)
@@ -98,7 +98,7 @@ class Remembered(Activations):
         """Load the scale and the negative sum (if the format needs it) of this block, counted from that of the first value."""
 
     def words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
-        """See Activations."""
+        """See LaneDigits."""
         at = range(offset, offset + 4 * count, 4)
         piece = 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
         for start in at[::piece]:
@@ -108,12 +108,12 @@ class Remembered(Activations):
         return [self._words[digit, one] for one in at]
 
     def scale(self, offset: int) -> Value:
-        """See Activations."""
+        """See LaneDigits."""
         self._need(offset // BLOCK)
         return self._scales_of[offset // BLOCK]
 
     def negative_sum(self, offset: int) -> Value:
-        """See Activations."""
+        """See LaneDigits."""
         self._need(offset // BLOCK)
         return self._sums_of[offset // BLOCK]
 
@@ -125,8 +125,8 @@ class Remembered(Activations):
 
 
 @dataclass(frozen=True)
-class GlobalSource:
-    """Activations where the quantising kernel left them."""
+class GlobalDigitArrays:
+    """Activation digits where the quantising kernel left them."""
 
     digits: Sequence[GlobalArray]
     """One array a digit, from the lane's first value of the first step on."""
@@ -134,23 +134,23 @@ class GlobalSource:
     sums: GlobalArray
 
 
-class GlobalActivations(Remembered):
+class GlobalDigits(LoadedDigits):
     """Read straight from global memory."""
 
-    def __init__(self, k: KernelBuilder, source: GlobalSource, sums: bool) -> None:
+    def __init__(self, k: KernelBuilder, source: GlobalDigitArrays, sums: bool) -> None:
         super().__init__(k, len(source.digits))
         self._source = source
         self._with_sums = sums
 
     def load_words(self, digit: int, offset: int, count: int) -> Sequence[Value]:
-        """See Remembered."""
+        """See LoadedDigits."""
         element = self._source.digits[digit][offset]
         if count == 1:
             return [self.k.load(element, U32)]
         return self.k.load_vector(element, count, U32)
 
     def load_block(self, block: int) -> tuple[Value, Value | None]:
-        """See Remembered."""
+        """See LoadedDigits."""
         scale = self.k.load(self._source.scales[block])
         if not self._with_sums:
             return scale, None

@@ -1,4 +1,4 @@
-"""How the warps of hw_dp4a go along a row: stretch by stretch, of which activations are in shared memory together, and step by
+"""How the warps of hw_dp4a go along a row: chunk by chunk, of which activations are in shared memory together, and step by
 step. A short row is written out; what would be a long text, or would not fit the registers, is a loop."""
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, Lane
-from ptxgen.kernels.gemv.staging import Layout, Stage, rows_at_once
-from ptxgen.kernels.quantize.fixed_point import BLOCK
+from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, rows_at_once
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_REGISTERS, REGISTERS
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
     from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
-# Steps of a stretch that are written out; longer stretches loop.
+# Steps of a chunk that are written out; longer chunks loop.
 WRITTEN_OUT: Final = 8
 
 MOST_INSTRUCTIONS: Final = 4000
@@ -34,8 +34,8 @@ Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
 
 
-def looped(kernel: HwDp4aGemv, parts: list[tuple[int, int]]) -> bool:
-    """Whether a row in these stretches (first step, steps) is a loop."""
+def loops(kernel: HwDp4aGemv, parts: list[tuple[int, int]]) -> bool:
+    """Whether a row in these chunks (first step, steps) is a loop."""
     if kernel.fragments.steps <= kernel.ahead:
         return False
     if kernel.batch > 1 and len(parts) > 1:
@@ -51,7 +51,7 @@ def looped(kernel: HwDp4aGemv, parts: list[tuple[int, int]]) -> bool:
 
 
 def _written_out(steps: int, ahead: int) -> int:
-    """Steps of a stretch that stand in the text, of those in Stretch's loop `ahead`."""
+    """Steps of a chunk that stand in the text, of those in Chunk's loop `ahead`."""
     return steps if steps <= max(WRITTEN_OUT, 2 * ahead) else steps - (steps - ahead) // ahead * ahead + ahead
 
 
@@ -117,7 +117,7 @@ class Warp:
             self.numbers.append(k.min(number, kernel.n - 1) if clamped else number)
             self.rows.append(k.arg.w.at(self.numbers[-1], 0))
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.stage = Stage(k, layout, self.lane)
+        self.shared = SharedDigits(k, layout, self.lane)
         self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
 
     def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
@@ -128,13 +128,13 @@ class Warp:
         # next. Either way a row adds its runs in the same order.
         share = count if self.kernel.digits < 3 else 1
         for place, number in enumerate(rows):
-            activations = self.stage.read(place, step, more)
+            activations = self.shared.read(place, step, more)
             for start in range(0, count, share):
                 for row, totals in zip(runs, self.totals, strict=True):
                     self.k.assign(totals[number], activations.add(row[start : start + share], totals[number]))
 
 
-class Stretch:
+class Chunk:
     """The steps from `first` on whose activations are in shared memory together. Steps are counted from `first`. Rows of
     activations that do not fit there together take turns with the weights that were loaded ahead."""
 
@@ -189,14 +189,14 @@ class Stretch:
         return [warp.lane.load(warp.k, cursor) for cursor in cursors]
 
 
-class Looped:
-    """All stretches of a row as one loop, and all steps of a stretch as a loop inside, whose text does not grow with the row.
-    The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of stretches; past
+class ChunkLoop:
+    """All chunks of a row as one loop, and all steps of a chunk as a loop inside, whose text does not grow with the row.
+    The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of chunks; past
     the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
 
     def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
         fragments = kernel.fragments
-        # Rows of activations that take turns meet the weights that are in registers, so a stretch is a step.
+        # Rows of activations that take turns meet the weights that are in registers, so a chunk is a step.
         most = most_steps if len(turns) == 1 else 1
         self.ahead = min(kernel.ahead, most, _most_ahead(kernel))
         count = -(-fragments.steps // (most // self.ahead * self.ahead))
@@ -208,18 +208,18 @@ class Looped:
         loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
         self._raw = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in loaded]
 
-    def stretches(self) -> Iterator[Value]:
-        """Write the loop over stretches; gives the first step of each."""
+    def chunks(self) -> Iterator[Value]:
+        """Write the loop over chunks; gives the first step of each."""
         return self.warp.k.strided(0, self.warp.fragments.steps, step=self.steps)
 
     def fill(self, rows: range, first: Value) -> None:
-        """Stage these rows of activations for the stretch that starts with step `first`."""
+        """Stage these rows of activations for the chunk that starts with step `first`."""
         warp = self.warp
         warp.k.barrier()  # the lanes may still be reading what was staged last
-        warp.stage.fill_from(rows, first * (warp.fragments.values // BLOCK), warp.kernel.k)
+        warp.shared.fill_from(rows, first * (warp.fragments.values // BLOCK), warp.kernel.k)
 
     def add(self, rows: range, first: Value) -> None:
-        """Add all steps of the stretch that starts with step `first` to the sums of these rows of activations."""
+        """Add all steps of the chunk that starts with step `first` to the sums of these rows of activations."""
         k = self.warp.k
         if self.steps == self.ahead:
             self._add_steps(rows, first, 0)
@@ -227,8 +227,8 @@ class Looped:
         for step in k.strided(0, self.steps, step=self.ahead):
             self._add_steps(rows, first + step, step)
 
-    def _add_steps(self, rows: range, start: Value, in_stretch: Index) -> None:
-        """As many steps as are loaded ahead, from step `start` of the row on, which is step `in_stretch` of the stretch."""
+    def _add_steps(self, rows: range, start: Value, in_chunk: Index) -> None:
+        """As many steps as are loaded ahead, from step `start` of the row on, which is step `in_chunk` of the chunk."""
         k, warp = self.warp.k, self.warp
         blocks = warp.fragments.blocks
         block = start * blocks + warp.lane.block
@@ -236,7 +236,7 @@ class Looped:
         for number, step in enumerate(self._raw):
             coming = self._load(block + (number + self.ahead) * blocks) if rows is self._last_turn else None
             with nullcontext() if everywhere else k.when(block + number * blocks < self._blocks):
-                warp.add_step(step, rows, in_stretch, number)
+                warp.add_step(step, rows, in_chunk, number)
             for old, new in zip(step, coming or (), strict=coming is not None):
                 for variable, value in zip(old, new, strict=True):
                     k.assign(variable, value)

@@ -1,4 +1,4 @@
-"""What every matrix-vector kernel on quantised activations has in common: arguments, reference, error bound, accuracy, sample
+"""What every matrix-vector kernel on activation digits has in common: arguments, reference, error bound, accuracy, sample
 cases, and the sum of a fragment. A strategy says the launch, the emission and how long its chains of additions are."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, wr
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.gemv_type import OUTLIER, UNIT_ROUNDOFF
-from ptxgen.kernels.quantize import fixed_point
+from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-G = TypeVar("G", bound="IntegerGemvType")
+G = TypeVar("G", bound="DigitGemvType")
 
 PACKED: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.packed_width}
 """The formats with packed codes by what kernel names start with."""
@@ -42,8 +42,8 @@ MEASURED_ROWS = 64
 
 
 @dataclass(frozen=True)
-class IntegerGemvType(KernelType):
-    """y = W x on quantised activations (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
+class DigitGemvType(KernelType):
+    """y = W x on activation digits (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
     digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
     `digits=1`, q16_quantize for 2, q24_quantize for 3."""
 
@@ -58,9 +58,9 @@ class IntegerGemvType(KernelType):
         object.__setattr__(self, "format", find(self.format))
         if not self.format.packed_width:
             raise ArgumentError(f"{self.format} has no packed 8-bit codes; formats that have: {', '.join(PACKED)}")
-        require(self, "k", multiple=max(self.format.block, fixed_point.BLOCK))
+        require(self, "k", multiple=max(self.format.block, activation_digits.BLOCK))
         require(self, "n")
-        require(self, "digits", high=max(fixed_point.LARGEST))
+        require(self, "digits", high=max(activation_digits.LARGEST))
 
     @property
     @abstractmethod
@@ -76,7 +76,7 @@ class IntegerGemvType(KernelType):
         return {
             "y": write(F32, *self._y_shape),
             "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
-            **fixed_point.arrays(self.batch, self.digits, self.k, "in"),
+            **activation_digits.arrays(self.batch, self.digits, self.k, "in"),
         }
 
     @property
@@ -100,7 +100,7 @@ class IntegerGemvType(KernelType):
         return {"y": bound.reshape(self._y_shape)}
 
     def _activations(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = fixed_point.values(arguments["digits"], arguments["scales"])
+        values: NDArray[np.float64] = activation_digits.values(arguments["digits"], arguments["scales"])
         return values
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class IntegerGemvType(KernelType):
         return {
             "y": np.full(self._y_shape, np.nan, np.float32),
             "w": self.format.random_blocks(rng, self.n, self.k),
-            **fixed_point.quantize(x, self.digits)._asdict(),
+            **activation_digits.quantize(x, self.digits)._asdict(),
         }
 
     def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
@@ -125,14 +125,14 @@ class IntegerGemvType(KernelType):
         for what, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):
             x = rng.standard_normal((1, self.k)).astype(np.float32)
             x[0, rng.integers(self.k)] = channel
-            made = fixed_point.quantize(x, self.digits)
+            made = activation_digits.quantize(x, self.digits)
             exact = weights @ x[0].astype("f8")
-            error = weights @ fixed_point.values(made.digits, made.scales)[0] - exact
+            error = weights @ activation_digits.values(made.digits, made.scales)[0] - exact
             measured[what] = float(np.sqrt(np.mean(error**2) / np.mean(exact**2)))
         return measured
 
     def work(self) -> Work:
-        activations = self.batch * (self.digits * self.k + 8 * self.k // fixed_point.BLOCK)
+        activations = self.batch * (self.digits * self.k + 8 * self.k // activation_digits.BLOCK)
         return Work(
             flops=2 * self.batch * self.k * self.n,
             bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * self.batch * self.n,
@@ -141,7 +141,7 @@ class IntegerGemvType(KernelType):
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
         format = find(fixed["format"])
-        size = max(format.block, fixed_point.BLOCK)
+        size = max(format.block, activation_digits.BLOCK)
         yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
         yield cls(k=11 * size, n=9, digits=1, **cls._narrow(), **fixed)
         yield cls(k=18944, n=1, **cls._narrow(), **fixed)  # Qwen2.5 7B: a partial step after a loop
