@@ -1,40 +1,49 @@
-"""CudaExecutor, the front of the package: transformer layers, attention, whole models and their times by the names people
-know, on top of the methods of executor/api. Nothing is computed here: layers are layers/, models model/."""
+"""CudaExecutor, the front of the package: it owns parts with one job each, and has the names that people know.
+Layers are executor/layers, models executor/model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from numpy.typing import ArrayLike
 
-from executor.api.matrices import Matrices
+from executor.api.delegate import delegate
+from executor.api.ffn import FeedForward
+from executor.api.gemv import Gemv
+from executor.api.tile_profiling import TileProfiling
+from executor.base.arguments import array as host_array
 from executor.base.arguments import instance, whole
-from executor.base.errors import LaunchError
-from executor.launch.launch import LaunchGraph
-from executor.layers.attention import attend, remember
-from executor.layers.calls import Batch
-from executor.layers.indexed import BLOCK, Site, ValidatedLayerWeights, build_indexed_weights, layer_weights
-from executor.layers.operands import vector
+from executor.choice.choice import GpuProfile
+from executor.device import open_device
+from executor.gguf.gguf_file import GgufFile
+from executor.launch.bundle import Bundle
+from executor.launch.launch import Launcher, LaunchGraph
+from executor.launch.modules import Modules
+from executor.layers.layer_runner import LayerRunner
 from executor.layers.outlier_verdicts import OutlierVerdicts
 from executor.layers.sequence import LayerSequence
-from executor.layers.shape import LayerShape, RopeStyle
-from executor.layers.transformer import Activations, transformer_layer
-from executor.measure.profiler import TileProfiler, Timing
-from executor.measure.tile_summary import tile_table
+from executor.layers.session import Session
+from executor.measure.debug import watch
+from executor.measure.profiler import TileProfiler
 from executor.memory.buffers import GpuBuffer
+from executor.memory.interop import foreign_stream
+from executor.memory.single_weight import HostData, host_weight
+from executor.memory.weights import Progress, TensorFile, Weight, Weights, load_weights
 from ptxgen.errors import ArgumentError
+from ptxgen.formats.format import Format
+from ptxgen.types import F32, DType
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from executor.memory.kv_cache import KvCache
     from executor.model.decoder import Decoder
-    from executor.model.generation import LanguageModel, Progress
+    from executor.model.generation import LanguageModel
+    from executor.model.generation import Progress as ModelProgress
 
 
-class CudaExecutor(Matrices):
+class CudaExecutor:
     """One device with its loaded kernels and weights, which all that runs on it shares. Close it, or use it in a `with`. It
     belongs to the thread that made it, or the one that called `take_over` last; all else is a DeviceError on any other.
 
@@ -44,191 +53,154 @@ class CudaExecutor(Matrices):
     if the device is not there, BundleError for a folder that is no bundle or was written for another GPU.
 
     `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
-    (memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and `fused_ffn_swiglu_host` take
-    arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights` or an indexed layer holds.
-    Results on the device are not waited for. The memory of a new buffer goes back with `free`, or when nobody has the buffer
-    any more. Wrong sizes, types, names and pointers are errors before anything is launched or changed; an output may not
-    overlap the input that it is made from.
+    (executor/memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and
+    `fused_ffn_swiglu_host` take arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights`
+    or an indexed layer holds. Results on the device are not waited for. The memory of a new buffer goes back with `free`, or
+    when nobody has the buffer any more. Wrong sizes, types, names and pointers are errors before anything is launched or
+    changed; an output may not overlap the input that it is made from.
     """
 
-    _sequence: LayerSequence | None = None
-    _timed: Timing | None = None
-    _verdicts: OutlierVerdicts | None = None
+    def __init__(
+        self,
+        device: str = "auto",
+        *,
+        bundle: str | Path | None = None,
+        sanitize: bool = False,
+        profile: GpuProfile | None = None,
+    ) -> None:
+        if profile is not None:
+            instance("profile", profile, GpuProfile)
+        opened = None if bundle is None else Bundle.open(bundle)
+        self.device = open_device(device, sanitize=sanitize)
+        try:
+            self.modules = Modules(self.device, bundle=opened)
+            profile = profile or GpuProfile.for_modules(self.modules)
+        except BaseException:
+            self.device.close()
+            raise
+        self.launcher = Launcher(self.device, self.modules)
+        watch(self.launcher)
+        self._session = Session(self.launcher, self.modules, profile)
+        self.workspace, self.weights = self._session.workspace, self._session.weights
+        self._gemv, self._ffn = Gemv(self._session), FeedForward(self._session)
+        self._dp4a_ffn = FeedForward(self._session, dp4a=True)
+        self._layers = LayerRunner(self._session, OutlierVerdicts(self.weights, self.workspace))
+        self._profiling = TileProfiling(self.launcher)
 
-    def load_model(self, path: str | Path, *, context: int | None = None, progress: Progress | None = None) -> LanguageModel:
+    @property
+    def profile(self) -> GpuProfile:
+        """Which kernels are used. It may be set anew at any time."""
+        return self._session.profile
+
+    @profile.setter
+    def profile(self, profile: GpuProfile) -> None:
+        self._session.profile = instance("profile", profile, GpuProfile)
+
+    # Memory and weights.
+
+    def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
+        """A copy of a host array on the device; see GpuBuffer.from_numpy."""
+        return GpuBuffer.from_numpy(self.device, host_array("the array", array), dtype, name)
+
+    def zeros(self, *shape: int, dtype: DType = F32, name: str = "") -> GpuBuffer:
+        """A new buffer of zeros."""
+        return GpuBuffer.zeros(self.device, dtype, shape, name)
+
+    def on_stream(self, stream: int) -> AbstractContextManager[None]:
+        """In the block, work here comes after what the caller's stream has started, and before what it starts after the block;
+        see foreign_stream of executor/memory/interop.py."""
+        return foreign_stream(self.device, whole("stream", stream, 0))
+
+    def load_weights(
+        self, file: str | Path | TensorFile, names: list[str] | None = None, progress: Progress | None = None
+    ) -> Weights:
+        """Put tensors of a GGUF file (default: all) into one pool on the device; see executor/memory/weights.py. Returns all
+        weights there are now."""
+        opened = file if isinstance(file, TensorFile) else GgufFile.open(file)
+        self.weights.take(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
+        return self.weights
+
+    def load_weight(self, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
+        """Put one tensor on the device, in the place of any of this name; see executor/memory/single_weight.py."""
+        weight = host_weight(self.device, name, data, type, shape)
+        self.weights.put({name: weight}, [weight.buffer])
+        return weight
+
+    def get_quantized_weight_ptr(self, name: str) -> int:
+        """The address of a weight, from the pool or loaded alone. ModelError with near names if there is none."""
+        return self.weights[name].buffer.pointer
+
+    # A matrix times a vector.
+
+    gemv_dispatch = delegate("_gemv", Gemv.dispatch)
+    q4k_gemv_into = delegate("_gemv", Gemv.dispatch, "Q4_K")
+    q6k_gemv_into = delegate("_gemv", Gemv.dispatch, "Q6_K")
+    q4k_gemv_into_legacy = delegate("_gemv", Gemv.legacy)
+    coalesced_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "coalesced_q4k_gemv")
+    wide_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "wide_q4k_gemv")
+    vectorized_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "vectorized_q4k_gemv")
+    mwv_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "mwv_q4k_gemv")
+    mwv_dp4a_q4k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "mwv_dp4a_q4k_gemv")
+    hw_dp4a_q4k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "hw_dp4a_q4k_gemv")
+    dp4a_q6k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "dp4a_q6k_gemv")
+    hw_dp4a_q6k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "hw_dp4a_q6k_gemv")
+    q4k_gemv_cached_async = delegate("_gemv", Gemv.product_by_name)
+    q4k_gemv_indexed_async = delegate("_gemv", Gemv.product, "Q4_K")
+    q6k_gemv_indexed_async = delegate("_gemv", Gemv.product, "Q6_K")
+    batched_q4k_gemv_cached = delegate("_gemv", Gemv.batched)
+
+    # A feed-forward network.
+
+    fused_ffn_q4k = delegate("_ffn", FeedForward.gelu_host)
+    fused_ffn_swiglu_gpu = delegate("_ffn", FeedForward.swiglu)
+    fused_ffn_swiglu_indexed_gpu = delegate("_ffn", FeedForward.swiglu_indexed)
+    fused_ffn_swiglu_host = delegate("_ffn", FeedForward.swiglu_host)
+    fused_ffn_swiglu_gpu_true_dp4a = delegate(
+        "_dp4a_ffn",
+        FeedForward.swiglu,
+        doc="""As fused_ffn_swiglu_gpu, on int8 digits whatever the profile (default: as many as its precision has).
+        ArgumentError for weights without packed codes.""",
+    )
+
+    # A layer.
+
+    init_kv_cache = delegate("_layers", LayerRunner.init_kv_cache)
+    build_indexed_weights = delegate("_layers", LayerRunner.build_indexed_weights)
+    transformer_layer_gpu = delegate("_layers", LayerRunner.transformer_layer_gpu)
+    transformer_layer_indexed = delegate("_layers", LayerRunner.transformer_layer_indexed)
+    transformer_layer_workspace = delegate("_layers", LayerRunner.transformer_layer_workspace)
+    transformer_layer_workspace_for_capture = delegate("_layers", LayerRunner.transformer_layer_workspace_for_capture)
+    transformer_layer_gpu_tiled_profiled = delegate(
+        "_timed_layers",
+        LayerRunner.transformer_layer_gpu,
+        doc="""As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph that marks the time
+        between its kernels, so that none of it is the host's. Waits for the layer's end.""",
+    )
+    incremental_attention_async = delegate("_layers", LayerRunner.incremental_attention_async)
+    detect_input_outlier = delegate("_layers", LayerRunner.detect_input_outlier)
+
+    @property
+    def sequence(self) -> LayerSequence:
+        """The sequence that layers run on: cache, lengths, `reset`, `grow`. ArgumentError before init_kv_cache."""
+        return self._layers.sequence
+
+    @property
+    def _timed_layers(self) -> LayerRunner:
+        return replace(self._layers, run=partial(self.tile_profiler.run, self.launcher))
+
+    # A model.
+
+    def load_model(
+        self, path: str | Path, *, context: int | None = None, progress: ModelProgress | None = None
+    ) -> LanguageModel:
         """A GGUF model, ready to decode; see LanguageModel.load."""
         from executor.model.generation import LanguageModel
 
         model = LanguageModel.load(
             path, self.device, context=context, progress=progress, modules=self.modules, profile=self.profile
         )
-        model.decoder.timing = self._timing
+        model.decoder.timing = self._profiling.timing
         return model
-
-    def init_kv_cache(
-        self,
-        layers: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        max_len: int,
-        *,
-        rope_base: float = 10000.0,
-        rope_style: RopeStyle = "adjacent",
-        rope_dim: int | None = None,
-        rope_freqs: ArrayLike | None = None,
-    ) -> KvCache:
-        """What attention is like in all layers, and room for max_len positions of one sequence; what was there before goes. See
-        LayerSequence."""
-        made = LayerSequence(
-            self.device,
-            self.workspace,
-            layers,
-            heads,
-            kv_heads,
-            head_dim,
-            max_len,
-            rope_base=rope_base,
-            rope_style=rope_style,
-            rope_dim=rope_dim,
-            rope_freqs=rope_freqs,
-        )
-        if self._sequence is not None:
-            self._sequence.free()
-        self._sequence = made
-        return made.cache
-
-    @property
-    def sequence(self) -> LayerSequence:
-        """The sequence that layers run on: cache, lengths, `reset`, `grow`. ArgumentError before init_kv_cache."""
-        if self._sequence is None:
-            raise ArgumentError("there is no KV cache yet; init_kv_cache(layers, heads, kv_heads, head_dim, max_len) makes it")
-        return self._sequence
-
-    def build_indexed_weights(
-        self, layers: int, hidden_dim: int, intermediate_dim: int, prefix: Callable[[int], str] = BLOCK.format
-    ) -> tuple[ValidatedLayerWeights, ...]:
-        """The weights of layers 0 to layers - 1, found by name, checked and bound to the profile's kernels once. They have the
-        attention of init_kv_cache. Errors as executor.indexed.layer_weights."""
-        layers = whole("layers", layers, 1)
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, rms_eps=0.0)  # of which weights know nothing
-        flagged = self._outliers.flagged
-        return build_indexed_weights(self.weights, layers, shape, self.profile, prefix=prefix, flagged=flagged)
-
-    def transformer_layer_gpu(
-        self,
-        input: Any,
-        layer_idx: int,
-        layer_prefix: str,
-        hidden_dim: int,
-        intermediate_dim: int,
-        attn_norm_gamma: Any,
-        ffn_norm_gamma: Any,
-        epsilon: float,
-    ) -> GpuBuffer:
-        """The next token through one layer whose weights are found by name (`layer_prefix`.attn_q.weight, ...); input:
-        f32[hidden_dim] stays as it is. Returns a new buffer."""
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        found = self._named_weights(layer_idx, layer_prefix, shape, attn_norm_gamma, ffn_norm_gamma)
-        return self._layer_into_new(input, layer_idx, found, shape)
-
-    def transformer_layer_indexed(
-        self,
-        input: Any,
-        layer_idx: int,
-        layer_weights: ValidatedLayerWeights,
-        hidden_dim: int,
-        intermediate_dim: int,
-        epsilon: float,
-    ) -> GpuBuffer:
-        """As transformer_layer_gpu, with weights of build_indexed_weights."""
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        return self._layer_into_new(input, layer_idx, _bound(layer_weights), shape)
-
-    def transformer_layer_workspace(
-        self,
-        input: Any,
-        layer_idx: int,
-        layer_weights: ValidatedLayerWeights,
-        hidden_dim: int,
-        intermediate_dim: int,
-        epsilon: float,
-        position: int,
-    ) -> None:
-        """The token at `position` through one layer, in place: afterwards `input` is the layer's output. Nothing is allocated
-        once the workspace has its size. A position before the layer's next one makes it forget what came after."""
-        self._at_once("the position is copied to the device")
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        hidden = vector(self.device, input, (shape.hidden,), "input")
-        self._layer_at(position, hidden, layer_idx, _bound(layer_weights), shape)
-
-    def transformer_layer_workspace_for_capture(
-        self,
-        input: Any,
-        layer_idx: int,
-        layer_weights: ValidatedLayerWeights,
-        hidden_dim: int,
-        intermediate_dim: int,
-        epsilon: float,
-    ) -> None:
-        """As transformer_layer_workspace, recorded by the capture under way. The position is the device's at each replay:
-        `graph.replay(position)` sets it."""
-        if self._capture is None:
-            raise LaunchError("there is no capture under way; write `with executor.capture() as graph:` around this")
-        layer = self.sequence.require_layer(layer_idx)
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        with self._together(layer) as launch:
-            hidden = vector(self.device, input, (shape.hidden,), "input")
-            self._layer(launch, hidden, layer, _bound(layer_weights), shape)
-        self._capture.runs_layer(self.sequence, layer)
-
-    def transformer_layer_gpu_tiled_profiled(
-        self,
-        input: Any,
-        layer_idx: int,
-        layer_prefix: str,
-        hidden_dim: int,
-        intermediate_dim: int,
-        attn_norm_gamma: Any,
-        ffn_norm_gamma: Any,
-        epsilon: float,
-    ) -> GpuBuffer:
-        """As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph that marks the time
-        between its kernels, so that none of it is the host's. Waits for the layer's end."""
-        shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
-        found = self._named_weights(layer_idx, layer_prefix, shape, attn_norm_gamma, ffn_norm_gamma)
-        return self._layer_into_new(input, layer_idx, found, shape, self.tile_profiler)
-
-    def incremental_attention_async(self, layer: int, q: Any, k: Any, v: Any) -> tuple[GpuBuffer, int]:
-        """The next token's attention in one layer: k and v, f32[kv_heads, head_dim], join the cache; returns a new buffer
-        f32[heads, head_dim] and how many positions q attended to. q and k are rotated already."""
-        self._at_once("the position is copied to the device")
-        s = self.sequence
-        layer = s.require_layer(layer)
-        query = vector(self.device, q, (s.heads, s.head_dim), "q")
-        key, value = (vector(self.device, x, (s.kv_heads, s.head_dim), name) for x, name in ((k, "k"), (v, "v")))
-        position = s.lengths[layer]
-
-        def run(out: GpuBuffer) -> None:
-            cache = s.cache.layer(layer)
-            with self._together(layer) as launch:
-                remember(launch, cache, k=key, v=value, position=s.position)
-                attend(launch, cache, q=query, out=out, length=s.length)
-                s.go_to(position, layer)
-
-        out = self._into_new((s.heads, s.head_dim), run)
-        s.took(position, layer)
-        return out, position + 1
-
-    def detect_input_outlier(self, input: Any, site: Site | None = None) -> bool:
-        """Whether an f32 vector has a massive activation (executor.outliers), found on the device. site: a layer and the
-        operation that made the vector (attn_norm, attention, ffn_norm, ffn_swiglu); its verdict is kept until a weight is
-        replaced, and where it is true, layers by name and weights indexed from now on take an accurate kernel for what reads
-        it."""
-        self._at_once("the verdict is copied to the host")
-        if site is not None:
-            site = self._outliers.checked_site(site, None if self._sequence is None else len(self._sequence.lengths))
-        return self._outliers.of(self._together, vector(self.device, input, None, "input"), site)
 
     def capture_decode(self, model: LanguageModel) -> LaunchGraph:
         """The graph of one decode step of a model on this device, which serves every position; captured unless it is there."""
@@ -239,53 +211,9 @@ class CudaExecutor(Matrices):
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
         decoder = self._decoder(model)
         with decoder.busy("replaying a token"):
-            decoder.timing = self._timing  # of a model that somebody else has loaded on this device
+            decoder.timing = self._profiling.timing  # of a model that somebody else has loaded on this device
             decoder.step(token)
             return decoder.argmax()
-
-    def enable_tile_profiling(self) -> TileProfiler:
-        """Time launches from now on: those of transformer_layer_gpu_tiled_profiled, of models that were loaded here or given to
-        replay_decode, and of blocks `with executor.tile_profiler.step():`, where the device may wait for the host. On a GPU
-        that was never asked this measures its bandwidth first. ArgumentError while the debug mode is on, which waits for every
-        launch."""
-        from executor.model.decode_profile import limit_of
-
-        timing = self._timing
-        if timing.profiler is None:
-            if self.launcher.observers:
-                raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing")
-            timing.profiler = TileProfiler(self.device, limit_of(self.device))
-            self.launcher.observers.append(timing.profiler)
-        return timing.profiler
-
-    def disable_tile_profiling(self) -> None:
-        """Time nothing more, and forget what was timed."""
-        if self._timing.profiler is not None:
-            self.launcher.observers.remove(self._timing.profiler)
-            self._timing.profiler = None
-
-    @property
-    def tile_profiler(self) -> TileProfiler:
-        """ArgumentError before enable_tile_profiling."""
-        if self._timing.profiler is None:
-            raise ArgumentError("tile profiling is off; enable_tile_profiling() switches it on")
-        return self._timing.profiler
-
-    def tile_summary(self, by: str = "operation") -> Table:
-        """What was timed, as a table; see executor.tile_summary."""
-        return tile_table(self.tile_profiler, by)
-
-    @property
-    def _timing(self) -> Timing:
-        if self._timed is None:
-            self._timed = Timing()
-        return self._timed
-
-    @property
-    def _outliers(self) -> OutlierVerdicts:
-        if self._verdicts is None:
-            self._verdicts = OutlierVerdicts(self.weights, self.workspace)
-        return self._verdicts
 
     def _decoder(self, model: LanguageModel) -> Decoder:
         from executor.model.generation import LanguageModel
@@ -294,65 +222,29 @@ class CudaExecutor(Matrices):
             raise ArgumentError(f"the model is another executor's, on {model.device.name}; load it with this one's load_model")
         return model.decoder
 
-    def _named_weights(
-        self, layer: int, prefix: str, shape: LayerShape, attn_norm_gamma: Any, ffn_norm_gamma: Any
-    ) -> ValidatedLayerWeights:
-        layer = self.sequence.require_layer(layer)
-        gammas = {"attn_norm": attn_norm_gamma, "ffn_norm": ffn_norm_gamma}
-        norms = {name: vector(self.device, gamma, (shape.hidden,), f"{name}_gamma") for name, gamma in gammas.items()}
-        flagged = self._outliers.flagged
-        return layer_weights(self.weights, prefix, shape, self.profile, layer=layer, flagged=flagged, norms=norms)
+    # Graphs, times, the end.
 
-    def _layer(self, launch: Batch, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
-        cache = self.sequence.cache.layer(layer)
-        activations = Activations.of(self.workspace, shape, self.sequence.rope_table, hidden)
-        transformer_layer(launch, shape, weights, cache, activations)
+    capture = delegate("_session", Session.capture)
+    enable_tile_profiling = delegate("_profiling", TileProfiling.enable)
+    disable_tile_profiling = delegate("_profiling", TileProfiling.disable)
+    tile_summary = delegate("_profiling", TileProfiling.summary)
 
-    def _layer_at(
-        self,
-        position: int,
-        hidden: GpuBuffer,
-        layer: int,
-        weights: ValidatedLayerWeights,
-        shape: LayerShape,
-        profiler: TileProfiler | None = None,
-    ) -> None:
-        """The layer at this position; with a profiler as one step of it."""
-        position, layer = whole("position", position), self.sequence.require_layer(layer)
-        with self._together(layer) as launch:
-            self._layer(launch, hidden, layer, weights, shape)
-            self.sequence.go_to(position, layer)
-            if profiler is not None:
-                profiler.run(self.launcher, launch.take(), position + 1)
-        self.sequence.took(position, layer)
+    @property
+    def tile_profiler(self) -> TileProfiler:
+        """What was timed so far. ArgumentError before enable_tile_profiling."""
+        return self._profiling.profiler
 
-    def _layer_into_new(
-        self,
-        input: Any,
-        layer: int,
-        weights: ValidatedLayerWeights,
-        shape: LayerShape,
-        profiler: TileProfiler | None = None,
-    ) -> GpuBuffer:
-        """The layer at its own next position, on a copy of its input."""
-        self._at_once("the input is copied to a new buffer")
-        layer = self.sequence.require_layer(layer)
-        source = vector(self.device, input, (shape.hidden,), "input")
+    def take_over(self) -> None:
+        """From now on the executor and its models belong to the calling thread, and to no other: see Gate. DeviceError while
+        the emulator runs a kernel for the thread that they belonged to."""
+        self.device.gate.take_over()
 
-        def run(hidden: GpuBuffer) -> None:
-            self.device.copy(hidden.pointer, source.pointer, source.nbytes)
-            hidden.allocation.writes.count += 1
-            self._layer_at(self.sequence.lengths[layer], hidden, layer, weights, shape, profiler)
+    def close(self) -> None:
+        """Free all that is on the device, models included. A second time does nothing."""
+        self.device.close()
 
-        return self._into_new((shape.hidden,), run)
+    def __enter__(self) -> Self:
+        return self
 
-    def _before_capture(self) -> None:
-        if self._sequence is not None:
-            self._sequence.follow()
-
-    def _capture_state(self) -> object:
-        return super()._capture_state(), self._sequence
-
-
-def _bound(weights: ValidatedLayerWeights) -> ValidatedLayerWeights:
-    return instance("layer_weights", weights, ValidatedLayerWeights, "build_indexed_weights")
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,112 @@
+"""Feed-forward networks on weights that were loaded, from one vector to one vector. What they launch is
+executor/layers/ffn.py's business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from executor.api.gemv import digits_of
+from executor.layers.ffn import FfnBuffers, gelu_ffn, swiglu_ffn
+from executor.layers.indexed import Projection, bind
+from executor.layers.operands import WeightLike
+from executor.layers.session import Session
+from executor.memory.buffers import GpuBuffer
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.registry import find
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Feed-forward networks of one session; see CudaExecutor for what the arguments may be. dp4a: on int8 digits, whatever the
+    profile's kernels."""
+
+    session: Session
+    dp4a: bool = False
+
+    def gelu_host(
+        self,
+        input: ArrayLike,
+        output: NDArray[np.float32] | None,
+        up_name: str,
+        down_name: str,
+        hidden_dim: int,
+        intermediate_dim: int,
+    ) -> NDArray[np.float32]:
+        """down(gelu(up(input))) on host arrays, f32[hidden_dim], in one round trip; weights of any type."""
+        up = self._bound(up_name, intermediate_dim, hidden_dim)
+        down = self._bound(down_name, hidden_dim, intermediate_dim)
+        hidden, ff = down.shape
+        buffers = FfnBuffers.of(self.session.workspace, ff)
+        with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
+            gelu_ffn(launch, up, down, buffers, x=x, y=y)
+        return result
+
+    def swiglu(
+        self,
+        input: Any,
+        gate: WeightLike,
+        up: WeightLike,
+        down: WeightLike,
+        hidden_dim: int,
+        intermediate_dim: int,
+        digits: int | None = None,
+    ) -> GpuBuffer:
+        """down(silu(gate(input)) * up(input)), f32[hidden_dim], in a new buffer. digits: int8 digits of the activations,
+        instead of the profile's kernels."""
+        if self.dp4a:
+            digits = digits_of(self.session.profile, digits)
+        projections = self._gate_up_down(gate, up, down, hidden_dim, intermediate_dim, digits)
+        hidden, ff = projections[2].shape
+        x = self.session.vector(input, (hidden,), "input")
+        buffers = FfnBuffers.of(self.session.workspace, ff)
+        with self.session.result(hidden) as y, self.session.launches() as launch:
+            swiglu_ffn(launch, *projections, buffers, x=x, y=y)
+        return y
+
+    def swiglu_indexed(
+        self, input: Any, gate: WeightLike, up: WeightLike, down: WeightLike, hidden_dim: int, intermediate_dim: int
+    ) -> GpuBuffer:
+        """As fused_ffn_swiglu_gpu with addresses of loaded weights, which have their type, or roles of an indexed layer."""
+        return self.swiglu(input, gate, up, down, hidden_dim, intermediate_dim)
+
+    def swiglu_host(
+        self,
+        input: ArrayLike,
+        output: NDArray[np.float32] | None,
+        gate_name: str,
+        up_name: str,
+        down_name: str,
+        hidden_dim: int,
+        intermediate_dim: int,
+    ) -> NDArray[np.float32]:
+        """As fused_ffn_swiglu_gpu on host arrays, in one round trip."""
+        projections = self._gate_up_down(gate_name, up_name, down_name, hidden_dim, intermediate_dim)
+        hidden, ff = projections[2].shape
+        buffers = FfnBuffers.of(self.session.workspace, ff)
+        with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
+            swiglu_ffn(launch, *projections, buffers, x=x, y=y)
+        return result
+
+    def _gate_up_down(
+        self, gate: WeightLike, up: WeightLike, down: WeightLike, hidden: int, ff: int, digits: int | None = None
+    ) -> tuple[Projection, Projection, Projection]:
+        return (
+            self._bound(gate, ff, hidden, digits),
+            self._bound(up, ff, hidden, digits),
+            self._bound(down, hidden, ff, digits),
+        )
+
+    def _bound(self, weight: WeightLike, n: int, k: int, digits: int | None = None) -> Projection:
+        """With the profile's kernel, or with one that reads so many digits."""
+        matrix = self.session.weight(weight, n, k)
+        if digits is None:
+            return bind(matrix, self.session.profile)
+        if not matrix.format.packed_width:
+            raise ArgumentError(f"{matrix.name} is {matrix.format.name}, which has no packed codes for int8 digits")
+        digits = digits_of(self.session.profile, digits)
+        kernel = find(f"hw_dp4a_{matrix.format.id}_gemv").make(k=matrix.k, n=matrix.n, digits=digits)
+        return Projection(matrix, kernel, f"{digits} int8 digits were asked for")

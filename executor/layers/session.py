@@ -1,0 +1,113 @@
+"""What the calls of one executor share (device, kernels, weights, memory), and how a call launches: at once, or recorded for a
+graph. What is launched is the business of those that are built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from executor.base.errors import LaunchError
+from executor.choice.choice import GpuProfile
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.layers.calls import Batch
+from executor.layers.capture import Capture
+from executor.layers.digits import SharedDigits
+from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
+from executor.layers.sequence import LayerSequence
+from executor.memory.buffers import GpuBuffer
+from executor.memory.weights import Weight, Weights
+from executor.memory.workspace import Workspace
+from ptxgen.formats.format import Format
+from ptxgen.types import F32
+
+
+class Session:
+    """sequence: what layers run on, None before there is a KV cache; profile: which kernels are used."""
+
+    def __init__(self, launcher: Launcher, modules: Modules, profile: GpuProfile) -> None:
+        self.device = launcher.device
+        self.launcher = launcher
+        self.modules = modules
+        self.profile = profile
+        self.workspace = Workspace(self.device)
+        self.weights = Weights()
+        self.sequence: LayerSequence | None = None
+        self.recording: Capture | None = None
+        """The capture under way."""
+        self._digits = SharedDigits(self.workspace)
+
+    def vector(self, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
+        """A caller's f32 vector; see operands.vector."""
+        return vector(self.device, value, shape, name)
+
+    def weight(self, value: WeightLike, n: int, k: int, format: Format | None = None) -> Weight:
+        """A caller's matrix of n rows of k values; see operands.weight."""
+        return weight(self.device, self.weights, value, n, k, format)
+
+    @contextmanager
+    def launches(self, layer: int | None = None) -> Iterator[Batch]:
+        """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
+        under way. If anything is refused, nothing has been launched."""
+        self.device.gate.check("launching")
+        digits = self._digits if self.recording is None else self.recording.digits
+        batch = Batch(self.launcher, digits, layer, fused=self.modules.fused)
+        try:
+            yield batch
+            batch.start()
+        except BaseException:
+            digits.forget()  # some count as computed and may not be
+            raise
+
+    @contextmanager
+    def result(self, *shape: int) -> Iterator[GpuBuffer]:
+        """A new f32 buffer, which the block fills: freed if that fails."""
+        buffer = GpuBuffer.empty(self.device, F32, shape, "result")
+        try:
+            yield buffer
+        except BaseException:
+            if buffer.alive:
+                buffer.free()
+            raise
+
+    @contextmanager
+    def round_trip(
+        self, input: ArrayLike, shape: tuple[int, ...], output: NDArray[np.float32] | None, output_shape: tuple[int, ...]
+    ) -> Iterator[tuple[Batch, GpuBuffer, GpuBuffer, NDArray[np.float32]]]:
+        """For arrays of the host: what the block launches, input and output of it on the device, and the array that the output
+        is copied to when the block has ended: `output` if there is one."""
+        self.require_no_capture("host arrays are copied to the device and back")
+        values, result = host_values(input, shape, "input"), host_output(output, output_shape)
+        x, y = self.workspace.buffer("host input", shape), self.workspace.buffer("host output", output_shape)
+        x.upload(values)
+        with self.launches() as launch:
+            yield launch, x, y, result
+        self.device.download(y.pointer, result)
+
+    def require_no_capture(self, action: str) -> None:
+        """LaunchError in a capture, which names the action that a graph cannot hold."""
+        if self.recording is not None:
+            raise LaunchError(f"{action}, which a graph cannot hold; do this outside the capture")
+
+    @contextmanager
+    def capture(self) -> Iterator[Capture]:
+        """Record what is launched in the block instead of launching it, by the executor's methods or by `launcher`; afterwards
+        `replay` launches it all at once. What cannot be recorded is refused in the block: copies between host and device,
+        fills, models. Raises LaunchError for a capture within one."""
+        if self.recording is not None:
+            raise LaunchError("a capture is under way already; it must end before the next one begins")
+        if self.sequence is not None:
+            self.sequence.follow()  # in a capture nothing can be copied to the device
+        graph = self.recording = Capture(
+            self.launcher, self.workspace, lambda: (self.profile, self.weights.generation, self.sequence)
+        )
+        try:
+            with self.launcher.recording() as plans:
+                yield graph
+        finally:
+            self.recording = None
+        graph.finish(plans)
