@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ptxgen.errors import ArgumentError
-from ptxgen.types import BY_NAME, DType
+from ptxgen.types import ALL, B128, BF16, PRED, TF32, DType
 
-NUMPY: dict[DType, np.dtype[Any]] = {
-    **{BY_NAME[name]: np.dtype(f"uint{name[1:]}") for name in ("u8", "u16", "u32", "u64", "b8", "b16", "b32", "b64")},
-    **{BY_NAME[name]: np.dtype(f"int{name[1:]}") for name in ("s8", "s16", "s32", "s64")},
-    **{BY_NAME[name]: np.dtype(f"float{name[1:]}") for name in ("f16", "f32", "f64")},
-    BY_NAME["bf16"]: np.dtype("uint16"),  # NumPy has none: the bits
-    BY_NAME["f16x2"]: np.dtype("uint32"),
-    BY_NAME["bf16x2"]: np.dtype("uint32"),
+
+def _letter(dtype: DType) -> str:
+    if dtype.is_float and dtype.lanes == 1 and dtype is not BF16:  # NumPy has neither bf16 nor pairs: their bits
+        return "f"
+    return "i" if dtype.is_signed else "u"
+
+
+NUMPY: Final[dict[DType, np.dtype[Any]]] = {
+    dtype: np.dtype(f"{_letter(dtype)}{dtype.bytes}") for dtype in ALL if dtype not in (B128, TF32, PRED)
 }
 
 

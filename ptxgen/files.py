@@ -42,6 +42,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             Path(waiting).unlink(missing_ok=True)
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it, unless it is there. ArgumentError, with the system's reason, if that fails."""
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(f"{folder}: cannot be made: {error.strerror or error}") from error
+
+
 def read_regular(path: Path, limit: int, *, own: bool = False) -> bytes:
     """The bytes of a regular file, at most `limit`. Waits for nobody, as reading a pipe would.
 

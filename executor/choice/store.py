@@ -13,12 +13,14 @@ from executor.base.environment import Settings
 from executor.choice.table import ANY, Entry, Table
 from executor.device.gpu import EMULATOR, Gpu
 from ptxgen.errors import ArgumentError
-from ptxgen.files import read_regular, replacing
+from ptxgen.files import make_folder, read_regular, replacing
 
 SHIPPED: Final = Path(__file__).parent
 FOLDER: Final = "tuning"
 LIMIT: Final = 64 << 20
 """Bytes of a table: an entry has 300, and a GPU some hundreds of entries."""
+PRIVATE: Final = 0o700
+"""Of a folder that is made for tables: nobody but the user."""
 
 
 def tables_for(gpu: Gpu, said: Settings) -> tuple[Table, ...]:
@@ -68,17 +70,9 @@ def load_for(path: Path, gpu: Gpu) -> Table:
     return table
 
 
-def make_folder(path: Path) -> None:
-    """Make the folder of a table's file. ArgumentError if that is not possible."""
-    try:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"{path.parent}: cannot be made: {error.strerror or error}") from error
-
-
 def save(path: Path, table: Table) -> None:
     """Write the file, whole or not at all. ArgumentError if it cannot be written."""
-    make_folder(path)
+    make_folder(path.parent, PRIVATE)
     said = table.to_json()
     entries = ",\n".join(json.dumps(entry) for entry in said.pop("entries"))
     head = json.dumps(said, indent=1).removesuffix("\n}")

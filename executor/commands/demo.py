@@ -35,17 +35,17 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
         path = fetch(progress=report)
     with session(path, device, precision=precision) as running:
         console.echo(f"> {prompt}")
-        made, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
+        answer, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
         console.echo("\n")
-        running.say_if_full(made)
+        running.warn_if_full(answer)
         model = running.model
         facts = {
             "device": f"{model.device.name}: {model.device.reason}",
             "model": str(path),
             "loaded in": f"{running.load_seconds:.2f} s",
             "kernels": str(model.modules.counts),
-            "first token": f"{made.prompt_seconds:.2f} s, after a prompt of {console.counted(made.prompt_tokens, 'token')}",
-            "speed": f"{made.tokens_per_second:.1f} tokens/s",
+            "first token": f"{answer.prompt_seconds:.2f} s, after a prompt of {console.counted(answer.prompt_tokens, 'token')}",
+            "speed": f"{answer.tokens_per_second:.1f} tokens/s",
         }
     for name, value in facts.items():
         console.echo(f"{name:12} {value}")

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from executor.commands.session import device_option, precision_option
+from executor.commands.session import device_option, model_argument, precision_option
 from ptxgen.commands import console
+from ptxgen.commands.options import json_option
 
 if TYPE_CHECKING:
     from executor.model.explain import Explained
 
 
 @click.command("explain")
-@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@model_argument
 @device_option
 @precision_option
-@click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+@json_option()
 def explain_command(path: Path, device: str, precision: str | None, as_json: bool) -> None:
     """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
     this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses. Times are those of the tables; nothing

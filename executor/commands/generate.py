@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import (
-    Session,
-    bundle_option,
-    context_option,
-    device_option,
-    precision_option,
-    sanitize_option,
-    session,
-    write_text,
-)
+from executor.commands.session import Session, model_argument, session, session_options, write_text
 from ptxgen.commands import console
+from ptxgen.commands.options import json_option
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -34,7 +26,7 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
 @click.command("generate")
-@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@model_argument
 @click.option("-p", "--prompt", required=True, metavar="TEXT", help="The prompt; - reads it from stdin, less its last newline.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Most tokens to generate.")
 @click.option("--greedy", is_flag=True, help="Take the likeliest token each time: the default without the next five.")
@@ -44,26 +36,9 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 @click.option("--min-p", type=float, metavar="P", help="Draw from tokens with at least P times the largest probability.")
 @click.option("--seed", type=int, metavar="S", help="The same seed draws the same tokens (default: a new one each time).")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
-@device_option
-@precision_option
-@context_option
-@bundle_option
-@sanitize_option
-@click.option("--json", "as_json", is_flag=True, help="Prompt ids, token ids, text, timings and device as JSON.")
-def generate_command(
-    path: Path,
-    prompt: str,
-    max_tokens: int,
-    greedy: bool,
-    chat: bool,
-    device: str,
-    precision: str | None,
-    context: int | None,
-    bundle: Path | None,
-    sanitize: bool,
-    as_json: bool,
-    **sampling: Any,
-) -> None:
+@session_options
+@json_option("Prompt ids, token ids, text, timings and device as JSON.")
+def generate_command(path: Path, prompt: str, max_tokens: int, greedy: bool, chat: bool, as_json: bool, **options: Any) -> None:
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
 
     \b
@@ -71,21 +46,21 @@ def generate_command(
       ptxrun generate model.gguf -p "The capital of France is" -n 32
       ptxrun generate model.gguf --chat -p "Tell me a joke." --temperature 0.8 --top-p 0.95 --seed 1
     """
-    sampler = _sampler(greedy, sampling)
-    text = _stdin() if prompt == "-" else prompt
-    with session(path, device, context=context, sanitize=sanitize, bundle=bundle, precision=precision) as running:
-        ids = running.chat_ids(text) if chat else running.model.tokenizer.encode(text)
-        made, answer = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
+    sampler = _sampler(greedy, {name: options.pop(name) for name in SAMPLING})
+    prompt = _stdin() if prompt == "-" else prompt
+    with session(path, **options) as running:
+        ids = running.chat_ids(prompt) if chat else running.model.tokenizer.encode(prompt)
+        generation, text = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
         if as_json:
-            console.print_json(_facts(path, running, ids, made, answer, sampler))
+            console.print_json(_facts(path, running, ids, generation, text, sampler))
             return
         console.echo()
         console.echo(
-            f"{console.counted(len(made.tokens), 'token')}, {made.tokens_per_second:.1f} tokens/s, "
-            f"first after {made.prompt_seconds:.2f} s, {running.model.device.name}",
+            f"{console.counted(len(generation.tokens), 'token')}, {generation.tokens_per_second:.1f} tokens/s, "
+            f"first after {generation.prompt_seconds:.2f} s, {running.model.device.name}",
             err=True,
         )
-        running.say_if_full(made)
+        running.warn_if_full(generation)
 
 
 def _stdin() -> str:
@@ -99,27 +74,27 @@ def _stdin() -> str:
 def _sampler(greedy: bool, sampling: dict[str, Any]) -> Sampler:
     from executor.model.sampling import Sampler
 
-    given = {name: value for name, value in sampling.items() if value is not None}
-    if greedy and given:
-        raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
-    if not given:
+    chosen = {name: value for name, value in sampling.items() if value is not None}
+    if greedy and chosen:
+        raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(chosen)).replace('_', '-')}")
+    if not chosen:
         return Sampler()
-    return Sampler(**NEUTRAL | {"seed": secrets.randbits(32)} | given)
+    return Sampler(**NEUTRAL | {"seed": secrets.randbits(32)} | chosen)
 
 
-def _facts(path: Path, running: Session, ids: list[int], made: Generation, text: str, sampler: Sampler) -> dict[str, Any]:
+def _facts(path: Path, running: Session, ids: list[int], generation: Generation, text: str, sampler: Sampler) -> dict[str, Any]:
     return {
         "model": str(path),
         "prompt_ids": ids,
-        "token_ids": made.tokens,
+        "token_ids": generation.tokens,
         "text": text,
-        "stopped": made.stopped,
+        "stopped": generation.stopped,
         "sampling": {name: getattr(sampler, name) for name in SAMPLING},
         "timings": {
             "load_seconds": running.load_seconds,
-            "first_token_seconds": made.prompt_seconds,
-            "decode_seconds": made.decode_seconds,
-            "tokens_per_second": made.tokens_per_second,
+            "first_token_seconds": generation.prompt_seconds,
+            "decode_seconds": generation.decode_seconds,
+            "tokens_per_second": generation.tokens_per_second,
         },
         "precision": running.model.decoder.profile.precision,
         "kernels": asdict(running.model.modules.counts),

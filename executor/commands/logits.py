@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from executor.base.errors import ModelError
-from executor.commands.session import bundle_option, context_option, device_option, precision_option, sanitize_option, session
-from ptxgen.errors import ArgumentError
+from executor.commands.session import model_argument, session, session_options
+from ptxgen.commands.options import FILE, whole_numbers
 from ptxgen.files import replacing
 
 
 @click.command("logits")
-@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
-@click.option("--tokens", "words", required=True, metavar="1,2,3", help="The token ids of the sequence.")
-@click.option("-o", "--output", required=True, metavar="FILE.npz", type=click.Path(path_type=Path), help="Where to write them.")
-@device_option
-@precision_option
-@context_option
-@bundle_option
-@sanitize_option
-def logits_command(
-    path: Path,
-    words: str,
-    output: Path,
-    device: str,
-    precision: str | None,
-    context: int | None,
-    bundle: Path | None,
-    sanitize: bool,
-) -> None:
+@model_argument
+@click.option("--tokens", "ids", required=True, metavar="1,2,3", help="The token ids of the sequence.")
+@click.option("-o", "--output", required=True, metavar="FILE.npz", type=FILE, help="Where to write them.")
+@session_options
+def logits_command(path: Path, ids: str, output: Path, **options: Any) -> None:
     """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i. NaN or infinity in them is an
     error, and is written all the same.
 
@@ -38,8 +26,8 @@ def logits_command(
     Example:
       ptxrun logits model.gguf --tokens 504,3575,282 -o logits.npz
     """
-    tokens = _tokens(words)
-    with session(path, device, context=context, sanitize=sanitize, bundle=bundle, precision=precision) as running:
+    tokens = whole_numbers("--tokens", ids, "token ids", "1,2,3")
+    with session(path, **options) as running:
         logits = running.model.logits(tokens)
     import numpy as np
 
@@ -53,10 +41,3 @@ def logits_command(
             f"the weights are damaged or overflow f32; {output} has the rows as they are",
             path,
         )
-
-
-def _tokens(words: str) -> list[int]:
-    try:
-        return [int(word) for word in words.split(",")]
-    except ValueError:
-        raise ArgumentError(f"--tokens {words[:80]!r} is not token ids with commas between them, such as 1,2,3") from None

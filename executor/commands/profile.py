@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import Session, context_option, device_option, precision_option, session
+from executor.commands.session import Session, context_option, device_option, model_argument, precision_option, session
 from ptxgen.commands import console
+from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
-from ptxgen.files import replacing
+from ptxgen.files import make_folder, replacing
 
 if TYPE_CHECKING:
     from executor.model.decode_profile import DecodeProfile
@@ -23,40 +25,31 @@ PLOT: Final = "roofline.svg"
 
 
 @click.command("profile")
-@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The folder to write.")
+@model_argument
+@click.option("-o", "--output", required=True, metavar="DIR", type=FILE, help="The folder to write.")
 @click.option("-p", "--prompt", metavar="TEXT", help=f"What the steps continue (default: {PROMPT!r}).")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Continue N tokens of no meaning instead.")
 @click.option("--steps", type=click.IntRange(min=1), default=16, show_default=True, help="How many tokens to time.")
 @click.option(
-    "--by",
-    type=click.Choice(["operation", "kernel", "level", "layer"]),
-    default="operation",
-    show_default=True,
-    help="What a row of the table stands for.",
-)
+    "--by", type=click.Choice(["operation", "kernel", "level", "layer"]), default="operation", show_default=True,
+    help="What a row of the table stands for; a level is Macro (matrices), Midi (attention) or Micro (vectors).",
+)  # fmt: skip
 @click.option("--no-plot", is_flag=True, help=f"Do not draw {PLOT}, for which matplotlib is needed.")
 @device_option
 @precision_option
 @context_option
-@click.option("--json", "as_json", is_flag=True, help=f"Print what {SUMMARY} holds instead of the table.")
+@json_option(f"Print what {SUMMARY} holds instead of the table.")
 def profile_command(
-    path: Path,
-    output: Path,
-    prompt: str | None,
-    tokens: int | None,
-    steps: int,
-    by: str,
-    no_plot: bool,
-    device: str,
-    precision: str | None,
-    context: int | None,
-    as_json: bool,
-) -> None:
+    path: Path, output: Path, prompt: str | None, tokens: int | None, steps: int, by: str, no_plot: bool, as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Time every kernel of a decode step, by the GPU's own events in the step's graph, and print where the time goes.
 
+    Each launch belongs to a level: Macro multiplies matrices, Midi is attention, Micro passes over a vector (norms, RoPE,
+    activation functions, quantisation, the choice of a token).
+
     Writes DIR/summary.json (all figures), DIR/trace.json (open it in ui.perfetto.dev) and DIR/roofline.svg. On the emulator the
-    times are the CPU's and say nothing of a GPU.
+    times are the CPU's and say nothing about a GPU.
 
     \b
     Examples:
@@ -71,21 +64,16 @@ def profile_command(
         raise click.UsageError("give --prompt or --tokens, not both")
     if not no_plot:
         require_plotting()
-    _make(output)
-    with session(path, device, context=context, precision=precision) as running:
+    make_folder(output)
+    with session(path, **options) as running:
         decoder = running.model.decoder
         ids = _ids(running, prompt, tokens)
         with console.progress() as report:
             for number, token in enumerate(ids[:-1], 1):
                 decoder.step(token, head=False)
                 report("prompt", number, len(ids) - 1)
-            profile = profile_decoding(
-                decoder,
-                ids[-1],
-                steps,
-                limit=limit_of(decoder.device),
-                progress=lambda done, total: report("profile", done, total),
-            )
+            limit, timed = limit_of(decoder.device), partial(report, "profile")
+            profile = profile_decoding(decoder, ids[-1], steps, limit=limit, progress=timed)
         facts = _facts(path, running, ids, profile)
         _write(output / SUMMARY, facts)
         _write(output / TRACE, chrome_trace(profile.tiles))
@@ -126,22 +114,17 @@ def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile)
 
 
 def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
+    from executor.measure.profiler import LEGEND
     from executor.measure.tile_summary import tile_table
 
     console.print_rich(tile_table(profile.tiles, by))
+    console.echo(f"\nlevels: {LEGEND}")
     steps, launches = console.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
-    console.echo(f"\n{steps} of {launches} on {profile.tiles.device.name}")
+    console.echo(f"{steps} of {launches} on {profile.tiles.device.name}")
     timed, plain = facts["step_us"], facts["untimed_step_us"]
     console.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
     if profile.tiles.limit is not None:
         console.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArgumentError(f"{folder}: cannot be made: {error.strerror or error}") from error
 
 
 def _write(path: Path, facts: dict[str, Any]) -> None:

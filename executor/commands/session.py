@@ -7,51 +7,45 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from executor.base.environment import PRECISIONS
 from ptxgen.commands import console
+from ptxgen.commands.options import FILE, Command
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from executor.model.generation import Generation, LanguageModel
     from executor.model.sampling import Sampler
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+model_argument = click.argument("path", metavar="MODEL.gguf", type=FILE)
+device_option = click.option(
+    "--device", default="auto", show_default=True, metavar="DEVICE",
+    help="auto (a GPU if there is one), cuda, cuda:N or emulator.",
+)  # fmt: skip
+precision_option = click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="accurate: a dot product is right to 1e-5; fast: activations of 8 bits (default: PTXGEN_PRECISION, else accurate).",
+)
+context_option = click.option(
+    "--context", type=click.IntRange(min=1), help="Room for this many tokens (default: the model's own limit, at most 4096)."
+)
+bundle_option = click.option(
+    "--bundle", metavar="DIR", type=FILE, help="Take all kernels from this folder, which `ptxgen bundle` wrote, and write none."
+)
+sanitize_option = click.option(
+    "--sanitize", is_flag=True, help="Check every access and barrier of every kernel; emulator only, and slow."
+)
 
 
-def device_option(command: Command) -> Command:
-    """Decorator: the option --device, as `device`."""
-    described = "auto (a GPU if there is one), cuda, cuda:N or emulator."
-    return click.option("--device", default="auto", show_default=True, metavar="DEVICE", help=described)(command)
-
-
-def context_option(command: Command) -> Command:
-    """Decorator: the option --context, as `context`."""
-    described = "Room for this many tokens (default: the model's own limit, at most 4096)."
-    return click.option("--context", type=click.IntRange(min=1), help=described)(command)
-
-
-def sanitize_option(command: Command) -> Command:
-    """Decorator: the option --sanitize, as `sanitize`."""
-    described = "Check every access and barrier of every kernel; emulator only, and slow."
-    return click.option("--sanitize", is_flag=True, help=described)(command)
-
-
-def bundle_option(command: Command) -> Command:
-    """Decorator: the option --bundle, as `bundle`."""
-    described = "Take all kernels from this folder, which `ptxgen bundle` wrote, and write none."
-    return click.option("--bundle", metavar="DIR", type=click.Path(path_type=Path), help=described)(command)
-
-
-def precision_option(command: Command) -> Command:
-    """Decorator: the option --precision, as `precision`, None where the user says nothing."""
-    described = (
-        "accurate: a dot product is right to 1e-5; fast: activations of 8 bits (default: PTXGEN_PRECISION, else accurate)."
-    )
-    return click.option("--precision", type=click.Choice(PRECISIONS), help=described)(command)
+def session_options(command: Command) -> Command:
+    """Decorator: all that `session` takes, but the model."""
+    for option in (sanitize_option, bundle_option, context_option, precision_option, device_option):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True)
@@ -78,21 +72,18 @@ class Session:
                 if on_text is not None:
                     on_text(text)
 
-        made = self.model.generate(
-            prompt,
-            max_tokens=max_tokens,
-            sampler=sampler,
-            on_token=lambda token: show(stream.push(token)),
+        generation = self.model.generate(
+            prompt, max_tokens=max_tokens, sampler=sampler, on_token=lambda token: show(stream.push(token))
         )
         show(stream.finish())
-        return made, "".join(pieces)
+        return generation, "".join(pieces)
 
-    def say_if_full(self, made: Generation) -> None:
-        """A word on stderr if the answer is cut short for want of context, and what can be done."""
-        if made.stopped == "context":
-            room, most = self.model.context, self.model.config.context_length
-            cure = f"--context takes up to {most}" if room < most else "the model can take no more"
-            console.echo(f"stopped: the context of {console.counted(room, 'token')} is full; {cure}", err=True)
+    def warn_if_full(self, generation: Generation) -> None:
+        """A line on stderr if the answer ends because the context is full, and what can be done."""
+        if generation.stopped == "context":
+            size, largest = self.model.context, self.model.config.context_length
+            cure = f"--context takes up to {largest}" if size < largest else "the model has no longer one"
+            console.echo(f"stopped: the context of {console.counted(size, 'token')} is full; {cure}", err=True)
 
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from executor.commands.session import device_option, precision_option
+from executor.commands.session import device_option, model_argument, precision_option
 from ptxgen.commands import console
+from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -19,26 +21,24 @@ if TYPE_CHECKING:
 
 
 @click.command("tune")
-@click.argument("path", metavar="MODEL.gguf", type=click.Path(path_type=Path))
+@model_argument
 @device_option
 @precision_option
 @click.option(
     "--kernels", "pattern", default="*", metavar="PATTERN", help="Only kernels with such names: 'hw_dp4a_*' (default: all)."
 )
-@click.option(
-    "--runs", type=click.IntRange(min=1), default=9, show_default=True, help="Timed runs, of which the median counts."
-)
-@click.option("--again", is_flag=True, help="Measure also what the table has from the same versions.")
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The table (default: PTXGEN_TUNING).")
-@click.option("--json", "as_json", is_flag=True, help="The winners, and what was left out, as JSON.")
+@click.option("--runs", type=click.IntRange(min=1), default=9, show_default=True, help="Timed runs; their median counts.")
+@click.option("--again", is_flag=True, help="Also measure what the table already has from the same versions.")
+@click.option("-o", "--output", metavar="FILE", type=FILE, help="The table (default: PTXGEN_TUNING).")
+@json_option("The winners, and what was left out, as JSON.")
 def tune_command(
     path: Path, device: str, precision: str | None, pattern: str, runs: int, again: bool, output: Path | None, as_json: bool
 ) -> None:
     """Measure every kernel that can multiply a matrix of this model by a vector, on weights that no cache holds, and keep times
     and errors in a table. From then on the fastest whose error the precision allows is used on this GPU, so that the last bits
-    of a model's results may be others than elsewhere; without the table they are the same everywhere.
+    of a model's results may differ from those on other machines; without the table they are the same everywhere.
 
-    Each result is kept at once: a run that was interrupted goes on where it stopped.
+    Each result is saved at once: a run that was interrupted goes on where it stopped.
 
     \b
     Examples:
@@ -54,32 +54,32 @@ def tune_command(
     from executor.model.matrices import matrices
     from executor.tune.tune import tune, winners
 
-    said = settings()
+    environment = settings()
     precision = precision or GpuProfile.from_environment().precision
     with GgufFile.open(path) as file:
         shapes = [(matrix.format, matrix.k, matrix.n) for matrix in matrices(file)]
     with open_device(device) as opened, console.progress() as report:
-        target = output or own_path(Gpu.of(opened), said)
+        target = output or own_path(Gpu.of(opened), environment)
         if target is None:
-            raise ArgumentError(
-                "nothing is kept on disk (PTXGEN_CACHE_DIR is off), so the table has no place; name a file with -o"
-            )
+            raise ArgumentError("there is no cache folder to keep the table in (PTXGEN_CACHE_DIR is off); name a file with -o")
         if opened.kind != "cuda" and not as_json:
-            console.echo("the times are the host's, of the emulator, and say nothing of a GPU", err=True)
-        done = tune(
+            console.echo("these are times of the emulator on this CPU; they say nothing about a GPU", err=True)
+        tuned = tune(
             opened, shapes, precision, target, pattern=pattern, again=again, runs=runs,
-            progress=lambda number, total: report("kernels", number, total),
+            progress=partial(report, "kernels"),
         )  # fmt: skip
         limit = _limit(opened)
         name = opened.name
-    found = winners(done.table, shapes, precision)
+    fastest = winners(tuned.table, shapes, precision)
     if as_json:
-        console.print_json({"table": str(target), "device": name, "precision": precision} | _facts(done, found))
+        console.print_json({"table": str(target), "device": name, "precision": precision} | _facts(tuned, fastest))
         return
-    _print(found, limit)
-    for kernel, reason in done.left_out:
+    _print(fastest, limit)
+    for kernel, reason in tuned.left_out:
         console.echo(f"left out: {kernel}: {reason}", err=True)
-    console.echo(f"{done.measured} measured, {done.known} known before, {len(done.left_out)} left out: {target}", err=True)
+    console.echo(
+        f"{tuned.measured} measured, {tuned.known} already in the table, {len(tuned.left_out)} left out: {target}", err=True
+    )
 
 
 def _limit(device: Device) -> float | None:
@@ -88,19 +88,19 @@ def _limit(device: Device) -> float | None:
     return bandwidth(device) if device.kind == "cuda" else None
 
 
-def _facts(done: Tuned, found: list[tuple[Shape, Entry]]) -> dict[str, Any]:
+def _facts(tuned: Tuned, fastest: list[tuple[Shape, Entry]]) -> dict[str, Any]:
     return {
-        "measured": done.measured,
-        "known": done.known,
-        "left_out": [{"kernel": kernel, "reason": reason} for kernel, reason in done.left_out],
-        "winners": [asdict(replace(entry, parameters=dict(entry.parameters))) for _, entry in found],
+        "measured": tuned.measured,
+        "known": tuned.known,
+        "left_out": [{"kernel": kernel, "reason": reason} for kernel, reason in tuned.left_out],
+        "winners": [asdict(replace(entry, parameters=dict(entry.parameters))) for _, entry in fastest],
     }
 
 
-def _print(found: list[tuple[Shape, Entry]], limit: float | None) -> None:
+def _print(fastest: list[tuple[Shape, Entry]], limit: float | None) -> None:
     """limit: bytes a second that the GPU reads, None for the emulator."""
     rows = []
-    for (format, k, n), entry in found:
+    for (format, k, n), entry in fastest:
         assert entry.seconds is not None
         assert entry.error is not None
         rate = n * format.row_bytes(k) / entry.seconds

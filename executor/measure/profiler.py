@@ -20,7 +20,8 @@ from ptxgen.errors import ArgumentError
 
 
 class Level(StrEnum):
-    """How much of a step's work a launch carries. OTHER: of a family that LEVELS does not know, a stranger's."""
+    """How much of a step's work a launch carries: a matrix product most, attention less, a pass over a vector least. OTHER: of
+    a family of kernels that LEVELS does not have, another package's."""
 
     MACRO = "Macro"
     MIDI = "Midi"
@@ -39,7 +40,9 @@ LEVELS: Final = {
     "rope": Level.MICRO,
     "token": Level.MICRO,
 }
-"""By the family of a kernel: matrices, attention, and what passes over a vector."""
+"""By the family of a kernel."""
+LEGEND: Final = "Macro: matrix products; Midi: attention; Micro: passes over a vector"
+"""What the levels mean, for whoever reads a table of them."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from executor.base.errors import DeviceFailed, SanitizerError
-from executor.choice.store import add, load_for, make_folder
+from executor.choice.store import PRIVATE, add, load_for
 from executor.choice.table import Entry, Table
 from executor.device.gpu import Gpu
 from executor.device.protocol import Device
@@ -24,6 +24,7 @@ from executor.tune.candidates import Candidate, candidates
 from ptxgen import __version__
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.files import make_folder
 from ptxgen.formats import Format
 
 RUNS: Final = 9
@@ -65,7 +66,7 @@ def tune(
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
     gpu = Gpu.of(device)
-    make_folder(path)  # before anything is measured
+    make_folder(path.parent, PRIVATE)  # before anything is measured
     versions = f"ptxgen {__version__}, {device.build}"
     table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
     known = set() if again else {entry.same for entry in table.entries if entry.versions == versions}

@@ -11,42 +11,36 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.arrays import NUMPY
 from ptxgen.errors import ArgumentError
-from ptxgen.types import ALL, Kind
+from ptxgen.types import BF16, BF16X2, F16X2
 
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    type.name: np.dtype(f"{'f' if type.is_float else 'i' if type.is_signed else 'u'}{type.bytes}")
-    for type in ALL
-    if type.bits in (8, 16, 32, 64)
-    and type.lanes == 1
-    and type.kind is not Kind.PREDICATE
-    and type.name not in ("bf16", "tf32")
-}
-"""PTX types that NumPy has too; `b` types are its unsigned integers. Give bf16 as b16."""
+DTYPES: Final = {type.name: dtype for type, dtype in NUMPY.items() if type not in (BF16, F16X2, BF16X2)}
+"""PTX types that NumPy has too; `b` types are its unsigned integers. Write bf16 as b16."""
 
-SOURCES: Final = "zeros, ones, arange, random, random:SEED, out, @FILE.npy, a number, or numbers with commas"
+SOURCES: Final = "zeros, ones, arange, random, random:SEED, out, @FILE.npy, a number, or numbers separated by commas"
 
 
 @dataclass(frozen=True)
-class Given:
-    """An argument as given: its word, its value, and whether the memory counts as written."""
+class RunArgument:
+    """An argument: its word on the command line, its value, and whether its memory counts as written."""
 
     word: str
     value: NDArray[Any] | np.generic
     written: bool = True
 
 
-def parse_argument(word: str) -> Given:
+def parse_argument(word: str) -> RunArgument:
     """The argument that a word describes; `ptxgen run --help` has the syntax. Raises ArgumentError with what is allowed."""
     if word.startswith("@"):
-        return Given(word, _loaded(word, Path(word[1:])))
+        return RunArgument(word, _loaded(word, Path(word[1:])))
     array = re.fullmatch(r"(\w+)\[([^\]]*)\]=(.+)", word)
     if array:
         dtype, shape = _dtype(word, array[1]), _shape(word, array[2])
-        return Given(word, _array(word, dtype, shape, array[3]), written=array[3] != "out")
+        return RunArgument(word, _array(word, dtype, shape, array[3]), written=array[3] != "out")
     scalar = re.fullmatch(r"(\w+):(.+)", word)
     if scalar:
-        return Given(word, _numbers(word, _dtype(word, scalar[1]), [scalar[2]])[0])
+        return RunArgument(word, _numbers(word, _dtype(word, scalar[1]), [scalar[2]])[0])
     raise ArgumentError(f"--arg {word}: neither TYPE:VALUE nor TYPE[SHAPE]=SOURCE nor @FILE.npy")
 
 
@@ -60,7 +54,7 @@ def _shape(word: str, text: str) -> tuple[int, ...]:
     sizes = [size.strip() for size in text.split(",")]
     if not all(re.fullmatch("0*[1-9][0-9]{0,18}", size) for size in sizes):
         raise ArgumentError(
-            f"--arg {word}: the shape is {text!r}; it must be whole numbers from 1 to {10**19 - 1} with commas between them"
+            f"--arg {word}: the shape is {text!r}; it must be whole numbers from 1 to {10**19 - 1} separated by commas"
         )
     return tuple(map(int, sizes))
 
@@ -82,7 +76,7 @@ def _array(word: str, dtype: np.dtype[Any], shape: tuple[int, ...], source: str)
         if values.size == 1 and not source.startswith("@"):
             return np.full(shape, values[0])
         if values.size != math.prod(shape):
-            raise ArgumentError(f"--arg {word}: {values.size} values are given, the shape has room for {math.prod(shape)}")
+            raise ArgumentError(f"--arg {word}: {values.size} values for a shape of {math.prod(shape)} elements")
         return values.reshape(shape)
     except (MemoryError, OverflowError) as error:
         raise ArgumentError(f"--arg {word}: an array of {math.prod(shape)} elements does not fit the memory") from error
@@ -108,8 +102,8 @@ def _numbers(word: str, dtype: np.dtype[Any], texts: list[str]) -> NDArray[Any]:
         try:
             value = float(text) if dtype.kind == "f" else int(text, 0)
         except ValueError:
-            wanted = "a number" if dtype.kind == "f" else "a whole number that fits"
-            raise ArgumentError(f"--arg {word}: {text!r} is not {wanted}; a source is {SOURCES}") from None
+            kind = "a number" if dtype.kind == "f" else "a whole number that fits"
+            raise ArgumentError(f"--arg {word}: {text!r} is not {kind}; a source is {SOURCES}") from None
         if dtype.kind != "f" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
             raise ArgumentError(f"--arg {word}: {text} does not fit; allowed: {np.iinfo(dtype).min} to {np.iinfo(dtype).max}")
         values.append(value)
@@ -125,6 +119,6 @@ def _loaded(word: str, path: Path) -> NDArray[Any]:
     except (ValueError, EOFError) as error:
         raise ArgumentError(f"{path}: not a .npy file of numbers: {error}") from error
     if not isinstance(array, np.ndarray) or array.dtype not in DTYPES.values():
-        held = array.dtype if isinstance(array, np.ndarray) else "several arrays"
-        raise ArgumentError(f"--arg {word}: {path} holds {held}; allowed: one array of {', '.join(DTYPES)}")
+        content = array.dtype if isinstance(array, np.ndarray) else "several arrays"
+        raise ArgumentError(f"--arg {word}: {path} holds {content}; allowed: one array of {', '.join(DTYPES)}")
     return np.ascontiguousarray(array)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxgen.commands import console
+from ptxgen.commands.options import FILE, TARGETS, json_option, set_option, target_option
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 MANY = 1000
 """Kernels to check from which the start of more processes pays."""
 
-target_names = f"{', '.join(map(str, ALL))}, sm_90a, ..."
-
 
 @click.command("list")
-@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+@json_option()
 def list_command(as_json: bool) -> None:
     """List every kernel of the catalogue with the parameters that its shape takes, then the entry points of other packages that
     do not load, with the reason.
@@ -55,12 +54,10 @@ def list_command(as_json: bool) -> None:
 
 @click.command("emit")
 @click.argument("name")
-@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.")
-@click.option("target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {target_names}")
+@set_option
+@target_option
 @click.option("--lines", is_flag=True, help="Name the Python line of every instruction (.loc), for debuggers and sanitisers.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write FILE, and what a launch needs to FILE's name in .json."
-)
+@click.option("-o", "--output", type=FILE, help="Write FILE, and what a launch needs to FILE's name in .json.")
 def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: bool, output: Path | None) -> None:
     """Write the PTX of one kernel to stdout or to a file. No GPU is needed.
 
@@ -91,19 +88,13 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.")
 @click.option(
-    "--models",
-    is_flag=True,
-    help="Check the shapes of known models instead (matrix-vector kernels only, those of one's own, too).",
+    "--models", is_flag=True, help="Check the shapes of known models instead (matrix-vector kernels only, your own included)."
 )
 @click.option(
-    "target_names",
-    "--target",
-    multiple=True,
-    default=(str(DEFAULT),),
-    show_default=True,
-    help=f"GPU target, or `all`; may be given again. Targets: {target_names}",
-)
-@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+    "target_names", "--target", multiple=True, default=(str(DEFAULT),), show_default=True,
+    help=f"GPU target, or `all`; may be repeated. Targets: {TARGETS}",
+)  # fmt: skip
+@json_option()
 @click.pass_context
 def check_command(
     ctx: click.Context, names: tuple[str, ...], settings: tuple[str, ...], models: bool, target_names: tuple[str, ...],

@@ -8,12 +8,13 @@ import click
 
 from ptxgen.commands import console
 from ptxgen.commands.catalogue import name_broken
+from ptxgen.commands.options import json_option
 from ptxgen.commands.start import FAILED
 
 
 @click.command("conform")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+@json_option()
 @click.pass_context
 def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Check that kernels (all, or the named ones) keep the contract of a kernel type: text, assembly on every target, and a run

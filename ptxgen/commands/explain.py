@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ptxgen.commands import console
-from ptxgen.commands.catalogue import target_names
+from ptxgen.commands.options import FILE, TARGETS, json_option, set_option
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.files import replacing
 from ptxgen.target import Target
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @click.command("explain")
 @click.argument("name")
-@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.")
-@click.option("target_name", "--target", help=f"GPU target (default: the GPU's own): {target_names}")
+@set_option
+@click.option("target_name", "--target", help=f"GPU target (default: the GPU's own): {TARGETS}")
 @click.option(
     "gpu_name", "--gpu", help="GPU to reckon with (default h200, or one of the target's generation): l4, rtx4090, ..."
 )
-@click.option("page", "--html", type=click.Path(path_type=Path), help="Write a page with Python, PTX and SASS side by side.")
+@click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
-@click.option("as_json", "--json", is_flag=True, help="The same facts as JSON.")
+@json_option()
 def explain_command(
     name: str,
     settings: tuple[str, ...],

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ptxgen.commands import console
+from ptxgen.commands.options import FILE, json_option
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, ParseError
 from ptxgen.files import replacing
 
 if TYPE_CHECKING:
-    from ptxgen.commands.arguments import Given
+    from ptxgen.commands.arguments import RunArgument
     from ptxgen.emulator.sanitizer import Finding
 
 HEAD: Final = 8  # elements of an array that are shown
@@ -27,12 +28,12 @@ HEAD: Final = 8  # elements of an array that are shown
 def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
     """`4`, `4,2` or `4,2,1`."""
     if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,2}", value):
-        raise click.BadParameter(f"{value!r} is not one to three whole numbers with commas between them, such as 4 or 4,2")
+        raise click.BadParameter(f"{value!r} is not one to three whole numbers separated by commas, such as 4 or 4,2")
     return tuple(map(int, value.split(",")))
 
 
 @click.command("run")
-@click.argument("path", metavar="FILE.ptx", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE.ptx", type=FILE)
 @click.option("--entry", help="The kernel to launch; needed if the file has several.")
 @click.option("--grid", metavar="X[,Y[,Z]]", callback=_dimensions, default="1", show_default=True, help="Blocks.")
 @click.option("--block", metavar="X[,Y[,Z]]", callback=_dimensions, default="1", show_default=True, help="Threads of a block.")
@@ -43,34 +44,19 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 )
 @click.option("--seed", type=click.IntRange(min=0), help="Run warps and blocks in an order shuffled by this seed.")
 @click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), default=10.0, show_default=True,
     help="How long the launch may take.",
-)
+)  # fmt: skip
 @click.option("--source", is_flag=True, help="Show the author's lines, from the files that the PTX names.")
 @click.option(
     "saves", "--save", multiple=True, metavar="ARG=FILE.npy", help="Save an array afterwards, by index from 0 or name."
 )
-@click.option("as_json", "--json", is_flag=True, help="The findings and the arrays' first elements as JSON.")
+@json_option("The findings and the arrays' first elements as JSON.")
 @click.pass_context
 def run_command(
-    ctx: click.Context,
-    path: Path,
-    entry: str | None,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    words: tuple[str, ...],
-    shared: int,
-    sanitize: bool,
-    seed: int | None,
-    timeout: float,
-    source: bool,
-    saves: tuple[str, ...],
-    as_json: bool,
-) -> None:
+    ctx: click.Context, path: Path, entry: str | None, grid: tuple[int, ...], block: tuple[int, ...], words: tuple[str, ...],
+    shared: int, sanitize: bool, seed: int | None, timeout: float, source: bool, saves: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
     Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any, or if the
@@ -101,28 +87,28 @@ def run_command(
 
     text = _text(path)
     chosen, names = _parameters(path, text, entry)
-    given = [parse_argument(word) for word in words]
-    saved = [_save(word, given, names) for word in saves]
-    arguments = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in given]
+    arguments = [parse_argument(word) for word in words]
+    saved = [_save(word, arguments, names) for word in saves]
+    values = [argument.value if argument.written else uninitialised(np.asarray(argument.value)) for argument in arguments]
     start = time.perf_counter()
     try:
         findings = run(
-            text, chosen, grid, block, arguments,
+            text, chosen, grid, block, values,
             shared=shared, sanitize=sanitize, seed=seed, seconds=timeout, sources=source,
         )  # fmt: skip
     except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
         findings = [error.finding]
     seconds = time.perf_counter() - start
     for index, file in saved:
-        _write(file, given[index])
+        _write(file, arguments[index])
     if as_json:
-        console.print_json(_facts(chosen, seconds, findings, given, names))
+        console.print_json(_facts(chosen, seconds, findings, arguments, names))
     elif findings:
         console.echo("\n".join(map(str, findings)))
     else:
-        console.print_table(("", "parameter", "argument", "first elements"), _rows(given, names))
+        console.print_table(("", "parameter", "argument", "first elements"), _rows(arguments, names))
     if any(finding.kind == "timeout" for finding in findings):
-        console.echo(f"ptxgen: the launch had {timeout:g} seconds; --timeout gives it others", err=True)
+        console.echo(f"ptxgen: the launch was stopped after {timeout:g} seconds; --timeout allows more", err=True)
     if findings:
         ctx.exit(FAILED)
 
@@ -154,36 +140,36 @@ def _parameters(path: Path, text: str, entry: str | None) -> tuple[str, list[str
     return entry, [parameter.name for parameter in program.functions[entry].parameters]
 
 
-def _save(word: str, given: Sequence[Given], names: Sequence[str]) -> tuple[int, Path]:
+def _save(word: str, arguments: Sequence[RunArgument], names: Sequence[str]) -> tuple[int, Path]:
     """The index of the array to save, and the file."""
     which, equals, file = word.partition("=")
-    known = list(names[: len(given)])
-    index = known.index(which) if which in known else int(which) if re.fullmatch("[0-9]{1,9}", which) else -1
+    names = names[: len(arguments)]
+    index = names.index(which) if which in names else int(which) if re.fullmatch("[0-9]{1,9}", which) else -1
     if not (equals and file):
         raise ArgumentError(f"--save {word} is not of the form ARG=FILE.npy")
-    if not 0 <= index < len(given):
-        raise ArgumentError(f"--save {word}: no argument {which!r}; there are 0 to {len(given) - 1}, or {', '.join(known)}")
-    if not getattr(given[index].value, "ndim", 0):
-        raise ArgumentError(f"--save {word}: argument {which} is a scalar, {given[index].word}")
+    if not 0 <= index < len(arguments):
+        raise ArgumentError(f"--save {word}: no argument {which!r}; there are 0 to {len(arguments) - 1}, or {', '.join(names)}")
+    if not getattr(arguments[index].value, "ndim", 0):
+        raise ArgumentError(f"--save {word}: argument {which} is a scalar, {arguments[index].word}")
     return index, Path(file)
 
 
-def _write(path: Path, argument: Given) -> None:
+def _write(path: Path, argument: RunArgument) -> None:
     import numpy as np
 
     with replacing(path) as stream:
         np.save(stream, argument.value, allow_pickle=False)
 
 
-def _rows(given: Sequence[Given], names: Sequence[str]) -> list[tuple[str, str, str, str]]:
+def _rows(arguments: Sequence[RunArgument], names: Sequence[str]) -> list[tuple[str, str, str, str]]:
     return [
         (str(index), name, argument.word, " ".join(f"{value:.7g}" for value in _head(argument)))
-        for index, (argument, name) in enumerate(zip(given, names, strict=True))
+        for index, (argument, name) in enumerate(zip(arguments, names, strict=True))
     ]
 
 
 def _facts(
-    entry: str, seconds: float, findings: Sequence[Finding], given: Sequence[Given], names: Sequence[str]
+    entry: str, seconds: float, findings: Sequence[Finding], arguments: Sequence[RunArgument], names: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "entry": entry,
@@ -196,12 +182,12 @@ def _facts(
                 "shape": list(argument.value.shape),
                 "head": [value if math.isfinite(value) else str(value) for value in _head(argument)],
             }
-            for argument, name in zip(given, names, strict=True)
+            for argument, name in zip(arguments, names, strict=True)
         ],
     }
 
 
-def _head(argument: Given) -> list[float]:
+def _head(argument: RunArgument) -> list[float]:
     """The first elements in memory; JSON has no word for infinities and NaN, so callers take care of those."""
     values: list[float] = argument.value.ravel()[:HEAD].tolist()
     return values

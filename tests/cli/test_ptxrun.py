@@ -77,7 +77,7 @@ def test_a_full_context_is_told_and_so_is_what_can_be_done(model: Path) -> None:
     assert facts(*words, "--context", "4")["stopped"] == "context"
     assert "stopped: the context of 4 tokens is full; --context takes up to 64\n" in invoke(*words, "--context", "4").stderr
     assert "the context of 1 token is full" in invoke(*words, "--context", "1", "-p", "").stderr
-    assert "the model can take no more" in invoke(*words, "--context", "64").stderr
+    assert "the model has no longer one" in invoke(*words, "--context", "64").stderr
     assert "stopped" not in invoke(*words, "-n", "1").stderr
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         (("--tokens", "1,512"), "token id 512 is out of range; the vocabulary has ids 0 to 511"),
         (("--tokens", "-1"), "token id -1 is out of range"),
-        (("--tokens", "1,,2"), "'1,,2' is not token ids with commas between them"),
+        (("--tokens", "1,,2"), "'1,,2' is not token ids separated by commas"),
         (("--tokens", "1,2,3", "--context", "2"), "the prompt has 3 tokens, the context holds 2"),
         (("--tokens", "1", "--context", "65"), "context must be 1 to 64"),
     ],

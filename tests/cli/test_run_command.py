@@ -76,7 +76,7 @@ def test_an_endless_loop_is_told_when_its_time_is_over(tmp_path: Path, sanitize:
     assert time.monotonic() - started < 8
     assert result.exit_code == 1
     assert result.stdout.startswith("timeout: k, block (0,0,0) was running when the time of the launch was over")
-    assert result.stderr == "ptxgen: the launch had 0.2 seconds; --timeout gives it others\n"
+    assert result.stderr == "ptxgen: the launch was stopped after 0.2 seconds; --timeout allows more\n"
 
 
 def test_the_files_that_a_text_names_are_read_only_where_their_lines_are_wanted(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_warp_order_does_not_change_a_right_kernel(add: Path) -> None:
         (("--arg", "f32[-3]=ones"), "the shape is '-3'"),
         (("--arg", "f32[5]=one"), "'one' is not a number; a source is zeros, ones, arange"),
         (("--arg", "f32[5]=random:x"), "the seed is 'x'; it must be a whole number"),
-        (("--arg", "f32[5]=1,2"), "2 values are given, the shape has room for 5"),
+        (("--arg", "f32[5]=1,2"), "2 values for a shape of 5 elements"),
         (("--arg", "f32[9999999999999999999]=ones"), "--arg f32[9999999999999999999]=ones: "),
         (("--arg", f"f32[{'9' * 5000}]=ones"), "whole numbers from 1 to 9999999999999999999"),
         (("--arg", f"u32:{'9' * 5000}"), "is not a whole number that fits"),

@@ -59,8 +59,8 @@ def test_what_was_tuned_is_used_and_explained(model: Path, tmp_path: Path, monke
 
 def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(model: Path, tmp_path: Path) -> None:
     shown = invoke("ptxrun", "tune", model, "--kernels", "q4_0_gemv", "--runs", "1", "-o", tmp_path / "t.json", *EMULATOR)
-    assert "say nothing of a GPU" in shown.stderr
-    assert f"1 measured, 0 known before, 0 left out: {tmp_path / 't.json'}" in shown.stderr
+    assert "say nothing about a GPU" in shown.stderr
+    assert f"1 measured, 0 already in the table, 0 left out: {tmp_path / 't.json'}" in shown.stderr
     assert "q4_0_gemv" in shown.stdout
 
 

@@ -1,0 +1,39 @@
+"""The options that several subcommands of `ptxgen` and `ptxrun` have, each with its words in one place. No subcommand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from ptxgen.errors import ArgumentError
+from ptxgen.target import ALL, DEFAULT
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE: Final = click.Path(path_type=Path)
+TARGETS: Final = f"{', '.join(map(str, ALL))}, sm_90a, ..."
+
+set_option = click.option(
+    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`."
+)
+target_option = click.option("target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {TARGETS}")
+
+
+def json_option(help: str = "The same facts as JSON.") -> Callable[[Command], Command]:
+    """Decorator: the flag --json, as `as_json`."""
+    return click.option("as_json", "--json", is_flag=True, help=help)
+
+
+def whole_numbers(option: str, text: str, what: str, example: str, low: float = -inf) -> list[int]:
+    """The numbers of an option such as `1,4,8`. ArgumentError, with `what` they are and an example, for anything else."""
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < low:
+        raise ArgumentError(f"{option} {text[:80]!r} is not {what} separated by commas, such as {example}")
+    return numbers
