@@ -98,13 +98,13 @@ def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
     decoder.step(PROMPT[0])
     decoder.argmax()
     start, fetch, wait = [], [], []
-    marks, waits = device.mark(), device.waits
+    marks, waits = device.allocations.mark(), device.waits
     for _ in range(tokens):
         before = time.perf_counter()
         decoder.step()
         start.append(time.perf_counter() - before)
         decoder.argmax()
-    counts = {"allocations": (device.mark() - marks) / tokens, "waits": (device.waits - waits) / tokens}
+    counts = {"allocations": (device.allocations.mark() - marks) / tokens, "waits": (device.waits - waits) / tokens}
     synchronize = device.synchronize
 
     def timed() -> None:

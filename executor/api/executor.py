@@ -235,9 +235,9 @@ class CudaExecutor:
         return self._profiling.profiler
 
     def take_over(self) -> None:
-        """From now on the executor and its models belong to the calling thread, and to no other: see Gate. DeviceError while
-        the emulator runs a kernel for the thread that they belonged to."""
-        self.device.gate.take_over()
+        """From now on the executor and its models belong to the calling thread, and to no other: see OwnerThread. DeviceError
+        while the emulator runs a kernel for the thread that they belonged to."""
+        self.device.owner.take_over()
 
     def close(self) -> None:
         """Free all that is on the device, models included. A second time does nothing."""

@@ -1,7 +1,7 @@
 """A GGUF model -> what a program must know to run a token of it: kernels, tensors, buffers and the ordered launches, as plain
 data. Writes no file and emits no text (write.py does); what a layer launches is executor/model/token_launches.py's business.
 
-The model is laid out on a paper device with sizes that remember their formulae, so the description is what the executor runs
+The model is laid out in a dry run with sizes that remember their formulae, so the description is what the executor runs
 and not a second telling of it.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from executor.bundle.formula import Traced, formula_of, traced
 from executor.choice.choice import GpuProfile
 from executor.device.allocations import ALIGNMENT
-from executor.device.paper import PaperDevice
+from executor.device.dry_run import DryRunMemory
 from executor.gguf.gguf_file import GgufFile, TensorInfo
 from executor.layers.calls import Call
 from executor.layers.indexed import OUTPUTS, sites
@@ -57,7 +57,7 @@ def describe(
     """Lay the model out for one sequence of up to `context` tokens. accurate: as if every input had an outlier. Raises what
     loading it would raise."""
     config = traced(config)
-    device = PaperDevice(target)
+    device = DryRunMemory()
     source = _TracedFile(file, config)
     weights = load_weights(device, source, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
@@ -78,7 +78,7 @@ def describe(
         kernels={str(call.kernel): call.kernel for call in calls},
         tensors=_tensors(weights, file, launches),
         buffers=_buffers(buffers, calls),
-        initial={b.name: device.contents[b.pointer] for b in buffers if b.pointer in device.contents},
+        initial={b.name: b.to_numpy() for b in buffers if device.written(b.pointer)},
         calls=calls,
         launches=launches,
         before=(

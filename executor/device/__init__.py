@@ -8,10 +8,10 @@ import re
 
 from executor.base.arguments import instance
 from executor.base.errors import DeviceError, DeviceFailed
-from executor.device.protocol import Device, Event, LoadedKernel, Memory
+from executor.device.protocol import Device, Event, LoadedKernel, MemoryUse
 from ptxgen.errors import ArgumentError
 
-__all__ = ["Device", "Event", "LoadedKernel", "Memory", "open_device"]
+__all__ = ["Device", "Event", "LoadedKernel", "MemoryUse", "open_device"]
 
 _log = logging.getLogger(__name__)
 
@@ -20,17 +20,17 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
     """Open a device: "cuda" (the first GPU), "cuda:N", "emulator", or "auto": a GPU if there is one that works, else the
     emulator.
 
-    `device.reason` says why it was taken. sanitize: the emulator checks every access; "auto" then takes the emulator, and a
+    `device.reason` says why it was chosen. sanitize: the emulator checks every access; "auto" then takes the emulator, and a
     GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not; DeviceFailed for a GPU that a
     fault has broken and that is still open elsewhere in this process: "auto" then takes no other device.
     """
-    found = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", instance("device", spec, str))
-    if not found:
+    match = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", instance("device", spec, str))
+    if not match:
         raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
     if spec.startswith("cuda"):
         if sanitize:
             raise ArgumentError(f"only the emulator has a sanitiser; device {spec} was asked for")
-        return _chosen(_open_cuda(int(found[1] or 0)), "asked for")
+        return _chosen(_open_cuda(int(match[1] or 0)), "asked for")
     if spec == "emulator":
         return _chosen(_open_emulator(sanitize), "asked for")
     if sanitize:

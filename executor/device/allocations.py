@@ -1,101 +1,133 @@
-"""The memory a device has given out: which pointers are its own, and which ranges they cover. No memory is touched here."""
+"""Which memory a device may use: its own allocations and what it has borrowed. Only addresses; no memory is touched here."""
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from executor.base.errors import DeviceError
-from executor.device.loans import Loans
 
 if TYPE_CHECKING:
-    from executor.device.protocol import Device
+    from executor.device.protocol import DeviceMemory
 
 ALIGNMENT = 256
 """Bytes. What cuMemAlloc guarantees; the emulator and the weight pool keep to it."""
 
 
+@dataclass(frozen=True, eq=False)
+class BorrowedMemory:
+    """`nbytes` at `pointer` that belong to another library; `owner` keeps them alive. No kernel may write them if read_only."""
+
+    pointer: int
+    nbytes: int
+    owner: Any
+    name: str = ""
+    read_only: bool = False
+
+    def overlaps(self, other: BorrowedMemory) -> bool:
+        """Whether they have a byte in common."""
+        return self.pointer < other.pointer + other.nbytes and other.pointer < self.pointer + self.nbytes
+
+
+class _Live(NamedTuple):
+    nbytes: int
+    keeper: Any
+    ticket: int
+
+
 class Allocations:
-    """Live allocations by base address, each with what its device keeps alive for it; `loans` is what belongs to others."""
+    """Live allocations by address, each with a `keeper`: what its device keeps alive for it; and borrowed memory, which may
+    overlap. Borrowing may end on any thread at any time: the garbage collector gives back what nobody has a buffer over."""
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._sizes: dict[int, int] = {}
-        self._owners: dict[int, Any] = {}
-        self._bases: list[int] = []
-        self._serials: dict[int, int] = {}
-        self._made = 0
-        self.loans = Loans()
+        self._live: dict[int, _Live] = {}
+        self._bases: list[int] = []  # sorted
+        self._borrowed: dict[int, BorrowedMemory] = {}  # by identity
+        self._tickets = 0
         self.total = 0
 
-    def add(self, base: int, nbytes: int, owner: Any = None) -> None:
-        self._sizes[base] = nbytes
-        self._owners[base] = owner
-        self._serials[base] = self._made
-        self._made += 1
+    def add(self, base: int, nbytes: int, keeper: Any = None) -> None:
+        """Count memory as given out."""
+        self._live[base] = _Live(nbytes, keeper, self._tickets)
+        self._tickets += 1
         insort(self._bases, base)
         self.total += nbytes
 
-    def remove(self, base: int) -> Any:
-        """Forget an allocation and return its owner. Raises DeviceError if the pointer is not the start of a live one."""
-        if base not in self._sizes:
+    def remove(self, base: int) -> None:
+        """Forget an allocation and its keeper. Raises DeviceError if the pointer is not the start of a live one."""
+        if base not in self._live:
             raise DeviceError(
                 f"{self._device}: cannot free {base:#x}, which is not allocated (freed already, or of another device)"
             )
-        self.total -= self._sizes.pop(base)
+        self.total -= self._live.pop(base).nbytes
         self._bases.remove(base)
-        del self._serials[base]
-        return self._owners.pop(base)
 
     def ticket(self, base: int) -> int | None:
-        """Which of all allocations the live one that starts here is; None if none does."""
-        return self._serials.get(base)
-
-    def is_still(self, base: int, ticket: int) -> bool:
-        """Whether the allocation of this ticket is live."""
-        return self._serials.get(base) == ticket
+        """The serial number of the live allocation that starts here; None if none does."""
+        return self._live[base].ticket if base in self._live else None
 
     def check(self, pointer: int, nbytes: int, doing: str) -> tuple[int, Any]:
-        """Base and owner of the live allocation that holds the whole range, or start of a loan and the loan; DeviceError if
-        none does."""
-        base = self._around(pointer, nbytes)
-        if base is not None:
-            return base, self._owners[base]
-        if loan := self.loans.find(pointer, nbytes):
-            return loan.pointer, loan
+        """Start and keeper of the allocation that holds the whole range, or start of borrowed memory and that itself.
+        DeviceError if neither holds it."""
+        if (around := self._around(pointer, nbytes)) is not None:
+            return around
+        end = pointer + nbytes
+        for memory in self.borrowed:
+            if memory.pointer <= pointer and end <= memory.pointer + memory.nbytes:
+                return memory.pointer, memory
         raise DeviceError(f"{self._device}: cannot {doing} {nbytes} bytes at {pointer:#x}, which no live allocation holds")
 
     def owns(self, pointer: int, nbytes: int) -> bool:
-        """Whether an allocation, not a loan, holds the whole range."""
+        """Whether an allocation of the device itself holds the whole range."""
         return self._around(pointer, nbytes) is not None
 
-    def _around(self, pointer: int, nbytes: int) -> int | None:
-        at = bisect_right(self._bases, pointer) - 1
-        base = self._bases[at] if at >= 0 else 0
-        return base if at >= 0 and pointer + nbytes <= base + self._sizes[base] else None
+    def borrow(self, memory: BorrowedMemory) -> None:
+        """Count it as usable until it is given back."""
+        self._borrowed[id(memory)] = memory
+
+    def give_back(self, memory: BorrowedMemory) -> bool:
+        """Whether it was borrowed until now."""
+        return self._borrowed.pop(id(memory), None) is not None
+
+    @property
+    def borrowed(self) -> list[BorrowedMemory]:
+        """What is borrowed at this moment."""
+        return list(self._borrowed.values())
 
     def bases(self) -> list[int]:
+        """The start of every allocation."""
         return list(self._bases)
 
     def mark(self) -> int:
         """A moment in the order of allocations, for `since`."""
-        return self._made
+        return self._tickets
 
     def since(self, mark: int) -> list[int]:
-        """Base addresses of what was added since that moment and is still there."""
-        return [base for base, serial in self._serials.items() if serial >= mark]
+        """The starts of what was allocated since that moment and is still live."""
+        return [base for base, live in self._live.items() if live.ticket >= mark]
+
+    def _around(self, pointer: int, nbytes: int) -> tuple[int, Any] | None:
+        at = bisect_right(self._bases, pointer) - 1
+        if at < 0:
+            return None
+        base = self._bases[at]
+        live = self._live[base]
+        return (base, live.keeper) if pointer + nbytes <= base + live.nbytes else None
 
 
 @contextmanager
-def undone_on_error(device: Device) -> Iterator[None]:
+def free_on_error(device: DeviceMemory) -> Iterator[None]:
     """If the block is left by an exception of any kind (Ctrl-C too), all that was allocated in it is freed: a model is on a
     device whole or not at all. The buffers made in the block must not be used then."""
-    mark = device.mark()
+    mark = device.allocations.mark()
     try:
         yield
     except BaseException:
         if not device.closed:
-            device.free_since(mark)
+            for base in device.allocations.since(mark):
+                device.free(base)
         raise

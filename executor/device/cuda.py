@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -19,12 +19,11 @@ from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, dr
 from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
-from executor.device.gate import Gate
-from executor.device.loans import Loan
+from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
-from executor.device.protocol import BytesCopied, Event, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
+from executor.device.protocol import BytesCopied, Device, Event, Grid, LoadedKernel, MemoryUse, Node, ReadInto, checked_bytes
 from executor.device.readback import PAGE, Readback
-from executor.device.sharing import Sharing
+from executor.device.sharing import CudaSharing
 from executor.device.staging import Staging, copying
 from ptxgen.target import FIRST_PTX, Target
 from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
@@ -58,7 +57,7 @@ def gpu_count() -> int:
     return int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """GPU number `ordinal`. See protocol.Device.
 
     Devices on one GPU share its context, so a fault breaks all of them: each refuses from then on with the first cause. When
@@ -92,8 +91,8 @@ class CudaDevice:
         self.reason = ""
         self.frees = 0
         self.waits = 0
-        self.gate = Gate(self.name)
-        self._allocations = Allocations(self.name)
+        self.owner = OwnerThread(self.name)
+        self.allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
         self._readback: Readback | None = None
@@ -102,12 +101,13 @@ class CudaDevice:
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
         self._stream: Any = None
         self._events = EventPool(cuda, self._checked)
-        self._sharing = Sharing(cuda, self._events, self._checked, self.name)
+        self._sharing = CudaSharing(self, cuda, self._events, self._checked)
         self.closed = False
         try:
-            self._enter("opening")
+            self.enter("opening")
             flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
             self._stream = self._checked(cuda.cuStreamCreate(flags), f"making a stream on {self.name}")
+            self._sharing.stream = self._stream
         except BaseException:
             self.close()
             raise
@@ -122,8 +122,8 @@ class CudaDevice:
         return f"{self.gpu} {toolchain()} driver {self.driver_version}"
 
     @property
-    def stream(self) -> Any:
-        return self._stream
+    def sharing(self) -> CudaSharing:
+        return self._sharing
 
     def describe(self) -> dict[str, Any]:
         memory = self.memory()
@@ -141,22 +141,22 @@ class CudaDevice:
             "cuda_bindings": version("cuda-bindings"),
         }
 
-    def memory(self) -> Memory:
-        self._enter("reading memory")
-        self.gate.settle()
+    def memory(self) -> MemoryUse:
+        self.enter("reading memory")
+        self.owner.run_deferred()
         free, total = self._checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
-        return Memory(int(free), int(total), self._allocations.total)
+        return MemoryUse(int(free), int(total), self.allocations.total)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
-        self._enter("allocating")
+        self.enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
-        self.gate.settle()
-        self._sharing.settle(self._stream)
+        self.owner.run_deferred()
+        self._sharing.settle()
         status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY and self._launched:
             self.synchronize()  # launches that nobody has waited for keep buffers that nobody else has any more
-            self.gate.settle()
+            self.owner.run_deferred()
             status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             memory = self.memory()
@@ -164,76 +164,33 @@ class CudaDevice:
             message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
             raise OutOfMemory(message, nbytes, memory.free)
         base = int(self._checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
-        self._allocations.add(base, nbytes)
+        self.allocations.add(base, nbytes)
         return base
 
     def free(self, pointer: int, ticket: int | None = None) -> None:
         if not self.failed:
-            self._enter("freeing")
-        if ticket is not None and not self._allocations.is_still(pointer, ticket):
+            self.enter("freeing")
+        if ticket is not None and self.allocations.ticket(pointer) != ticket:
             return
-        self._allocations.remove(pointer)
+        self.allocations.remove(pointer)
         if ticket is None:
             self.frees += 1
         if self.failed:
             return  # the memory goes with the context
-        self._sharing.settle(self._stream)
+        self._sharing.settle()
         if not self._sharing.keeps(pointer):
             self._checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
 
-    def ticket(self, pointer: int) -> int | None:
-        return self._allocations.ticket(pointer)
-
-    def mark(self) -> int:
-        return self._allocations.mark()
-
-    def free_since(self, mark: int) -> None:
-        for base in self._allocations.since(mark):
-            self.free(base)
-
-    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> None:
         return None
-
-    @property
-    def dlpack_device(self) -> tuple[int, int]:
-        return 2, self.ordinal
-
-    def lend(self, loan: Loan) -> None:
-        self._enter_anew("borrowing memory")
-        self._sharing.settle(self._stream)
-        self._sharing.check_place(loan, self.ordinal)
-        self._allocations.loans.add(loan)
-
-    def end_loan(self, loan: Loan) -> None:
-        if self._allocations.loans.remove(loan):
-            self.frees += 1
-            if not self.closed:
-                self._sharing.end(loan)
-
-    def hold(self, pointer: int) -> object:
-        self._enter("sharing memory")
-        base, owner = self._allocations.check(pointer, 1, "share")
-        return owner if isinstance(owner, Loan) else self._sharing.hold(base)
-
-    def note_write(self, pointer: int, nbytes: int) -> None:
-        self._enter("noting a write")
-        self._allocations.check(pointer, nbytes, "note a write of")
-
-    def wait_for(self, stream: int) -> None:
-        self._enter_anew("waiting for a stream")
-        self._sharing.order(stream, self._stream)
-
-    def let_wait(self, stream: int) -> None:
-        self._enter_anew("letting a stream wait")
-        self._sharing.order(self._stream, stream)
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         nbytes = checked_bytes(array)
         if nbytes >= STAGED_FROM:
             self.upload_from(pointer, nbytes, copying(array), progress)
             return
-        self._enter("uploading", at_once=True)
-        self._allocations.check(pointer, nbytes, "upload")
+        self.enter("uploading", immediate=True)
+        self.allocations.check(pointer, nbytes, "upload")
         # From pageable memory the driver has taken its copy when this returns.
         copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
         self._checked(copied, f"uploading to {self.name}")
@@ -241,16 +198,16 @@ class CudaDevice:
             progress(nbytes)
 
     def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
-        self._enter("uploading", at_once=True)
-        self._allocations.check(pointer, nbytes, "upload")
+        self.enter("uploading", immediate=True)
+        self.allocations.check(pointer, nbytes, "upload")
         if self._staging is None:
             self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
         self._staging.upload(pointer, nbytes, read, progress)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self._enter("downloading", at_once=True)
+        self.enter("downloading", immediate=True)
         nbytes = checked_bytes(array, writable=True)
-        self._allocations.check(pointer, nbytes, "download")
+        self.allocations.check(pointer, nbytes, "download")
         if nbytes <= PAGE:
             if self._readback is None:
                 self._readback = Readback(self._cuda, self._stream, self._checked, self.name)
@@ -263,14 +220,14 @@ class CudaDevice:
         self.synchronize()
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        self._enter("filling memory", at_once=True)
-        self._allocations.check(pointer, nbytes, "fill")
+        self.enter("filling memory", immediate=True)
+        self.allocations.check(pointer, nbytes, "fill")
         self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), f"filling memory of {self.name}")
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
-        self._enter("copying", at_once=True)
-        self._allocations.check(source, nbytes, "copy")
-        self._allocations.check(destination, nbytes, "copy to")
+        self.enter("copying", immediate=True)
+        self.allocations.check(source, nbytes, "copy")
+        self.allocations.check(destination, nbytes, "copy to")
         self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), f"copying on {self.name}")
 
     def compile(self, text: str) -> bytes | None:
@@ -284,34 +241,34 @@ class CudaDevice:
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
-        self._enter("loading a kernel")
+        self.enter("loading a kernel")
         return self._modules.load(text, entry, image), False
 
     def unload(self, kernel: LoadedKernel) -> None:
         if self.failed:
             self._modules.forget(kernel.module)
             return
-        self._enter("unloading a kernel")
+        self.enter("unloading a kernel")
         self._modules.unload(kernel.module)
 
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
-        self._enter("launching", at_once=True)
+        self.enter("launching", immediate=True)
         (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, 0, self._stream, parameters.pointers, 0)
         if status:
             self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block}) on {self.name}")
         self._launched.append(work or kernel.entry)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
-        self._enter("making a graph")
+        self.enter("making a graph")
         events = [self._events.take() for _ in range(len(nodes) + 1)] if timed else []
         graph = CudaGraph(self._cuda, nodes, self._checked, self.name, events)
         self._graphs.append(graph)
         return graph
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
-        self._enter("launching a graph", at_once=True)
+        self.enter("launching a graph", immediate=True)
         graph.launch(self._stream, work or "a graph")
         self._launched.append(work or "a graph")
 
@@ -322,34 +279,34 @@ class CudaDevice:
         self._graphs.remove(graph)
         if self.failed:
             return
-        self._enter("freeing a graph")
+        self.enter("freeing a graph")
         graph.close()
 
     def record(self) -> CudaEvent:
-        self._enter("recording an event")
+        self.enter("recording an event")
         event = self._events.take()
         self._checked(self._cuda.cuEventRecord(event.handle, self._stream), f"recording an event on {self.name}")
         return event
 
     def elapsed(self, start: Any, end: Any) -> float:
-        self._enter("timing")
+        self.enter("timing")
         self.waits += 1
         self._checked(self._cuda.cuEventSynchronize(end.handle), f"waiting for {self.name}")
         timed = self._cuda.cuEventElapsedTime(start.handle, end.handle)
         return float(self._checked(timed, f"reading a time on {self.name}")) / 1e3
 
     def synchronize(self) -> None:
-        self._enter("waiting")
+        self.enter("waiting")
         self.waits += 1
         self._checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
         self._launched.clear()
-        self.gate.settle()
+        self.owner.run_deferred()
         self._sharing.settle_idle()
 
     def close(self) -> None:
         if self.closed:
             return
-        self.gate.check("closing")
+        self.owner.check("closing")
         cuda = self._cuda
         self.closed = True
         self.frees += 1
@@ -366,7 +323,7 @@ class CudaDevice:
             steps += [] if pinned is None else pinned.close()
         if not self.failed:  # else nothing can be given back but the context, and all goes with it
             held = self._sharing.held()
-            steps += [cuda.cuMemFree(base) for base in self._allocations.bases() if base not in held]
+            steps += [cuda.cuMemFree(base) for base in self.allocations.bases() if base not in held]
             steps += self._sharing.close()
             for graph in self._graphs:
                 graph.close()
@@ -380,27 +337,21 @@ class CudaDevice:
                 _log.warning("closing %s: %s", self.name, driver_words(cuda, status))
                 break
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _enter(self, doing: str, *, at_once: bool = False) -> None:
-        """Pass the gate, and make this device's context the current one of the thread."""
+    def enter(self, doing: str, *, immediate: bool = False) -> None:
+        """Pass the checks of the owner, and make this device's context the current one of the thread."""
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
-        self.gate.check(doing, at_once=at_once)
+        self.owner.check(doing, immediate=immediate)
         if cause := self._context.cause:
             raise DeviceFailed(f"{self.name} has failed and refuses {doing}; it failed with: {cause}", cause)
         if getattr(_current, "context", None) is not self._context:
             self._checked(self._cuda.cuCtxSetCurrent(self._handle), f"entering the context of {self.name}")
             _current.context = self._context
 
-    def _enter_anew(self, doing: str) -> None:
-        """`_enter`, where a library that was called since may have made its own context the thread's current one."""
+    def enter_anew(self, doing: str) -> None:
+        """`enter`, where a library that was called since may have made its own context the thread's current one."""
         _current.context = None
-        self._enter(doing)
+        self.enter(doing)
 
     def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
         """The values of a driver call. Raises DeviceError with the driver's words and what was being done; DeviceFailed from a

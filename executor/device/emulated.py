@@ -11,25 +11,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.environment import settings
 from executor.base.errors import DeviceError, OutOfMemory, SanitizerError
-from executor.device.allocations import ALIGNMENT, Allocations
-from executor.device.gate import Gate
-from executor.device.loans import Loan
+from executor.device.allocations import ALIGNMENT, Allocations, BorrowedMemory
+from executor.device.owner import OwnerThread
 from executor.device.parameters import ArrayArgument, ParameterBlock
-from executor.device.protocol import BytesCopied, Grid, LoadedKernel, Memory, Node, ReadInto, checked_bytes
+from executor.device.protocol import (
+    BytesCopied,
+    Device,
+    Grid,
+    LoadedKernel,
+    MemorySharing,
+    MemoryUse,
+    Node,
+    ReadInto,
+    checked_bytes,
+)
 from ptxgen.emulator import REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
 
 
-class EmulatedDevice:
+class EmulatedDevice(Device):
     """PTX on the CPU. See protocol.Device.
 
     target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
@@ -38,8 +47,6 @@ class EmulatedDevice:
     """
 
     kind: Literal["emulator"] = "emulator"
-    stream = None
-    dlpack_device = (1, 0)
 
     def __init__(
         self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None
@@ -54,13 +61,17 @@ class EmulatedDevice:
         self.frees = 0
         self.waits = 0
         self.closed = False
-        self.gate = Gate(self.name)
-        self._allocations = Allocations(self.name)
+        self.owner = OwnerThread(self.name)
+        self.allocations = Allocations(self.name)
         self._map = MemoryMap() if sanitize else None
 
     @property
     def build(self) -> str:
         return f"emulator {self.target}"
+
+    @property
+    def sharing(self) -> EmulatorSharing:
+        return EmulatorSharing(self)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -74,18 +85,18 @@ class EmulatedDevice:
             "numpy": version("numpy"),
         }
 
-    def memory(self) -> Memory:
-        self._enter("reading memory")
-        self.gate.settle()
+    def memory(self) -> MemoryUse:
+        self.enter("reading memory")
+        self.owner.run_deferred()
         page = os.sysconf("SC_PAGE_SIZE")
         free, total = os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page
-        return Memory(free, total, self._allocations.total)
+        return MemoryUse(free, total, self.allocations.total)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
-        self._enter("allocating")
+        self.enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
-        self.gate.settle()
+        self.owner.run_deferred()
         try:
             block = np.empty(nbytes + ALIGNMENT + REDZONE, np.uint8)
         except (MemoryError, ValueError) as error:
@@ -94,72 +105,37 @@ class EmulatedDevice:
             message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
             raise OutOfMemory(message, nbytes, memory.free) from error
         base = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self._allocations.add(base, nbytes, block)
+        self.allocations.add(base, nbytes, block)
         if self._map is not None:
             self._map.add(base, nbytes, name or UNNAMED, initialised=False)
         return base
 
     def free(self, pointer: int, ticket: int | None = None) -> None:
-        self._enter("freeing")
+        self.enter("freeing")
         if ticket is None:
             self.frees += 1
-        elif not self._allocations.is_still(pointer, ticket):
+        elif self.allocations.ticket(pointer) != ticket:
             return
-        self._allocations.remove(pointer)
+        self.allocations.remove(pointer)
         if self._map is not None:
             self._map.remove(pointer)
 
-    def ticket(self, pointer: int) -> int | None:
-        return self._allocations.ticket(pointer)
-
-    def mark(self) -> int:
-        return self._allocations.mark()
-
-    def free_since(self, mark: int) -> None:
-        for base in self._allocations.since(mark):
-            self.free(base)
-
-    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         pointer = self.alloc(nbytes, name)
         try:
             read(0, _bytes_at(pointer, nbytes))
         except BaseException:
             self.free(pointer)
             raise
-        _, block = self._allocations.check(pointer, nbytes, "place")
+        _, block = self.allocations.check(pointer, nbytes, "place")
         block.flags.writeable = False
         if self._map is not None:
             self._map.remove(pointer)
             self._map.add(pointer, nbytes, name or UNNAMED, read_only=True)
         return pointer
 
-    def lend(self, loan: Loan) -> None:
-        self._enter("borrowing memory")
-        if self._allocations.owns(loan.pointer, loan.nbytes):  # it was given to somebody and comes back
-            self.note_write(loan.pointer, loan.nbytes)
-        self._allocations.loans.add(loan)
-
-    def end_loan(self, loan: Loan) -> None:
-        if self._allocations.loans.remove(loan):
-            self.frees += 1
-
-    def hold(self, pointer: int) -> object:
-        self._enter("sharing memory")
-        return self._allocations.check(pointer, 1, "share")[1]
-
-    def note_write(self, pointer: int, nbytes: int) -> None:
-        self._enter("noting a write")
-        base, _ = self._allocations.check(pointer, nbytes, "note a write of")
-        self._mark_written(base, pointer, nbytes)
-
-    def wait_for(self, stream: int) -> None:
-        self._enter("waiting for a stream")  # a launch returns when it has ended
-
-    def let_wait(self, stream: int) -> None:
-        self._enter("letting a stream wait")
-
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
-        self._enter("uploading", at_once=True)
+        self.enter("uploading", immediate=True)
         nbytes = checked_bytes(array)
         self._writable(pointer, nbytes, "upload")
         ctypes.memmove(pointer, array.ctypes.data, nbytes)
@@ -167,27 +143,27 @@ class EmulatedDevice:
             progress(nbytes)
 
     def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
-        self._enter("uploading", at_once=True)
+        self.enter("uploading", immediate=True)
         self._writable(pointer, nbytes, "upload")
         read(0, _bytes_at(pointer, nbytes))
         if progress is not None:
             progress(nbytes)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self._enter("downloading", at_once=True)
+        self.enter("downloading", immediate=True)
         nbytes = checked_bytes(array, writable=True)
-        self._allocations.check(pointer, nbytes, "download")
+        self.allocations.check(pointer, nbytes, "download")
         self.waits += 1
         ctypes.memmove(array.ctypes.data, pointer, nbytes)
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        self._enter("filling memory", at_once=True)
+        self.enter("filling memory", immediate=True)
         self._writable(pointer, nbytes, "fill")
         ctypes.memset(pointer, byte, nbytes)
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
-        self._enter("copying", at_once=True)
-        self._allocations.check(source, nbytes, "copy")
+        self.enter("copying", immediate=True)
+        self.allocations.check(source, nbytes, "copy")
         self._writable(destination, nbytes, "copy to")
         ctypes.memmove(destination, source, nbytes)
 
@@ -197,26 +173,26 @@ class EmulatedDevice:
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
     ) -> tuple[LoadedKernel, bool]:
-        self._enter("loading a kernel")
+        self.enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
         return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
 
     def unload(self, kernel: LoadedKernel) -> None:
-        self._enter("unloading a kernel")  # its code goes when nobody holds it any more
+        self.enter("unloading a kernel")  # its code goes when nobody holds it any more
 
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
-        self._enter("launching", at_once=True)
+        self.enter("launching", immediate=True)
         self._run(self._launch_of(kernel, grid, block, parameters), work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
-        self._enter("making a graph")
+        self.enter("making a graph")
         launches = [self._launch_of(node.kernel, node.grid, node.block, node.parameters, node.early) for node in nodes]
         return _Graph(launches, timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
-        self._enter("launching a graph", at_once=True)
+        self.enter("launching a graph", immediate=True)
         graph.moments = [time.perf_counter()]
         for launch in graph.launches:
             self._run(launch)
@@ -226,7 +202,7 @@ class EmulatedDevice:
         return tuple(graph.moments) if graph.timed else ()
 
     def free_graph(self, graph: Any) -> None:
-        self._enter("freeing a graph")
+        self.enter("freeing a graph")
 
     def _launch_of(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, early: bool = False
@@ -236,7 +212,7 @@ class EmulatedDevice:
 
     def _run(self, launch: _Launch, work: object | None = None) -> None:
         memory = self._memory_of(launch.arrays) if self.sanitize else None
-        with self.gate.running():
+        with self.owner.running():
             findings = launch.kernel.handle.launch(
                 launch.grid,
                 launch.block,
@@ -250,71 +226,102 @@ class EmulatedDevice:
             raise SanitizerError(str(work or launch.kernel.entry), findings)
 
     def record(self) -> float:
-        self._enter("recording an event")
+        self.enter("recording an event")
         return time.perf_counter()
 
     def elapsed(self, start: Any, end: Any) -> float:
         return float(end) - float(start)
 
     def synchronize(self) -> None:
-        self._enter("waiting")
-        self.gate.settle()
+        self.enter("waiting")
+        self.owner.run_deferred()
         self.waits += 1
 
     def close(self) -> None:
         if self.closed:
             return
-        self.gate.check("closing")
+        self.owner.check("closing")
         self.closed = True
         self.frees += 1
-        for base in self._allocations.bases():
-            self._allocations.remove(base)
+        for base in self.allocations.bases():
+            self.allocations.remove(base)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _enter(self, doing: str, *, at_once: bool = False) -> None:
+    def enter(self, doing: str, *, immediate: bool = False) -> None:
+        """Pass the checks that every use of the device needs."""
         if self.closed:
             raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
-        self.gate.check(doing, at_once=at_once)
+        self.owner.check(doing, immediate=immediate)
 
     def _writable(self, pointer: int, nbytes: int, doing: str) -> None:
         """Check the range before it is written, and note that it holds something from now on."""
-        base, owner = self._allocations.check(pointer, nbytes, doing)
-        if owner.read_only if isinstance(owner, Loan) else not owner.flags.writeable:
+        base, keeper = self.allocations.check(pointer, nbytes, doing)
+        if keeper.read_only if isinstance(keeper, BorrowedMemory) else not keeper.flags.writeable:
             raise DeviceError(f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is read-only")
-        self._mark_written(base, pointer, nbytes)
+        self.mark_written(base, pointer, nbytes)
 
-    def _mark_written(self, base: int, pointer: int, nbytes: int) -> None:
+    def mark_written(self, base: int, pointer: int, nbytes: int) -> None:
+        """Tell the sanitiser that these bytes of the allocation at `base` hold something from now on."""
         if self._map is not None and base in self._map.allocations:
             self._map.mark_written(base, pointer - base, nbytes)
 
     def _memory_of(self, arrays: Sequence[ArrayArgument]) -> MemoryMap:
         """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""
-        known, own = self._known_memory(), MemoryMap()
+        visible, own = self._visible_memory(), MemoryMap()
         for name, array, pointer in arrays:
-            part = known.part(pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant)
+            part = visible.part(pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant)
             same = own.allocations.get(pointer)  # inputs may be one and the same
             if part is not None and (same is None or (same.size, not same.constant) < (part.size, not part.constant)):
                 own.allocations[pointer] = part
         return own
 
-    def _known_memory(self) -> MemoryMap:
-        """All that the sanitiser knows and what is lent at the moment."""
+    def _visible_memory(self) -> MemoryMap:
+        """All that the sanitiser knows, and what is borrowed at the moment."""
         assert self._map is not None
-        loans = list(self._allocations.loans)
-        if not loans:
+        borrowed = self.allocations.borrowed
+        if not borrowed:
             return self._map
-        known = MemoryMap(dict(self._map.allocations))
-        for loan in sorted(loans, key=lambda loan: loan.nbytes):  # of those that start together the longest stays
-            if not self._allocations.owns(loan.pointer, loan.nbytes):
-                # Memory that is writable through one of several loans is writable: the checks see addresses, not buffers.
-                read_only = all(other.read_only for other in loans if other.meets(loan))
-                known.add(loan.pointer, loan.nbytes, loan.name or UNNAMED, read_only=read_only)
-        return known
+        memory_map = MemoryMap(dict(self._map.allocations))
+        for memory in sorted(borrowed, key=lambda memory: memory.nbytes):  # of those that start together the longest stays
+            if not self.allocations.owns(memory.pointer, memory.nbytes):
+                # Memory that is writable as one of several arrays is writable: the checks see addresses, not buffers.
+                read_only = all(other.read_only for other in borrowed if other.overlaps(memory))
+                memory_map.add(memory.pointer, memory.nbytes, memory.name or UNNAMED, read_only=read_only)
+        return memory_map
+
+
+class EmulatorSharing(MemorySharing):
+    """Memory of the host is everybody's, and no work is ever under way when another library looks."""
+
+    dlpack_device = (1, 0)
+    stream = None
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._device = device
+
+    def borrow(self, memory: BorrowedMemory) -> None:
+        self._device.enter("borrowing memory")
+        if self._device.allocations.owns(memory.pointer, memory.nbytes):  # it was given to somebody and comes back
+            self.note_write(memory.pointer, memory.nbytes)
+        self._device.allocations.borrow(memory)
+
+    def give_back(self, memory: BorrowedMemory) -> None:
+        if self._device.allocations.give_back(memory):
+            self._device.frees += 1
+
+    def hold(self, pointer: int) -> object:
+        self._device.enter("sharing memory")
+        return self._device.allocations.check(pointer, 1, "share")[1]
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._device.enter("noting a write")
+        base, _ = self._device.allocations.check(pointer, nbytes, "note a write of")
+        self._device.mark_written(base, pointer, nbytes)
+
+    def wait_for(self, stream: int) -> None:
+        self._device.enter("waiting for a stream")
+
+    def make_wait(self, stream: int) -> None:
+        self._device.enter("making a stream wait")
 
 
 def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:

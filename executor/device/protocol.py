@@ -1,4 +1,5 @@
-"""What every device offers. A GPU (cuda.py) and the CPU emulator (emulated.py) implement it; nothing else talks to either."""
+"""What a device offers, as three roles: memory, a runner of kernels, and memory shared with other libraries. A GPU (cuda.py)
+and the CPU emulator (emulated.py) have all three, a dry run (dry_run.py) only memory; nothing else talks to any of them."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.device.gate import Gate
-from executor.device.loans import Loan
+from executor.device.allocations import Allocations, BorrowedMemory
+from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from ptxgen.target import Target
 
@@ -48,7 +49,7 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of device memory: free and total of the machine, allocated by this device object."""
 
     free: int
@@ -60,93 +61,36 @@ class Event(Protocol):
     """A moment in the device's work."""
 
 
-class Device(Protocol):
-    """One GPU or the emulator. All work goes to one stream in order; copies to the host wait for it.
+class DeviceMemory(Protocol):
+    """Memory with addresses, which are plain integers. It belongs to one thread.
 
-    Pointers are plain integers. A device belongs to one thread (see Gate). Every method raises DeviceError on another thread,
-    on a closed device (but for `close`), and for a pointer that this device did not give out or has taken back; LaunchError for
-    what copies, fills or launches while a capture is under way. After a fault in a kernel of a GPU, every method but those that
-    give something back raises DeviceFailed, which tells of the first cause.
+    Every method raises DeviceError on another thread, on a closed device, and for addresses that this device did not give out
+    or has taken back; what copies or fills raises LaunchError while a capture is under way.
     """
 
     name: str
-    target: Target
-    """What kernels are emitted for."""
-    reason: str
-    """Why `open_device` took this device."""
-    wants_lines: bool
-    """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
+    closed: bool
     frees: int
     """Counts `free` without a ticket and `close`: while it stands still, every pointer seen alive is alive."""
-    waits: int
-    """Counts how often the host has waited for the device."""
-    closed: bool
-    gate: Gate
-    """Every method passes it, but those that may be called on any thread."""
+    owner: OwnerThread
+    allocations: Allocations
+    """What it has given out and borrowed."""
 
     @property
-    def kind(self) -> Literal["cuda", "emulator"]: ...
-
-    @property
-    def build(self) -> str:
-        """GPU and toolchain versions that compiled code depends on; part of every cache key."""
-
-    @property
-    def stream(self) -> Any:
-        """The device's stream handle; None on the emulator."""
-
-    def describe(self) -> dict[str, Any]:
-        """Name, target, versions, memory: what a result file says about the machine."""
-
-    def memory(self) -> Memory: ...
+    def sharing(self) -> MemorySharing | None:
+        """How others share the memory; None if nobody can."""
 
     def alloc(self, nbytes: int, name: str = "") -> int:
-        """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises DeviceError when there is
+        """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises OutOfMemory when there is
         no room."""
 
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+        """A pointer to memory that holds what `read` gives and that no kernel may write, where such memory can be of any size;
+        None on a GPU: there the bytes go to a part of something larger with `upload_from`."""
+
     def free(self, pointer: int, ticket: int | None = None) -> None:
-        """Give back what `alloc` or `place` gave. A second time is a DeviceError. With a ticket: only if it is that very
+        """Give back what was allocated; a second time is a DeviceError. With a ticket of `allocations`: only if it is that very
         allocation still, of which nobody has a pointer any more."""
-
-    def ticket(self, pointer: int) -> int | None:
-        """Which of all allocations the one that starts here is: who frees it late frees none that came after it. None if none
-        starts here."""
-
-    def mark(self) -> int:
-        """A moment in the order of allocations, for `free_since`."""
-
-    def free_since(self, mark: int) -> None:
-        """Free all that was allocated or placed since that moment and is still there (see allocations.undone_on_error)."""
-
-    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
-        """A pointer to memory of its own that `read` has filled and that nobody may write, where the device's memory is the
-        host's (the emulator); else None, and the bytes go to a part of something larger with `upload_from`."""
-
-    @property
-    def dlpack_device(self) -> tuple[int, int]:
-        """Where the device's memory is, as `__dlpack_device__` says it: (1, 0) is the host, (2, N) is cuda:N."""
-
-    def lend(self, loan: Loan) -> None:
-        """Let copies and kernels use memory of somebody else until `end_loan`. Raises DeviceError for memory that is not where
-        this device's is."""
-
-    def end_loan(self, loan: Loan) -> None:
-        """Use the memory no more; its owner is let go when the work that may use it has ended. May be called on any thread,
-        also for a loan that has ended and after `close`."""
-
-    def hold(self, pointer: int) -> object:
-        """An object that keeps the memory around the pointer from going while it lives, whether it is freed or the device
-        closed."""
-
-    def note_write(self, pointer: int, nbytes: int) -> None:
-        """Somebody else wrote these bytes, so that they hold something from now on."""
-
-    def wait_for(self, stream: int) -> None:
-        """What the device starts from now on waits for all that was started on another stream of the process. The host does not
-        wait. Handles are those of the driver: 0 and 1 the legacy default stream, 2 the thread's."""
-
-    def let_wait(self, stream: int) -> None:
-        """What is started on that stream from now on waits for all that the device has started."""
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Copy a C-contiguous array to the device; the array may be changed when this returns."""
@@ -157,10 +101,56 @@ class Device(Protocol):
     def download(self, pointer: int, array: NDArray[Any]) -> None:
         """Fill a C-contiguous, writable array from the device, after all work before."""
 
-    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None: ...
+    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+        """Set every byte to one value."""
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
         """Copy within the device; the ranges must not overlap."""
+
+
+class MemorySharing(Protocol):
+    """Memory of the device in the hands of other libraries, and memory of theirs in its own. Errors as DeviceMemory."""
+
+    dlpack_device: tuple[int, int]
+    """Where the device's memory is, as `__dlpack_device__` says it: (1, 0) is the host, (2, N) is cuda:N."""
+    stream: Any
+    """The handle of the stream that all work goes to; None where a launch returns when it has ended (the emulator)."""
+
+    def borrow(self, memory: BorrowedMemory) -> None:
+        """Let copies and kernels use memory of another library. Raises DeviceError for memory that is not where this device's
+        is."""
+
+    def give_back(self, memory: BorrowedMemory) -> None:
+        """Use it no more; its owner is let go when the work that may use it has ended. May be called on any thread, more than
+        once, and after `close`."""
+
+    def hold(self, pointer: int) -> object:
+        """An object that keeps the memory around the pointer while it lives, even if that is freed or the device closed."""
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        """Another library wrote these bytes: they are initialised from now on."""
+
+    def wait_for(self, stream: int) -> None:
+        """What the device starts from now on waits for all that was started on another stream of the process. The host does not
+        wait. Handles are those of the driver: 0 and 1 the legacy default stream, 2 the thread's."""
+
+    def make_wait(self, stream: int) -> None:
+        """What is started on that stream from now on waits for all that the device has started."""
+
+
+class KernelRunner(Protocol):
+    """Loads kernels and runs them on one stream, in order. Errors as DeviceMemory; a launch in a capture is a LaunchError."""
+
+    target: Target
+    """What kernels are emitted for."""
+    wants_lines: bool
+    """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
+    waits: int
+    """Counts how often the host has waited for the device."""
+
+    @property
+    def build(self) -> str:
+        """GPU and toolchain versions that compiled code depends on; part of every cache key."""
 
     def compile(self, text: str) -> bytes | None:
         """Code for `load` that may be kept on disk; None if the device keeps or makes its own."""
@@ -191,7 +181,8 @@ class Device(Protocol):
         """Of a timed graph: the moments before its first launch and after each, as `launch_graph` last met them. Good until
         the next time; wait for the work before reading them."""
 
-    def free_graph(self, graph: Any) -> None: ...
+    def free_graph(self, graph: Any) -> None:
+        """Give back what `make_graph` gave, once."""
 
     def record(self) -> Event:
         """Mark this moment of the stream."""
@@ -202,12 +193,37 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for all work; reports what went wrong in it."""
 
+
+class Device(DeviceMemory, KernelRunner, Protocol):
+    """One GPU or the emulator, from `open_device` to `close`: memory, a runner whose work copies to the host wait for, and
+    `sharing`. After a fault in a kernel of a GPU, every method but those that give something back raises DeviceFailed, which
+    tells of the first cause."""
+
+    reason: str
+    """Why `open_device` chose this device."""
+
+    @property
+    def kind(self) -> Literal["cuda", "emulator"]:
+        """Which of the two it is."""
+
+    @property
+    def sharing(self) -> MemorySharing:
+        """How others share the memory."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name, target, versions, memory: what a result file says about the machine."""
+
+    def memory(self) -> MemoryUse:
+        """How much is free now."""
+
     def close(self) -> None:
         """Free everything. A second time does nothing."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def checked_bytes(array: NDArray[Any], *, writable: bool = False) -> int:

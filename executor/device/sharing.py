@@ -1,15 +1,19 @@
-"""What a GPU shares with other libraries in the process: the order between its stream and theirs, loans that ended while work
-may still use them, allocations that others hold. Belongs to cuda.py."""
+"""What a GPU shares with other libraries in the process: the order between its stream and theirs, borrowed memory that work may
+still use, allocations that others hold. Belongs to cuda.py."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executor.base.errors import DeviceError
+from executor.device.allocations import BorrowedMemory
 from executor.device.cuda_event import Check, CudaEvent, EventPool
-from executor.device.loans import Loan
+from executor.device.protocol import MemorySharing
+
+if TYPE_CHECKING:
+    from executor.device.cuda import CudaDevice
 
 _log = logging.getLogger(__name__)
 
@@ -27,50 +31,54 @@ class Hold:
         self._left.append(self.base)
 
 
-class Sharing:
-    """`cuda` is cuda.bindings.driver; the device's context must be the current one, but for `end`."""
+class CudaSharing(MemorySharing):
+    """Of one device; `cuda` is cuda.bindings.driver. What only the device calls needs its context to be the current one."""
 
-    def __init__(self, cuda: Any, events: EventPool, check: Check, name: str) -> None:
+    def __init__(self, device: CudaDevice, cuda: Any, events: EventPool, check: Check) -> None:
+        self.dlpack_device = 2, device.ordinal
+        self.stream: Any = None  # until the device has one
+        self._device = device
         self._cuda = cuda
         self._events = events
         self._check = check
-        self._name = name
-        self._ended: deque[Loan] = deque()
-        self._in_use: deque[tuple[CudaEvent, list[Loan]]] = deque()  # until the stream has passed the event
+        self._given_back: deque[BorrowedMemory] = deque()
+        self._in_use: deque[tuple[CudaEvent, list[BorrowedMemory]]] = deque()  # until the stream has passed the event
         self._holds: Counter[int] = Counter()
         self._left: deque[int] = deque()  # holds that died and have not been counted yet
         self._freed: set[int] = set()  # bases that are held still
 
-    def order(self, before: Any, after: Any) -> None:
-        """What stream `after` starts from now on waits for what stream `before` has started. The host does not wait."""
-        event = self._events.take()  # back in the pool at once: a wait keeps to the record before it, whatever comes later
-        self._check(self._cuda.cuEventRecord(event.handle, before), f"marking a stream for {self._name}")
-        self._check(self._cuda.cuStreamWaitEvent(after, event.handle, 0), f"ordering streams of {self._name}")
+    def borrow(self, memory: BorrowedMemory) -> None:
+        self._device.enter_anew("borrowing memory")
+        self.settle()
+        self._require_own(memory)
+        self._device.allocations.borrow(memory)
 
-    def check_place(self, loan: Loan, ordinal: int) -> None:
-        """Raises DeviceError unless the first and the last byte are memory of this GPU."""
-        attribute = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        kind = self._cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        device_memory = self._cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE
-        what = f"{loan.name or 'memory'}: {loan.nbytes} bytes at {loan.pointer:#x}"
-        for address in (loan.pointer, loan.pointer + loan.nbytes - 1):
-            status, type = self._cuda.cuPointerGetAttribute(kind, address)
-            if status == self._cuda.CUresult.CUDA_ERROR_INVALID_VALUE:
-                raise DeviceError(f"{what} are not memory of a GPU (byte {address:#x} is not); {self._name} cannot use them")
-            if int(self._check((status, type), f"asking where {what} are")) != int(device_memory):
-                raise DeviceError(f"{what} are memory of the host; {self._name} needs its own")
-            found = self._check(self._cuda.cuPointerGetAttribute(attribute, address), f"asking where {what} are")
-            if int(found) != ordinal:
-                raise DeviceError(f"{what} are on cuda:{int(found)}; must be on {self._name}")
+    def give_back(self, memory: BorrowedMemory) -> None:
+        if self._device.allocations.give_back(memory):
+            self._device.frees += 1
+            if not self._device.closed:
+                self._given_back.append(memory)
 
-    def end(self, loan: Loan) -> None:
-        """The loan is used by no work that starts from now on."""
-        self._ended.append(loan)
-
-    def hold(self, base: int) -> Hold:
+    def hold(self, pointer: int) -> object:
+        self._device.enter("sharing memory")
+        base, keeper = self._device.allocations.check(pointer, 1, "share")
+        if isinstance(keeper, BorrowedMemory):
+            return keeper
         self._count()
         self._holds[base] += 1
         return Hold(base, self._left)
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._device.enter("noting a write")
+        self._device.allocations.check(pointer, nbytes, "note a write of")
+
+    def wait_for(self, stream: int) -> None:
+        self._device.enter_anew("waiting for a stream")
+        self._order(stream, self.stream)
+
+    def make_wait(self, stream: int) -> None:
+        self._device.enter_anew("making a stream wait")
+        self._order(self.stream, stream)
 
     def keeps(self, base: int) -> bool:
         """Whether somebody holds an allocation that is being freed; then `settle` frees it when nobody does any more."""
@@ -85,44 +93,67 @@ class Sharing:
         self._count()
         return {base for base, count in self._holds.items() if count}
 
-    def settle(self, stream: Any) -> None:
-        """Let go of what ended before and is not used any more. Costs nothing where nothing is shared."""
+    def settle(self) -> None:
+        """Let go of what was given back and is not used any more. Costs nothing where nothing is shared."""
         self._free_what_nobody_holds()
-        ended = [self._ended.popleft() for _ in range(len(self._ended))]
-        if ended:
+        given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
+        if given_back:
             event = self._events.take()
-            self._check(self._cuda.cuEventRecord(event.handle, stream), f"recording an event on {self._name}")
-            self._in_use.append((event, ended))
+            self._check(self._cuda.cuEventRecord(event.handle, self.stream), f"recording an event on {self._device.name}")
+            self._in_use.append((event, given_back))
         while self._in_use:
             (status,) = self._cuda.cuEventQuery(self._in_use[0][0].handle)
             if status == self._cuda.CUresult.CUDA_ERROR_NOT_READY:
                 return
-            self._check((status,), f"asking how far {self._name} is")
+            self._check((status,), f"asking how far {self._device.name} is")
             self._in_use.popleft()
 
     def settle_idle(self) -> None:
-        """Let go of all that ended before, after all work."""
+        """Let go of all that was given back, after all work."""
         self._free_what_nobody_holds()
-        self._ended.clear()
+        self._given_back.clear()
         self._in_use.clear()
 
     def close(self) -> list[tuple[Any, ...]]:
-        """Let go of all loans, after all work, and free what is held no more; returns the driver's answers. What is held
-        still is left to the process: somebody may read it."""
+        """Let go of all borrowed memory, after all work, and free what is held no more; returns the driver's answers. What is
+        still held is left to the process: somebody may read it."""
         held = self.held()
         if held:
-            _log.warning("%s: %d allocations stay, because other libraries still have arrays over them", self._name, len(held))
+            _log.warning(
+                "%s: %d allocations stay, because other libraries still have arrays over them", self._device.name, len(held)
+            )
         answers = [self._cuda.cuMemFree(base) for base in self._freed - held]
         self._freed.clear()
-        self._ended.clear()
+        self._given_back.clear()
         self._in_use.clear()
         return answers
+
+    def _order(self, before: Any, after: Any) -> None:
+        """What stream `after` starts from now on waits for what stream `before` has started. The host does not wait."""
+        event = self._events.take()  # back in the pool at once: a wait keeps to the record before it, whatever comes later
+        self._check(self._cuda.cuEventRecord(event.handle, before), f"marking a stream for {self._device.name}")
+        self._check(self._cuda.cuStreamWaitEvent(after, event.handle, 0), f"ordering streams of {self._device.name}")
+
+    def _require_own(self, memory: BorrowedMemory) -> None:
+        """Raises DeviceError unless the first and the last byte are memory of this GPU."""
+        cuda, name = self._cuda, self._device.name
+        what = f"{memory.name or 'memory'}: {memory.nbytes} bytes at {memory.pointer:#x}"
+        for address in (memory.pointer, memory.pointer + memory.nbytes - 1):
+            status, type = cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+            if status == cuda.CUresult.CUDA_ERROR_INVALID_VALUE:
+                raise DeviceError(f"{what} are not memory of a GPU (byte {address:#x} is not); {name} cannot use them")
+            if int(self._check((status, type), f"asking where {what} are")) != int(cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+                raise DeviceError(f"{what} are memory of the host; {name} needs its own")
+            answer = cuda.cuPointerGetAttribute(cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+            ordinal = int(self._check(answer, f"asking where {what} are"))
+            if ordinal != self._device.ordinal:
+                raise DeviceError(f"{what} are on cuda:{ordinal}; must be on {name}")
 
     def _free_what_nobody_holds(self) -> None:
         self._count()
         for base in [base for base in self._freed if not self._holds[base]]:
             self._freed.remove(base)
-            self._check(self._cuda.cuMemFree(base), f"freeing memory on {self._name}")
+            self._check(self._cuda.cuMemFree(base), f"freeing memory on {self._device.name}")
 
     def _count(self) -> None:
         while self._left:

@@ -256,7 +256,7 @@ class LaunchGraph:
 def _dropped(device: Device, handle: Any) -> None:
     """Nobody has this graph any more. May come on any thread, at any time."""
     if not device.closed:
-        device.gate.later(partial(device.free_graph, handle))
+        device.owner.defer(partial(device.free_graph, handle))
 
 
 class Launcher:
@@ -274,11 +274,11 @@ class Launcher:
         """In the block nothing is launched: what would be is in the list, each with the scalars that it had. What else happens
         at once on the device (copies, fills, launches of another launcher) is refused with LaunchError."""
         self.recorded = []
-        self.device.gate.capturing = True
+        self.device.owner.capturing = True
         try:
             yield self.recorded
         finally:
-            self.device.gate.capturing = False
+            self.device.owner.capturing = False
             self.recorded = None
 
     def prepare(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> Plan:

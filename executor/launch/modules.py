@@ -172,7 +172,7 @@ class Modules:
 def _dropped(device: Device, kernels: dict[str, LoadedKernel]) -> None:
     """Nobody has these kernels any more. May come on any thread, at any time."""
     if not device.closed and kernels:
-        device.gate.later(partial(_unload, device, kernels))
+        device.owner.defer(partial(_unload, device, kernels))
 
 
 def _unload(device: Device, kernels: dict[str, LoadedKernel]) -> None:

@@ -53,7 +53,7 @@ class Session:
     def launches(self, layer: int | None = None) -> Iterator[Batch]:
         """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
         under way. If anything is refused, nothing has been launched."""
-        self.device.gate.check("launching")
+        self.device.owner.check("launching")
         digits = self._digits if self.recording is None else self.recording.digits
         batch = Batch(self.launcher, digits, layer, fused=self.modules.fused)
         try:

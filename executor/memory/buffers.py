@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from executor.base.arguments import array as host_array
 from executor.base.arguments import extents, whole
 from executor.base.errors import DeviceError, SharingError
-from executor.device.loans import Loan
+from executor.device.allocations import BorrowedMemory
 from executor.memory.dlpack import make_capsule
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, BY_NAME, DType
 
 if TYPE_CHECKING:
-    from executor.device.protocol import BytesCopied, Device
+    from executor.device.protocol import BytesCopied, DeviceMemory, MemorySharing
 
 FROM_NUMPY = {
     numpy_dtype(BY_NAME[name]): BY_NAME[name]
@@ -30,27 +30,27 @@ FROM_NUMPY = {
 }
 
 
-_known: dict[tuple[int, int], weakref.WeakSet[Allocation]] = {}
+_registry: dict[tuple[int, int] | None, weakref.WeakSet[Allocation]] = {}
 """By where the memory is, as DLPack numbers it: whoever opened it, one address means one thing there."""
 _lock = threading.Lock()
 
 
-def allocation_at(device: Device, pointer: int, nbytes: int) -> Allocation | None:
+def allocation_at(device: DeviceMemory, pointer: int, nbytes: int) -> Allocation | None:
     """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
-    for allocation in _live(device):
-        if (
-            allocation.device is device
-            and allocation.base <= pointer
-            and pointer + nbytes <= allocation.base + allocation.nbytes
-        ):
+    for allocation in _live_beside(device):
+        if allocation.device is device and allocation.base <= pointer and pointer + nbytes <= allocation.end:
             return allocation
     return None
 
 
-def _live(device: Device) -> list[Allocation]:
+def _live_beside(device: DeviceMemory) -> list[Allocation]:
     """What is alive where this device's memory is, of whatever device."""
     with _lock:
-        return [one for one in _known.get(device.dlpack_device, ()) if one.alive and not one.device.closed]
+        return [a for a in _registry.get(_location(device), ()) if a.alive and not a.device.closed]
+
+
+def _location(device: DeviceMemory) -> tuple[int, int] | None:
+    return device.sharing.dlpack_device if device.sharing is not None else None
 
 
 class Writes:
@@ -64,47 +64,55 @@ class Writes:
 
 class Allocation:
     """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or when
-    nobody has a buffer over it any more: then the device takes it back when it is next used. With a `loan` it is memory of
-    somebody else; allocations that overlap share one count, whichever devices they are of."""
+    nobody has a buffer over it any more: then the device takes it back when it is next used. `borrowed`: it is memory of
+    another library; borrowed allocations that overlap share one count, whichever devices they are of."""
 
-    __slots__ = ("__weakref__", "_end", "alive", "base", "device", "loan", "nbytes", "writes")
+    __slots__ = ("__weakref__", "_end", "alive", "base", "borrowed", "device", "nbytes", "writes")
 
-    def __init__(self, device: Device, base: int, nbytes: int, loan: Loan | None = None) -> None:
+    def __init__(self, device: DeviceMemory, base: int, nbytes: int, borrowed: BorrowedMemory | None = None) -> None:
         self.device = device
         self.base = base
         self.nbytes = nbytes
         self.alive = True
-        self.loan = loan
-        self.writes = Writes() if loan is None else self._joined()
+        self.borrowed = borrowed
+        self.writes = Writes() if borrowed is None else self._joined()
         with _lock:
-            _known.setdefault(device.dlpack_device, weakref.WeakSet()).add(self)
-        end = partial(device.end_loan, loan) if loan is not None else partial(_dropped, device, base, device.ticket(base))
+            _registry.setdefault(_location(device), weakref.WeakSet()).add(self)
+        end = partial(_free_later, device, base, device.allocations.ticket(base))
+        if borrowed is not None and device.sharing is not None:
+            end = partial(device.sharing.give_back, borrowed)
         self._end = weakref.finalize(self, end)
         self._end.atexit = False
 
     @property
+    def end(self) -> int:
+        """The address after its last byte."""
+        return self.base + self.nbytes
+
+    @property
     def version(self) -> int:
+        """How often it was written."""
         return self.writes.count
 
     @property
     def read_only(self) -> bool:
-        return self.loan is not None and self.loan.read_only
+        """Whether another library forbids to write it."""
+        return self.borrowed is not None and self.borrowed.read_only
 
     def free(self) -> None:
-        """Give own memory back to the device; let go of the owner of other memory."""
-        if self.loan is None:
+        """Give own memory back to the device; let go of the owner of borrowed memory."""
+        if self.borrowed is None:
             self.device.free(self.base)
             self._end.detach()
         else:
             self._end()
-            self.loan = None
+            self.borrowed = None
         self.alive = False
 
     def _joined(self) -> Writes:
         """A count for this memory and for all that overlaps it, above theirs: nobody counted what its owner wrote before."""
-        live = _live(self.device)
-        end = self.base + self.nbytes
-        shared = {other.writes for other in live if other.base < end and self.base < other.base + other.nbytes}
+        live = _live_beside(self.device)
+        shared = {other.writes for other in live if other.base < self.end and self.base < other.end}
         joined = Writes(max((writes.count + 1 for writes in shared), default=0))
         for other in live:
             if other.writes in shared:
@@ -112,11 +120,11 @@ class Allocation:
         return joined
 
 
-def _dropped(device: Device, base: int, ticket: int | None) -> None:
-    """Nobody has a buffer over this memory any more. Called on any thread, at any time, so it only leaves a note: work that was
+def _free_later(device: DeviceMemory, base: int, ticket: int | None) -> None:
+    """Nobody has a buffer over this memory any more. Called on any thread, at any time, so it is deferred: work that was
     started on the memory ends before the device takes it back, and what was recorded keeps the buffers that it uses."""
     if ticket is not None and not device.closed:
-        device.gate.later(partial(device.free, base, ticket))
+        device.owner.defer(partial(device.free, base, ticket))
 
 
 class GpuBuffer:
@@ -146,7 +154,7 @@ class GpuBuffer:
         self._retired = False
 
     @classmethod
-    def empty(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+    def empty(cls, device: DeviceMemory, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
         """New memory, contents undefined. Raises ArgumentError for a shape with nothing in it, DeviceError when memory is
         full."""
         numpy_dtype(dtype)
@@ -156,24 +164,26 @@ class GpuBuffer:
         return cls(Allocation(device, base, nbytes), base, dtype, shape, name)
 
     @classmethod
-    def zeros(cls, device: Device, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+    def zeros(cls, device: DeviceMemory, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+        """New memory, every byte 0; errors as `empty`."""
         buffer = cls.empty(device, dtype, shape, name)
         buffer.fill(0)
         return buffer
 
     @classmethod
-    def from_numpy(cls, device: Device, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
+    def from_numpy(cls, device: DeviceMemory, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array; `dtype` where NumPy's type does not tell (bf16 as uint16 bits, .b types)."""
         array = host_array("the array", array)
-        found = dtype or FROM_NUMPY.get(array.dtype)
-        if found is None:
+        element = dtype or FROM_NUMPY.get(array.dtype)
+        if element is None:
             raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, FROM_NUMPY))}")
-        buffer = cls.empty(device, found, array.shape, name)
+        buffer = cls.empty(device, element, array.shape, name)
         buffer.upload(array)
         return buffer
 
     @property
     def version(self) -> int:
+        """How often the memory was written."""
         return self.allocation.version
 
     @property
@@ -201,16 +211,17 @@ class GpuBuffer:
     def touch(self) -> None:
         """Say that somebody else wrote here: through an array of another library, which nothing counts. Raises the version."""
         self._need_life()
-        self.device.note_write(self.pointer, self.nbytes)
+        if self.device.sharing is not None:
+            self.device.sharing.note_write(self.pointer, self.nbytes)
         self.allocation.writes.count += 1
 
     def upload(self, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Overwrite with a host array of the same shape and type."""
         self._need_writable()
-        array, wanted = host_array("the array", array), numpy_dtype(self.dtype)
-        if array.shape != self.shape or array.dtype != wanted:
+        array, element = host_array("the array", array), numpy_dtype(self.dtype)
+        if array.shape != self.shape or array.dtype != element:
             raise ArgumentError(
-                f"cannot upload {array.dtype}{list(array.shape)} to {self}; it takes {wanted}{list(self.shape)}"
+                f"cannot upload {array.dtype}{list(array.shape)} to {self}; it takes {element}{list(self.shape)}"
             )
         self.device.upload(self.pointer, np.ascontiguousarray(array), progress)
         self.allocation.writes.count += 1
@@ -247,7 +258,7 @@ class GpuBuffer:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""
-        return self.device.dlpack_device
+        return self._sharing.dlpack_device
 
     def __dlpack__(
         self,
@@ -262,16 +273,17 @@ class GpuBuffer:
         another device, DeviceError for a freed buffer. (https://data-apis.org/array-api/latest/API_specification,
         `__dlpack__`)"""
         self._need_life()
-        here = self.device.dlpack_device
+        sharing = self._sharing
+        here = sharing.dlpack_device
         if copy:
             raise SharingError(f"{self} shares its memory and makes no copy; to_numpy() does")
         if dl_device is not None and tuple(dl_device) != here:
             raise SharingError(f"{self} is on DLPack device {here}; it cannot be shared with device {tuple(dl_device)}")
-        if stream == 0 or (stream is not None and self.device.kind != "cuda"):
+        if stream == 0 or (stream is not None and sharing.stream is None):
             raise SharingError(f"{self}: stream {stream} means nothing on {self.device.name}")
-        hold = self.device.hold(self.pointer)
-        if stream != -1 and self.device.kind == "cuda":
-            self.device.let_wait(1 if stream is None else stream)
+        hold = sharing.hold(self.pointer)
+        if stream != -1 and sharing.stream is not None:
+            sharing.make_wait(1 if stream is None else stream)
         read_only = self.allocation.read_only
         return make_capsule(self.pointer, self.dtype, self.shape, here, hold, read_only=read_only, max_version=max_version)
 
@@ -279,8 +291,9 @@ class GpuBuffer:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html). `stream` is the device's: the
         consumer waits for it. Not there (AttributeError) on the emulator and for bf16."""
-        if self.device.kind != "cuda" or self.dtype == BF16:
-            why = f"{self.device.name} is no GPU" if self.device.kind != "cuda" else "bf16 has no name in it; DLPack has one"
+        sharing = self.device.sharing
+        if sharing is None or sharing.stream is None or self.dtype == BF16:
+            why = "bf16 has no name in it; DLPack has one" if self.dtype == BF16 else f"{self.device.name} is no GPU"
             raise AttributeError(f"{self} has no __cuda_array_interface__: {why}")
         self._need_life()
         return {
@@ -289,8 +302,14 @@ class GpuBuffer:
             "typestr": numpy_dtype(self.dtype).str,
             "data": (self.pointer, self.allocation.read_only),
             "strides": None,
-            "stream": int(self.device.stream),
+            "stream": int(sharing.stream),
         }
+
+    @property
+    def _sharing(self) -> MemorySharing:
+        if self.device.sharing is None:
+            raise SharingError(f"{self} is in {self.device.name}, which has no memory to share")
+        return self.device.sharing
 
     def _need_writable(self) -> None:
         self._need_life()

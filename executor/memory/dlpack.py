@@ -79,7 +79,7 @@ _get_pointer.argtypes, _get_pointer.restype = (ctypes.py_object, ctypes.c_char_p
 
 
 @dataclass(frozen=True)
-class Described:
+class ForeignArray:
     """Memory as another library describes it. strides: of each axis, in bytes; None for row-major. `type_name` is the other
     library's word where `dtype` is None: a type that PTX does not have. `owner` keeps the memory alive."""
 
@@ -92,12 +92,12 @@ class Described:
     owner: Any
 
 
-def device_words(kind: int, number: int) -> str:
+def device_label(kind: int, number: int) -> str:
     """A device as `__dlpack_device__` gives it, in words."""
     return _KINDS.get(kind, f"a device of DLPack's kind {kind}").format(number)
 
 
-def read_capsule(capsule: object) -> Described:
+def read_capsule(capsule: object) -> ForeignArray:
     """What a capsule says. It is not consumed: it is the owner, and the producer's own destructor gives the memory back when
     it goes. Raises ArgumentError for what is no fresh capsule, a major version above 1, or memory that is a copy."""
     read_only = False
@@ -117,7 +117,7 @@ def read_capsule(capsule: object) -> Described:
     itemsize = bits * lanes // 8
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] * itemsize for axis in range(tensor.ndim)) if tensor.strides else None
-    return Described(
+    return ForeignArray(
         pointer=(tensor.data or 0) + tensor.byte_offset,
         type_name=f"{_CODE_NAMES.get(code, f'DLPack type {code} of ')}{bits}{f' x {lanes}' if lanes != 1 else ''}",
         dtype=_DTYPES.get((code, bits)) if lanes == 1 else None,

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from executor.device.loans import Loan
+from executor.device.allocations import BorrowedMemory
 from executor.device.protocol import Device
 from executor.memory.buffers import FROM_NUMPY, Allocation, GpuBuffer
-from executor.memory.dlpack import CPU, CUDA, VERSION, Described, device_words, read_capsule
+from executor.memory.dlpack import CPU, CUDA, VERSION, ForeignArray, device_label, read_capsule
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, DType
@@ -30,11 +30,11 @@ def foreign_stream(device: Device, stream: int) -> Iterator[None]:
     stream: the driver's handle, such as `torch.cuda.current_stream().cuda_stream` (0: the legacy default stream, 2: the
     thread's). On the emulator there is nothing to order. The device's context becomes the thread's current one.
     """
-    device.wait_for(stream)
+    device.sharing.wait_for(stream)
     try:
         yield
     finally:
-        device.let_wait(stream)
+        device.sharing.make_wait(stream)
 
 
 def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = "") -> GpuBuffer:
@@ -57,38 +57,37 @@ def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = 
         if dtype not in (None, obj.dtype):
             raise ArgumentError(f"{obj} was asked for as {dtype}; use view() to see its bytes as another type")
         return obj
-    found = _described(device, obj, name)
-    words = _words(obj, name)
-    kept = _dtype(found, dtype, words)
-    _check(found, kept, words)
-    loan = Loan(found.pointer, prod(found.shape) * kept.bytes, found.owner, name, found.read_only)
-    device.lend(loan)
-    return GpuBuffer(Allocation(device, loan.pointer, loan.nbytes, loan), loan.pointer, kept, found.shape, name)
+    label = _label(obj, name)
+    array = _foreign_array(device, obj, label)
+    element = _dtype(array, dtype, label)
+    _check(array, element, label)
+    memory = BorrowedMemory(array.pointer, prod(array.shape) * element.bytes, array.owner, name, array.read_only)
+    device.sharing.borrow(memory)
+    return GpuBuffer(Allocation(device, memory.pointer, memory.nbytes, memory), memory.pointer, element, array.shape, name)
 
 
-def _described(device: Device, obj: Any, name: str) -> Described:
+def _foreign_array(device: Device, obj: Any, label: str) -> ForeignArray:
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        return _through_dlpack(device, obj, name)
+        return _through_dlpack(device, obj, label)
     if hasattr(obj, "__cuda_array_interface__"):
         if device.kind != "cuda":
-            raise ArgumentError(f"{_words(obj, name)} is in memory of a GPU; {device.name} takes memory of the host")
-        return _through_array_interface(device, obj, name)
-    wanted = "DLPack" if device.kind != "cuda" else "DLPack or __cuda_array_interface__"
-    raise ArgumentError(f"{_words(obj, name)} has no {wanted}; give an array, a tensor or a GpuBuffer")
+            raise ArgumentError(f"{label} is in memory of a GPU; {device.name} takes memory of the host")
+        return _through_array_interface(device, obj, label)
+    protocols = "DLPack" if device.kind != "cuda" else "DLPack or __cuda_array_interface__"
+    raise ArgumentError(f"{label} has no {protocols}; give an array, a tensor or a GpuBuffer")
 
 
-def _through_dlpack(device: Device, obj: Any, name: str) -> Described:
-    words = _words(obj, name)
+def _through_dlpack(device: Device, obj: Any, label: str) -> ForeignArray:
     kind, number = (int(part) for part in obj.__dlpack_device__())
-    if (kind, number) != device.dlpack_device:
+    if (kind, number) != device.sharing.dlpack_device:
         hint = ""
         if device.kind == "cuda":
             hint = "; use GpuBuffer.from_numpy, or .cuda() of PyTorch" if kind == CPU else ""
         elif kind == CUDA:
             hint = "; use .cpu() of PyTorch, .get() of CuPy"
-        place = device_words(*device.dlpack_device)
-        raise ArgumentError(f"{words} is in {device_words(kind, number)}; {device.name} takes memory in {place}{hint}")
-    stream = {"stream": int(device.stream)} if device.kind == "cuda" else {}
+        own = device_label(*device.sharing.dlpack_device)
+        raise ArgumentError(f"{label} is in {device_label(kind, number)}; {device.name} takes memory in {own}{hint}")
+    stream = {"stream": int(device.sharing.stream)} if device.kind == "cuda" else {}
     try:
         try:
             capsule = obj.__dlpack__(**stream, max_version=VERSION, copy=False)
@@ -96,65 +95,64 @@ def _through_dlpack(device: Device, obj: Any, name: str) -> Described:
             capsule = obj.__dlpack__(**stream)
         return read_capsule(capsule)
     except (BufferError, RuntimeError, TypeError, ValueError, ArgumentError) as error:
-        raise ArgumentError(f"{words} cannot be shared: {error}") from error
+        raise ArgumentError(f"{label} cannot be shared: {error}") from error
 
 
-def _through_array_interface(device: Device, obj: Any, name: str) -> Described:
-    words = _words(obj, name)
-    told = obj.__cuda_array_interface__
-    if told.get("version", 0) < 2:
-        raise ArgumentError(f"{words}: __cuda_array_interface__ is of version {told.get('version')}; must be 2 or 3")
-    if told.get("mask") is not None:
-        raise ArgumentError(f"{words} has a mask, which a buffer cannot have")
-    stream = told.get("stream")
+def _through_array_interface(device: Device, obj: Any, label: str) -> ForeignArray:
+    interface = obj.__cuda_array_interface__
+    if interface.get("version", 0) < 2:
+        raise ArgumentError(f"{label}: __cuda_array_interface__ is of version {interface.get('version')}; must be 2 or 3")
+    if interface.get("mask") is not None:
+        raise ArgumentError(f"{label} has a mask, which a buffer cannot have")
+    stream = interface.get("stream")
     if stream is not None:
         if not isinstance(stream, int) or stream < LEGACY_STREAM:
-            raise ArgumentError(f"{words}: stream {stream!r} is not allowed; 1 is the legacy default stream, 2 the thread's")
-        device.wait_for(stream)
-    pointer, read_only = told["data"]
+            raise ArgumentError(f"{label}: stream {stream!r} is not allowed; 1 is the legacy default stream, 2 the thread's")
+        device.sharing.wait_for(stream)
+    pointer, read_only = interface["data"]
     try:
-        dtype = FROM_NUMPY.get(np.dtype(told["typestr"]))
+        dtype = FROM_NUMPY.get(np.dtype(interface["typestr"]))
     except TypeError as error:
-        raise ArgumentError(f"{words}: {told['typestr']!r} is no type string of the array interface") from error
-    return Described(
+        raise ArgumentError(f"{label}: {interface['typestr']!r} is no type string of the array interface") from error
+    return ForeignArray(
         pointer=int(pointer or 0),
-        type_name=told["typestr"],
+        type_name=interface["typestr"],
         dtype=dtype,
-        shape=tuple(told["shape"]),
-        strides=told.get("strides"),
+        shape=tuple(interface["shape"]),
+        strides=interface.get("strides"),
         read_only=bool(read_only),
         owner=obj,
     )
 
 
-def _dtype(found: Described, wanted: DType | None, words: str) -> DType:
-    if found.dtype is None:
-        known = ", ".join(map(str, [*FROM_NUMPY.values(), BF16]))
-        raise ArgumentError(f"{words} holds {found.type_name}, which no PTX type is; use one of {known}")
-    if wanted is not None and numpy_dtype(wanted) != numpy_dtype(found.dtype):
+def _dtype(array: ForeignArray, dtype: DType | None, label: str) -> DType:
+    if array.dtype is None:
+        readable = ", ".join(map(str, [*FROM_NUMPY.values(), BF16]))
+        raise ArgumentError(f"{label} holds {array.type_name}, which no PTX type is; use one of {readable}")
+    if dtype is not None and numpy_dtype(dtype) != numpy_dtype(array.dtype):
         raise ArgumentError(
-            f"{words} holds {found.type_name}; {wanted} is stored as {numpy_dtype(wanted)}, so see it as that (view) first"
+            f"{label} holds {array.type_name}; {dtype} is stored as {numpy_dtype(dtype)}, so see it as that (view) first"
         )
-    return wanted or found.dtype
+    return dtype or array.dtype
 
 
-def _check(found: Described, dtype: DType, words: str) -> None:
-    if not all(extent > 0 for extent in found.shape):
-        raise ArgumentError(f"{words} is empty: shape {list(found.shape)}")
-    if found.strides is not None:
-        row_major = [prod(found.shape[axis + 1 :]) * dtype.bytes for axis in range(len(found.shape))]
-        wrong = [s != r for s, r, extent in zip(found.strides, row_major, found.shape, strict=True) if extent > 1]
+def _check(array: ForeignArray, dtype: DType, label: str) -> None:
+    if not all(extent > 0 for extent in array.shape):
+        raise ArgumentError(f"{label} is empty: shape {list(array.shape)}")
+    if array.strides is not None:
+        row_major = [prod(array.shape[axis + 1 :]) * dtype.bytes for axis in range(len(array.shape))]
+        wrong = [s != r for s, r, extent in zip(array.strides, row_major, array.shape, strict=True) if extent > 1]
         if any(wrong):
             raise ArgumentError(
-                f"{words} of shape {list(found.shape)} has strides of {list(found.strides)} bytes, row-major are {row_major}; "
+                f"{label} of shape {list(array.shape)} has strides of {list(array.strides)} bytes, row-major are {row_major}; "
                 "make it contiguous first"
             )
-    if found.pointer == 0:
-        raise ArgumentError(f"{words} has a null pointer")
-    if found.pointer % dtype.bytes:
-        raise ArgumentError(f"{words} starts at {found.pointer:#x}; {dtype} must be on a {dtype.bytes}-byte boundary")
+    if array.pointer == 0:
+        raise ArgumentError(f"{label} has a null pointer")
+    if array.pointer % dtype.bytes:
+        raise ArgumentError(f"{label} starts at {array.pointer:#x}; {dtype} must be on a {dtype.bytes}-byte boundary")
 
 
-def _words(obj: Any, name: str) -> str:
+def _label(obj: Any, name: str) -> str:
     kind = f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
     return f"{name} ({kind})" if name else f"a {kind}"

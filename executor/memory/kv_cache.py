@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from executor.base.arguments import whole
 from executor.base.errors import DeviceError
-from executor.device.protocol import Device
+from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
@@ -29,7 +29,7 @@ class KvCache:
     """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are taken: layers that run one by one need not
     have the same. `generation` rises when the memory is another: what holds its addresses is valid while it stands."""
 
-    def __init__(self, device: Device, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
+    def __init__(self, device: DeviceMemory, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
         """Allocate; contents are undefined until written, and nothing beyond a layer's length may be read. Raises ArgumentError
         for a size below 1 or one that no attention kernel takes, DeviceError when memory is full."""
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": max_len}

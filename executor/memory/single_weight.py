@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from executor.base.arguments import described, extents, instance, same_shape, whole
 from executor.base.errors import ModelError
-from executor.device.protocol import Device
+from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weight
 from ptxgen.formats import find as find_format
@@ -28,7 +28,7 @@ def format_of(type: str | int | Format) -> Format:
     return find_format(type) if isinstance(type, str | Format) else of_type(whole("the type of the weight", type))
 
 
-def host_weight(device: Device, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
+def host_weight(device: DeviceMemory, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
     """Upload a tensor. data: its blocks as they lie in a GGUF file, as bytes or u8 (F32 and F16 also as numbers of that type);
     shape: rows first, as NumPy has it, (n, k) or (k,); a vector of F32 becomes f32[k].
 

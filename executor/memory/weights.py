@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
-from executor.device.allocations import ALIGNMENT, undone_on_error
-from executor.device.protocol import BytesCopied, Device
+from executor.device.allocations import ALIGNMENT, free_on_error
+from executor.device.protocol import BytesCopied, DeviceMemory
 from executor.gguf.gguf_file import TensorInfo
 from executor.memory.buffers import Allocation, GpuBuffer
 from ptxgen.errors import ArgumentError
@@ -126,7 +126,7 @@ class Weights(Mapping[str, Weight]):
         self._pool = ()
 
 
-def load_weights(device: Device, file: TensorFile, names: Sequence[str], progress: Progress | None = None) -> Weights:
+def load_weights(device: DeviceMemory, file: TensorFile, names: Sequence[str], progress: Progress | None = None) -> Weights:
     """Put the tensors of these names on the device.
 
     The bytes go from the file to where they stay: on the emulator to an allocation for each tensor, which no kernel may write;
@@ -144,16 +144,16 @@ def load_weights(device: Device, file: TensorFile, names: Sequence[str], progres
         if progress is not None:
             progress(done, total)
 
-    with undone_on_error(device):
+    with free_on_error(device):
         return _put(device, file, infos, advance)
 
 
-def _put(device: Device, file: TensorFile, infos: Sequence[TensorInfo], advance: BytesCopied) -> Weights:
+def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], advance: BytesCopied) -> Weights:
     weights: dict[str, Weight] = {}
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
-        pointer = device.place(info.nbytes, partial(file.read_into, info.name), info.name)
+        pointer = device.alloc_read_only(info.nbytes, partial(file.read_into, info.name), info.name)
         if pointer is None:
             copied.append(info)
             continue

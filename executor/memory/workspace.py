@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Self
 
-from executor.device.protocol import Device
+from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.types import F32, U8, DType
@@ -19,7 +19,7 @@ class Workspace:
     A name's memory never shrinks: asked for less, it gives a view of the start. `generation` rises when memory is allocated or
     given back: what holds addresses (a captured graph, a plan) is valid while it stands."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: DeviceMemory) -> None:
         self.device = device
         self.generation = 0
         self._memory: dict[str, GpuBuffer] = {}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from executor.base.arguments import described, instance, tokens, whole
 from executor.base.errors import ModelError, OutOfMemory
 from executor.choice.choice import GpuProfile
-from executor.device.allocations import undone_on_error
+from executor.device.allocations import free_on_error
 from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
@@ -101,7 +101,7 @@ class LanguageModel:
         profile = profile or GpuProfile.for_modules(modules)
         free = device.memory().free
         try:
-            with undone_on_error(device):
+            with free_on_error(device):
                 decoder = Decoder.build(file, config, modules, context, progress, profile, calibration_tokens(tokenizer))
         except BaseException as error:
             if own_modules:

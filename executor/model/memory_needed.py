@@ -1,11 +1,11 @@
-"""How much memory a model takes on a device: found by laying it out on one that keeps no memory (device/paper.py)."""
+"""How much memory a model takes on a device: found by laying it out in a dry run (device/dry_run.py)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from executor.choice.choice import GpuProfile
-from executor.device.paper import PaperDevice
+from executor.device.dry_run import DryRunMemory
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, load_weights
@@ -40,7 +40,7 @@ def memory_needed(
 ) -> MemoryNeeded:
     """What loading the model would allocate; nothing is. Without a `profile` the environment's counts. Raises what loading
     would raise."""
-    device = PaperDevice(target)
+    device = DryRunMemory()
     weights = load_weights(device, file, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")

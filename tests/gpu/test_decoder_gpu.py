@@ -88,5 +88,7 @@ def test_a_greedy_step_allocates_nothing_and_waits_once(path: Path, gpu: Device)
     with LanguageModel.load(path, gpu, context=64) as model:
         model.generate([1, 2, 3], max_tokens=4, sampler=Sampler())
         marks: list[tuple[int, int]] = []
-        model.generate([1, 2, 3], max_tokens=20, sampler=Sampler(), on_token=lambda _: marks.append((gpu.mark(), gpu.waits)))
+        model.generate(
+            [1, 2, 3], max_tokens=20, sampler=Sampler(), on_token=lambda _: marks.append((gpu.allocations.mark(), gpu.waits))
+        )
     assert {(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)} == {(0, 1)}

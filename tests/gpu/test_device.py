@@ -169,13 +169,13 @@ def test_another_thread_that_takes_over_may_launch(device: Device) -> None:
     plan = launcher_on(device).prepare(Accumulate(n=100), total=total, x=x)
 
     def work() -> None:
-        device.gate.take_over()
+        device.owner.take_over()
         plan()
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    device.gate.take_over()
+    device.owner.take_over()
     assert total.to_numpy()[0] == 1
 
 

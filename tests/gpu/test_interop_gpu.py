@@ -185,7 +185,7 @@ def test_pytorch_takes_a_buffer_as_it_will_be_when_we_have_written_it(device: De
     sleeper = torch.cuda.Stream()
     with torch.cuda.stream(sleeper):
         torch.cuda._sleep(CYCLES)
-    device.wait_for(sleeper.cuda_stream)
+    device.sharing.wait_for(sleeper.cuda_stream)
     for _ in range(LAUNCHES):
         add()
     with torch.cuda.stream(stream):
@@ -205,7 +205,7 @@ def test_a_tensor_that_nobody_has_any_more_stays_until_our_work_has_read_it(devi
     with torch.cuda.stream(stream):
         torch.cuda._sleep(CYCLES)
     buffer = as_buffer(device, x)
-    device.wait_for(stream.cuda_stream)
+    device.sharing.wait_for(stream.cuda_stream)
     launcher(Scale(n=N), y=plan_y, x=buffer, factor=1.0, offset=0)
     del x, buffer
     gc.collect()

@@ -12,7 +12,7 @@ import pytest
 
 from executor import CudaExecutor, GpuBuffer
 from executor.device import Device
-from executor.device.allocations import undone_on_error
+from executor.device.allocations import free_on_error
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher
@@ -68,7 +68,7 @@ def test_a_drop_that_comes_late_frees_nobody_elses_memory(device: Device) -> Non
     held: list[GpuBuffer] = []
 
     def load() -> None:
-        with undone_on_error(device):
+        with free_on_error(device):
             held.append(GpuBuffer.empty(device, F32, (1000,)))
             raise RuntimeError
 
@@ -79,7 +79,7 @@ def test_a_drop_that_comes_late_frees_nobody_elses_memory(device: Device) -> Non
     held.clear()
     gc.collect()
     assert device.memory().allocated == 20 * 4000
-    assert all(device.ticket(one.pointer) for one in later)
+    assert all(device.allocations.ticket(one.pointer) for one in later)
 
 
 def test_it_may_go_on_any_thread_in_the_middle_of_anything(device: Device) -> None:

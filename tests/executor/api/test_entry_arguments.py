@@ -234,7 +234,7 @@ CALLS: dict[str, Callable[[Objects, Any], object]] = {
     "tokens to make": lambda o, value: o.model.generate([1], max_tokens=value, sampler=Sampler()),
     "tokens to stop at": lambda o, value: o.model.generate([1], max_tokens=1, sampler=Sampler(), stop=[value]),
     "a token": lambda o, value: o.model.decoder.step(value),
-    "the length of a step": lambda o, value: TileProfiler(o.buffer.device).step(value).__enter__(),
+    "the length of a step": lambda o, value: TileProfiler(o.model.device).step(value).__enter__(),
     "steps to profile": lambda o, value: profile_decoding(o.model.decoder, 1, value),
     "a token to profile from": lambda o, value: profile_decoding(o.model.decoder, value, 1),
 }

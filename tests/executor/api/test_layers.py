@@ -364,10 +364,10 @@ class TestErrors:
 def test_a_layer_in_the_workspace_allocates_nothing(ways: FiveWays) -> None:
     hidden, executor = ways.executor.buffer(inputs()[0]), ways.executor
     ways.in_workspace(inputs(1))
-    before = executor.device.mark()
+    before = executor.device.allocations.mark()
     for i, weights in enumerate(ways.indexed):
         executor.transformer_layer_workspace(hidden, i, weights, HIDDEN, FF, ways.eps, 1)
-    assert executor.device.mark() == before
+    assert executor.device.allocations.mark() == before
 
 
 def test_profiled_layers_are_steps_of_the_profiler(ways: FiveWays) -> None:

@@ -78,7 +78,7 @@ def test_every_way_to_use_an_executor_is_refused_on_another_thread(executor: Cud
         error = on_another_thread(use)
         assert isinstance(error, DeviceError), way
         assert "belongs to thread MainThread, and" in str(error), way
-        assert "was asked for on thread other; give each thread an executor of its own, or call take_over()" in str(error), way
+        assert "was attempted on thread other; give each thread an executor of its own, or call take_over()" in str(error), way
     assert y.to_numpy().tolist() == [0] * 256
     assert x.alive
     assert not model.closed
@@ -93,16 +93,16 @@ def test_a_thread_may_take_the_executor_over(executor: CudaExecutor, model: Lang
         assert model.generate([1], max_tokens=5, sampler=Sampler()).tokens == expected
 
     assert on_another_thread(work) is None
-    with pytest.raises(DeviceError, match=r"belongs to thread .*, and .* was asked for on thread MainThread"):
+    with pytest.raises(DeviceError, match=r"belongs to thread .*, and .* was attempted on thread MainThread"):
         executor.zeros(3)
     executor.take_over()
     assert model.generate([1], max_tokens=5, sampler=Sampler()).tokens == expected
 
 
 def test_nobody_takes_over_while_a_kernel_runs(executor: CudaExecutor) -> None:
-    with executor.device.gate.running():
+    with executor.device.owner.running():
         error = on_another_thread(executor.take_over)
-        assert "is running a kernel for thread MainThread; wait for its end" in str(error)
+        assert "is running a kernel for thread MainThread; take it over when that has ended" in str(error)
         executor.take_over()  # by its own thread, as after an interrupt
 
 

@@ -14,7 +14,7 @@ from ptxgen.errors import ArgumentError
 
 def test_what_is_placed_is_read_once_and_cannot_be_overwritten(emulator: Device) -> None:
     array = np.arange(64, dtype=np.uint8)
-    pointer = emulator.place(64, lambda start, into: np.copyto(into, array[start : start + into.size]))
+    pointer = emulator.alloc_read_only(64, lambda start, into: np.copyto(into, array[start : start + into.size]))
     assert pointer is not None
     array[0] = 99
     back = np.ones(4, np.uint8)
@@ -33,7 +33,7 @@ def test_what_cannot_be_read_leaves_no_memory(emulator: Device) -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        emulator.place(64, fail)
+        emulator.alloc_read_only(64, fail)
     assert emulator.memory().allocated == 0
 
 

@@ -95,7 +95,7 @@ def test_a_read_of_what_nothing_wrote_is_an_error_until_it_is_uploaded() -> None
 
 def test_a_write_to_placed_memory_is_an_error() -> None:
     with open_device("emulator", sanitize=True) as device:
-        pointer = device.place(400, lambda start, into: into.fill(0), "weights")
+        pointer = device.alloc_read_only(400, lambda start, into: into.fill(0), "weights")
         assert pointer is not None
         total = GpuBuffer(Allocation(device, pointer, 400), pointer, F32, (100,))
         with pytest.raises(SanitizerError, match="read-only"):

@@ -329,7 +329,7 @@ def test_numpy_refuses_bf16_by_itself(emulator: Device) -> None:
 def test_an_array_keeps_the_memory_of_a_buffer_that_goes(end: str) -> None:
     device = EmulatedDevice()
     buffer = GpuBuffer.from_numpy(device, np.arange(1000, dtype=np.float32))
-    block = weakref.ref(device.hold(buffer.pointer))
+    block = weakref.ref(device.sharing.hold(buffer.pointer))
     array = np.from_dlpack(buffer)  # type: ignore[arg-type]
     if end == "free":
         buffer.free()
@@ -354,7 +354,7 @@ def test_an_export_that_is_impossible_is_refused(emulator: Device, asked: dict[s
 
 def test_an_export_that_nobody_takes_lets_the_memory_go(emulator: Device) -> None:
     buffer = GpuBuffer.zeros(emulator, F32, (8,))
-    block = weakref.ref(emulator.hold(buffer.pointer))
+    block = weakref.ref(emulator.sharing.hold(buffer.pointer))
     capsule = buffer.__dlpack__(max_version=(1, 0))
     buffer.free()
     assert block() is not None

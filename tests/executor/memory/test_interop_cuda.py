@@ -273,8 +273,8 @@ def test_a_thousand_waits_need_one_event(driver: SharingDriver, device: CudaDevi
 def test_a_wait_enters_the_context_anew(driver: SharingDriver, device: CudaDevice) -> None:
     entered: list[str] = []
     driver.cuCtxSetCurrent = lambda context: entered.append(context) or (OK,)  # type: ignore[method-assign, func-returns-value]
-    device.wait_for(THEIRS)  # between the two, another library may have changed what is current
-    device.let_wait(THEIRS)
+    device.sharing.wait_for(THEIRS)  # between the two, another library may have changed what is current
+    device.sharing.make_wait(THEIRS)
     assert entered == ["context 0"] * 2
 
 

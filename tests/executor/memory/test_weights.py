@@ -28,7 +28,7 @@ from tests.synthetic import write_model
 class Copying(EmulatedDevice):
     """A device whose memory is not the host's, as a GPU."""
 
-    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         return None
 
 

@@ -92,7 +92,9 @@ def test_the_graph_holds_the_launches_of_the_eager_step(model: LanguageModel) ->
 def test_a_greedy_step_allocates_nothing_and_waits_once(model: LanguageModel, device: Device) -> None:
     model.generate([1, 2, 3], max_tokens=4, sampler=Sampler())
     marks: list[tuple[int, int]] = []
-    model.generate([1, 2, 3], max_tokens=12, sampler=Sampler(), on_token=lambda _: marks.append((device.mark(), device.waits)))
+    model.generate(
+        [1, 2, 3], max_tokens=12, sampler=Sampler(), on_token=lambda _: marks.append((device.allocations.mark(), device.waits))
+    )
     assert [(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)] == [(0, 1)] * 11
 
 

@@ -29,7 +29,7 @@ class Small(EmulatedDevice):
         super().__init__()
         self.room = 1 << 30
 
-    def place(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         return None
 
     def alloc(self, nbytes: int, name: str = "") -> int:
