@@ -19,7 +19,8 @@ from pathlib import Path
 import click
 
 from benchmarks.models import MODELS, write_q4_k_m
-from executor.choice.choice import PRECISIONS, GpuProfile
+from executor.base.environment import PRECISIONS
+from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler

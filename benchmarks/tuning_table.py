@@ -16,7 +16,7 @@ import click
 
 from executor.choice.store import save, shipped_path
 from executor.choice.strategies import DIGITS, bit_free, default_strategy
-from executor.choice.table import Entry, Table
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import Gpu
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
@@ -30,7 +30,7 @@ STAND_IN: Final = 2
 Result = Mapping[str, Any]
 
 
-def table(records: Iterable[Mapping[str, Any]]) -> Table:
+def table(records: Iterable[Mapping[str, Any]]) -> TuningTable:
     """The table of these files, all of one GPU. ArgumentError if they are of several, or have nothing that counts."""
     records = list(records)
     gpus = {_gpu(record["machine"]) for record in records}
@@ -41,10 +41,10 @@ def table(records: Iterable[Mapping[str, Any]]) -> Table:
     if not entries:
         raise ArgumentError("the results have no kernel that is used by default")
     (gpu,) = gpus
-    return Table("results", gpu, entries, shipped=True)
+    return TuningTable("results", gpu, entries, shipped=True)
 
 
-def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[Entry]:
+def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEntry]:
     for format in FORMATS.values():
         strategy = default_strategy(format, precision)
         wanted = strategy.parameters.get("digits")
@@ -60,7 +60,7 @@ def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[Entry]:
             seconds = best["microseconds"]["median"] * 1e-6
             rate = best["weight_bytes"] / seconds
             measured = {"seconds": seconds, "bytes_per_second": rate} if not note else {}
-            yield Entry(
+            yield TuningEntry(
                 precision, format.id, k, n, strategy.kernel, parameters, **measured, versions=best["versions"], note=note
             )
 

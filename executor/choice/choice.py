@@ -1,5 +1,5 @@
-"""The profile: which kernel is used for what, and why. What the user says comes first, then what was measured
-(executor/choice), then what every device uses."""
+"""Chooses the kernel that multiplies weights of a format by a vector: the one that the user names, else the fastest that was
+measured on this GPU, else what every device uses. Measures nothing (executor/tune and executor/measure do)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from executor.base.arguments import described, instance
-from executor.base.environment import PRECISIONS as PRECISIONS
-from executor.base.environment import parse_variant, settings
+from executor.base.environment import PRECISIONS, parse_variant, settings
 from executor.choice.store import tables_for
-from executor.choice.strategies import DIGITS as DIGITS
 from executor.choice.strategies import Strategy, bit_free, default_strategy, require_precision
-from executor.choice.table import Entry, Table
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import Gpu
 from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
@@ -33,12 +31,12 @@ class Choice:
 
     kernel: KernelType
     reason: str
-    entry: Entry | None = None
+    entry: TuningEntry | None = None
 
 
 @dataclass(frozen=True)
 class GpuProfile:
-    """Which kernels are used.
+    """How kernels are chosen on one GPU; nothing here is measured, it is what was measured before.
 
     precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 digit). gemv: for a weight
     format, by its id (`q4k`, `q8_0`, ...), the kernel that multiplies its weights by a vector, whatever the precision: `NAME`
@@ -47,23 +45,22 @@ class GpuProfile:
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
-    tables: tuple[Table, ...] = field(default=(), hash=False)
+    tables: tuple[TuningTable, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
         if not isinstance(self.gemv, Mapping):
             raise ArgumentError(f"gemv is {described(self.gemv)}; allowed: kernels by the ids of formats")
-        known = [format.id for format in FORMATS.values()]
-        for id, named in self.gemv.items():
-            if id not in known:
-                raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(known)}")
-            parse_variant(instance(f"the GEMV for {id}", named, str))
+        ids = [format.id for format in FORMATS.values()]
+        for id, variant in self.gemv.items():
+            if id not in ids:
+                raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(ids)}")
+            parse_variant(instance(f"the GEMV for {id}", variant, str))
 
     @classmethod
     def for_device(cls, device: Device) -> Self:
         """What the environment says, and what was measured on this device's GPU."""
-        said = settings()
-        return replace(cls.from_environment(), tables=tables_for(Gpu.of(device), said))
+        return replace(cls.from_environment(), tables=tables_for(Gpu.of(device), settings()))
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -75,29 +72,27 @@ class GpuProfile:
     @classmethod
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
-        said = settings()
-        return cls(said.precision or PRECISIONS[0], said.gemv)
+        environment = settings()
+        return cls(environment.precision or PRECISIONS[0], environment.gemv)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
         """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. Raises
         ArgumentError if the profile names a kernel that is not there, is for another format or has other parameters."""
-        named = self.gemv.get(format.id)
-        if named is not None:
-            name, parameters = parse_variant(named)
+        variant = self.gemv.get(format.id)
+        if variant is not None:
+            name, parameters = parse_variant(variant)
             entry = find(name)
-            own = entry.fixed.get(
-                "format", format
-            )  # looked at first: what its k may be says nothing to who took the wrong kernel
-            if own != format:
+            own = entry.fixed.get("format", format)
+            if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
                 raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
             kernel = entry.make(k=k, n=n, **parameters)
             if not (accurate and reads_one_digit(kernel)):
-                return Choice(kernel, f"the profile names {named} for {format.name}")
+                return Choice(kernel, f"the profile names {variant} for {format.name}")
         precision = PRECISIONS[0] if accurate else self.precision
         return self._fastest(precision, format, k, n) or self._usual(precision, format, k, n)
 
     def _fastest(self, precision: str, format: Format, k: int, n: int) -> Choice | None:
-        """The winner of a measurement of the user's, who may have it on other bits."""
+        """The winner of the user's own measurements, which may have other bits than the default."""
         for table in self.tables:
             if not table.shipped and (entry := table.fastest(precision, format, k, n)) is not None:
                 when = f" on {entry.measured}" if entry.measured else ""
@@ -123,7 +118,7 @@ def reads_one_digit(kernel: KernelType) -> bool:
     return isinstance(kernel, DigitGemvType) and kernel.digits == 1
 
 
-def _adapted(strategy: Strategy, entry: Entry, table: Table, k: int, n: int, *, exact: bool) -> Choice:
+def _adapted(strategy: Strategy, entry: TuningEntry, table: TuningTable, k: int, n: int, *, exact: bool) -> Choice:
     free = {name: value for name, value in entry.parameters.items() if name in bit_free(strategy.kernel)}
     shape = "" if exact else f" for {entry.k} x {'any' if entry.n is None else entry.n}, the nearest shape"
     note = f" ({entry.note})" if entry.note else ""

@@ -10,7 +10,7 @@ from typing import Final
 
 from executor.base.disk_cache import cache_folder
 from executor.base.environment import Settings
-from executor.choice.table import ANY, Entry, Table
+from executor.choice.table import ANY, TuningEntry, TuningTable
 from executor.device.gpu import EMULATOR, Gpu
 from ptxgen.errors import ArgumentError
 from ptxgen.files import make_folder, read_regular, replacing
@@ -23,77 +23,79 @@ PRIVATE: Final = 0o700
 """Of a folder that is made for tables: nobody but the user."""
 
 
-def tables_for(gpu: Gpu, said: Settings) -> tuple[Table, ...]:
-    """What is known for this GPU: the user's table first, then a shipped one.
+def tables_for(gpu: Gpu, environment: Settings) -> tuple[TuningTable, ...]:
+    """What was measured on this GPU: the user's table first, then a shipped one.
 
     The emulator has no shipped table, and uses one of the user's only where the environment names it: its bits are
     what those of all GPUs are compared with. Raises ArgumentError for a table that is broken or of another GPU."""
-    if said.tuning is False:
+    if environment.tuning is False:
         return ()
-    found = []
-    if isinstance(said.tuning, Path):
-        found.append(load_for(said.tuning, gpu))
-    elif gpu.name != EMULATOR and (path := own_path(gpu, said)) is not None and os.path.exists(path):
-        assert said.cache_dir is not None
-        cache_folder(said.cache_dir, FOLDER)
-        found.append(load_for(path, gpu))
+    tables = []
+    if isinstance(environment.tuning, Path):
+        tables.append(load_for(environment.tuning, gpu))
+    elif gpu.name != EMULATOR and (path := own_path(gpu, environment)) is not None and os.path.exists(path):
+        assert environment.cache_dir is not None
+        cache_folder(environment.cache_dir, FOLDER)
+        tables.append(load_for(path, gpu))
     if gpu.name != EMULATOR and (table := shipped_for(gpu)) is not None:
-        found.append(table)
-    return tuple(found)
+        tables.append(table)
+    return tuple(tables)
 
 
-def own_path(gpu: Gpu, said: Settings) -> Path | None:
+def own_path(gpu: Gpu, environment: Settings) -> Path | None:
     """The user's file for this GPU; None if nothing is kept on disk."""
-    if isinstance(said.tuning, Path):
-        return said.tuning
-    if said.cache_dir is None:
+    if isinstance(environment.tuning, Path):
+        return environment.tuning
+    if environment.cache_dir is None:
         return None
-    return said.cache_dir / FOLDER / f"{_file_name(gpu.name)}.json"
+    return environment.cache_dir / FOLDER / f"{_file_name(gpu.name)}.json"
 
 
-def load(path: Path, *, shipped: bool = False) -> Table:
-    """The table in a file. ArgumentError if it cannot be read or is none."""
+def load(path: Path, *, shipped: bool = False) -> TuningTable:
+    """The table in a file. ArgumentError if the file cannot be read or holds something else."""
     try:
-        said = json.loads(read_regular(path, LIMIT))
+        facts = json.loads(read_regular(path, LIMIT))
     except OSError as error:
         raise ArgumentError(f"{path}: the tuning table cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise ArgumentError(f"{path}: is no tuning table: {error}") from error
-    return Table.from_json(str(path), said, shipped=shipped)
+        raise ArgumentError(f"{path}: is not a tuning table: {error}") from error
+    return TuningTable.from_json(str(path), facts, shipped=shipped)
 
 
-def load_for(path: Path, gpu: Gpu) -> Table:
-    """The table in a file, which must be this GPU's."""
+def load_for(path: Path, gpu: Gpu) -> TuningTable:
+    """The table in a file. ArgumentError if it was measured on another GPU."""
     table = load(path)
     if table.gpu.name not in (gpu.name, ANY):
-        raise ArgumentError(f"{path}: was measured on {table.gpu.name}, this is {gpu.name}; name another file, or remove it")
+        raise ArgumentError(
+            f"{path}: was measured on {table.gpu.name}, and this is {gpu.name}; name another file, or remove this one"
+        )
     return table
 
 
-def save(path: Path, table: Table) -> None:
+def save(path: Path, table: TuningTable) -> None:
     """Write the file, whole or not at all. ArgumentError if it cannot be written."""
     make_folder(path.parent, PRIVATE)
-    said = table.to_json()
-    entries = ",\n".join(json.dumps(entry) for entry in said.pop("entries"))
-    head = json.dumps(said, indent=1).removesuffix("\n}")
+    facts = table.to_json()
+    entries = ",\n".join(json.dumps(entry) for entry in facts.pop("entries"))
+    head = json.dumps(facts, indent=1).removesuffix("\n}")
     with replacing(path) as stream:
         stream.write(f'{head},\n "entries": [\n{entries}\n ]\n}}\n'.encode())
 
 
-def add(path: Path, gpu: Gpu, entry: Entry) -> Table:
+def add(path: Path, gpu: Gpu, entry: TuningEntry) -> TuningTable:
     """Put a measurement into the file, which is made if it is not there."""
-    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
+    table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)
     table = table.with_entry(entry)
     save(path, table)
     return table
 
 
-def shipped_tables() -> tuple[Table, ...]:
+def shipped_tables() -> tuple[TuningTable, ...]:
     """The tables that come with the package."""
     return tuple(load(path, shipped=True) for path in sorted(SHIPPED.glob("*.json")))
 
 
-def shipped_for(gpu: Gpu) -> Table | None:
+def shipped_for(gpu: Gpu) -> TuningTable | None:
     """The shipped table of this GPU; else that of a GPU of the same generation, the one with the nearest number of
     multiprocessors: what it holds changes no bits. None if there is none of the generation."""
     related = [table for table in shipped_tables() if table.gpu.name == gpu.name or table.gpu.target == gpu.target]
@@ -104,6 +106,7 @@ def shipped_for(gpu: Gpu) -> Table | None:
 
 
 def shipped_path(gpu: Gpu) -> Path:
+    """Where this GPU's table stands in the package, if there is one."""
     return SHIPPED / f"{_file_name(gpu.name)}.json"
 
 

@@ -1,5 +1,5 @@
-"""What a precision allows, what it uses of each format unless something else was measured, and which parameters of a kernel
-leave its bits alone. Measures nothing."""
+"""The kernel that each precision uses for a format by default, the error that it allows, and the parameters of a kernel that
+leave its bits alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from executor.base.environment import PRECISIONS as PRECISIONS
+from executor.base.environment import PRECISIONS
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
@@ -59,5 +59,6 @@ def bit_free(kernel: str) -> tuple[str, ...]:
 
 
 def require_precision(precision: str) -> None:
+    """ArgumentError unless this is the name of a precision."""
     if precision not in PRECISIONS:
         raise ArgumentError(f"precision is {precision!r}; known: {', '.join(PRECISIONS)}")

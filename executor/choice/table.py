@@ -1,15 +1,15 @@
-"""A tuning table: what was measured of kernels on one GPU, and what follows for a shape. Where tables are kept is store.py's
-business."""
+"""A tuning table: the kernels that were measured on one GPU, and which of them to use for a shape. store.py keeps the files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from executor.choice.strategies import ERROR_LIMIT, PRECISIONS, Strategy, bit_free, default_strategy
+from executor.base.environment import PRECISIONS
+from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy
 from executor.device.gpu import Gpu
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -23,7 +23,7 @@ CLOCKS: Final = ("device", "host")
 
 
 @dataclass(frozen=True)
-class Entry:
+class TuningEntry:
     """A kernel with its parameters for n rows of k weights (n None: any number) of a format, by its id.
 
     seconds: of one launch on weights that no cache holds, by the clock of the device or, for the emulator, the host;
@@ -45,6 +45,7 @@ class Entry:
     note: str = ""
 
     def make(self, n: int) -> KernelType:
+        """The kernel for n rows. ArgumentError if there is none of this name with these parameters."""
         return find(self.kernel).make(k=self.k, n=n, **self.parameters)
 
     @property
@@ -58,24 +59,24 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class TuningTable:
     """The entries of one GPU (or of "any"). source: where they come from, for messages; shipped: they come with the package,
     and hold nothing that changes bits."""
 
     source: str
     gpu: Gpu
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TuningEntry, ...] = ()
     shipped: bool = False
 
     @cached_property
-    def _by_format(self) -> Mapping[tuple[str, str], tuple[Entry, ...]]:
-        found: dict[tuple[str, str], tuple[Entry, ...]] = {}
+    def _by_format(self) -> Mapping[tuple[str, str], tuple[TuningEntry, ...]]:
+        groups: dict[tuple[str, str], tuple[TuningEntry, ...]] = {}
         for entry in self.entries:
             key = entry.precision, entry.format
-            found[key] = (*found.get(key, ()), entry)
-        return found
+            groups[key] = (*groups.get(key, ()), entry)
+        return groups
 
-    def fastest(self, precision: str, format: Format, k: int, n: int) -> Entry | None:
+    def fastest(self, precision: str, format: Format, k: int, n: int) -> TuningEntry | None:
         """The fastest kernel measured for this shape whose error the precision allows; an entry for any n counts where there
         is none for this one."""
         limit = ERROR_LIMIT[precision]
@@ -87,7 +88,7 @@ class Table:
         ]
         return min(allowed, key=lambda one: one[:2], default=(None, None, None))[2]
 
-    def nearest(self, precision: str, format: Format, strategy: Strategy, k: int, n: int) -> Entry | None:
+    def nearest(self, precision: str, format: Format, strategy: Strategy, k: int, n: int) -> TuningEntry | None:
         """The entry of this strategy for the nearest shape, the fastest of several: of its parameters, those that leave
         the bits alone may be used."""
         free = bit_free(strategy.kernel)
@@ -100,122 +101,106 @@ class Table:
         ]
         return min(fitting, key=lambda entry: (entry.distance(k, n), entry.seconds or 0.0), default=None)
 
-    def with_entry(self, entry: Entry) -> Table:
+    def with_entry(self, entry: TuningEntry) -> TuningTable:
         """A table that has this entry, instead of an older one of the same thing."""
         others = tuple(other for other in self.entries if other.same != entry.same)
-        return Table(self.source, self.gpu, (*others, entry), self.shipped)
+        return TuningTable(self.source, self.gpu, (*others, entry), self.shipped)
 
     def to_json(self) -> dict[str, Any]:
-        said = [_said(entry) for entry in self.entries]
-        return {"format": TITLE, "version": VERSION, "gpu": asdict(self.gpu), "entries": said}
+        """The table as JSON's values; of an entry, the fields that are not as they are by default."""
+        defaults = {f.name: f.default for f in fields(TuningEntry)}
+        entries = [
+            {name: ANY if value is None else value for name, value in asdict(entry).items() if value != defaults[name]}
+            for entry in self.entries
+        ]
+        return {"format": TITLE, "version": VERSION, "gpu": asdict(self.gpu), "entries": entries}
 
     @classmethod
-    def from_json(cls, source: str, said: object, *, shipped: bool = False) -> Table:
-        """Read what `to_json` says. ArgumentError names the source, the entry, what is wrong and what is allowed."""
-        if not isinstance(said, dict) or said.get("format") != TITLE:
-            raise ArgumentError(f"{source}: is no tuning table; it must say format {TITLE!r}")
-        if said.get("version") != VERSION:
-            raise ArgumentError(f"{source}: has version {said.get('version')!r} of a tuning table; known: {VERSION}")
-        gpu = said.get("gpu")
+    def from_json(cls, source: str, facts: object, *, shipped: bool = False) -> TuningTable:
+        """Read what `to_json` writes. ArgumentError names the source, the entry, what is wrong and what is allowed."""
+        if not isinstance(facts, dict) or facts.get("format") != TITLE:
+            raise ArgumentError(f"{source}: is not a tuning table; it must say format {TITLE!r}")
+        if facts.get("version") != VERSION:
+            raise ArgumentError(f"{source}: has version {facts.get('version')!r} of a tuning table; known: {VERSION}")
+        gpu = facts.get("gpu")
         kinds = {"name": str, "target": str, "multiprocessors": int}
         if not isinstance(gpu, dict) or {name: type(value) for name, value in gpu.items()} != kinds:
             raise ArgumentError(
                 f"{source}: its gpu is {gpu!r}; it must have {', '.join(f'{n} ({t.__name__})' for n, t in kinds.items())}"
             )
-        entries = said.get("entries")
+        entries = facts.get("entries")
         if not isinstance(entries, list):
             raise ArgumentError(f"{source}: has no list of entries")
-        made = tuple(_Reader(source, number, one, shipped).entry() for number, one in enumerate(entries, 1))
-        return cls(source, Gpu(**gpu), made, shipped)
+        read = tuple(_entry(f"{source}: entry {number}", one, shipped) for number, one in enumerate(entries, 1))
+        return cls(source, Gpu(**gpu), read, shipped)
 
 
-def _said(entry: Entry) -> dict[str, Any]:
-    """What is not as it would be without a word."""
-    silent = {f.name: f.default for f in fields(Entry)}
-    return {name: ANY if value is None else value for name, value in asdict(entry).items() if value != silent[name]}
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 1
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Checks one entry of a file."""
+def _is_number(value: object) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)  # type: ignore[operator]
 
-    source: str
-    number: int
-    said: object
-    shipped: bool
 
-    def entry(self) -> Entry:
-        said = self.said
-        if not isinstance(said, dict):
-            self._fail(f"is {said!r}; it must be an object")
-        known = {f.name for f in fields(Entry)}
-        if unknown := sorted(set(said) - known):
-            self._fail(f"has {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        formats = {format.id: format for format in FORMATS.values()}
-        format = formats[self._one_of("format", tuple(formats))]
-        precision = self._one_of("precision", PRECISIONS)
-        k = self._size("k")
-        n = None if said.get("n") == ANY else self._size("n")
-        kernel, parameters = said.get("kernel"), said.get("parameters")
-        if not isinstance(kernel, str):
-            self._fail(f"has kernel {kernel!r}; it must be the registered name of one (`ptxgen list`)")
-        if not isinstance(parameters, dict) or not all(type(value) in (int, bool) for value in parameters.values()):
-            self._fail(f"has parameters {parameters!r}; it must be an object of whole numbers, true or false")
-        seconds, rate, error = (self._number(name) for name in ("seconds", "bytes_per_second", "error"))
-        words = {name: self._word(name) for name in ("measured", "versions", "note")}
-        clock = self._one_of("clock", CLOCKS) if "clock" in said else CLOCKS[0]
-        entry = Entry(precision, format.id, k, n, kernel, parameters, seconds, rate, error, clock, **words)
-        try:
-            made = entry.make(n or 1)
-        except ArgumentError as fault:
-            self._fail(str(fault))
-        if getattr(made, "format", format) != format:
-            self._fail(f"names {kernel} for {format.name}, but that is for {made.format}")  # type: ignore[attr-defined]
-        if self.shipped:
-            self._check_bits(entry, format)
-        return entry
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
-    def _check_bits(self, entry: Entry, format: Format) -> None:
-        default = default_strategy(format, entry.precision).kernel
-        if entry.kernel != default:
-            self._fail(f"names {entry.kernel}; a shipped table may only name what is used anyway, {default}")
-        for name in entry.parameters:
-            if name not in bit_free(default):
-                self._fail(f"sets {name}, which changes the bits; allowed: {', '.join(bit_free(default)) or 'none'}")
 
-    def _field(self, name: str) -> Any:
-        assert isinstance(self.said, dict)
-        if name not in self.said:
-            self._fail(f"has no {name}")
-        return self.said[name]
+def _are_parameters(value: object) -> bool:
+    return isinstance(value, dict) and all(type(one) in (int, bool) for one in value.values())
 
-    def _one_of(self, name: str, allowed: Sequence[str]) -> str:
-        value = self._field(name)
-        if value not in allowed:
-            self._fail(f"has {name} {value!r}; allowed: {', '.join(allowed)}")
-        return str(value)
 
-    def _size(self, name: str) -> int:
-        value = self._field(name)
-        if type(value) is not int or value < 1:
-            self._fail(f"has {name} {value!r}; it must be a whole number of at least 1{', or any' if name == 'n' else ''}")
-        return int(value)
+def _one_of(*names: str) -> tuple[Callable[[object], bool], str]:
+    return names.__contains__, f"allowed: {', '.join(names)}"
 
-    def _number(self, name: str) -> float | None:
-        assert isinstance(self.said, dict)
-        value = self.said.get(name)
-        if value is None:
-            return None
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            self._fail(f"has {name} {value!r}; it must be a number of at least 0, or null")
-        return float(value)
 
-    def _word(self, name: str) -> str:
-        assert isinstance(self.said, dict)
-        value = self.said.get(name, "")
-        if not isinstance(value, str):
-            self._fail(f"has {name} {value!r}; it must be text")
-        return value
+_SIZE: Final = "it must be a whole number of at least 1"
+_NUMBER: Final = (_is_number, "it must be a number of at least 0, or null")
+_FORMATS: Final = {format.id: format for format in FORMATS.values()}
+_ALLOWED: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    "format": _one_of(*_FORMATS),
+    "precision": _one_of(*PRECISIONS),
+    "k": (_is_size, _SIZE),
+    "n": (lambda value: value == ANY or _is_size(value), f"{_SIZE}, or any"),
+    "kernel": (_is_text, "it must be the registered name of one (`ptxgen list`)"),
+    "parameters": (_are_parameters, "it must be an object of whole numbers, true or false"),
+    **dict.fromkeys(("seconds", "bytes_per_second", "error"), _NUMBER),
+    "clock": _one_of(*CLOCKS),
+    **dict.fromkeys(("measured", "versions", "note"), (_is_text, "it must be text")),
+}
+"""What each field of an entry may be; those that have no default must be there."""
 
-    def _fail(self, message: str) -> NoReturn:
-        raise ArgumentError(f"{self.source}: entry {self.number} {message}")
+
+def _entry(place: str, facts: object, shipped: bool) -> TuningEntry:
+    """An entry of a file; `place` is where it stands, for messages."""
+    if not isinstance(facts, dict):
+        raise ArgumentError(f"{place} is {facts!r}; it must be an object")
+    if unknown := sorted(set(facts) - set(_ALLOWED)):
+        raise ArgumentError(f"{place} has {unknown[0]!r}; known: {', '.join(sorted(_ALLOWED))}")
+    required = [f.name for f in fields(TuningEntry) if f.default is MISSING]
+    for name, (is_allowed, allowed) in _ALLOWED.items():
+        if name not in facts and name in required:
+            raise ArgumentError(f"{place} has no {name}")
+        if name in facts and not is_allowed(facts[name]):
+            raise ArgumentError(f"{place} has {name} {facts[name]!r}; {allowed}")
+    entry = TuningEntry(**facts | {"n": None if facts["n"] == ANY else facts["n"]})
+    format = _FORMATS[entry.format]
+    try:
+        kernel = entry.make(entry.n or 1)
+    except ArgumentError as fault:
+        raise ArgumentError(f"{place} {fault}") from fault
+    if getattr(kernel, "format", format) != format:
+        raise ArgumentError(f"{place} names {entry.kernel} for {format.name}, but that is for {kernel.format}")  # type: ignore[attr-defined]
+    if shipped:
+        _check_bits(place, entry, default_strategy(format, entry.precision).kernel)
+    return entry
+
+
+def _check_bits(place: str, entry: TuningEntry, default: str) -> None:
+    """A shipped table must leave all results as they are without it."""
+    if entry.kernel != default:
+        raise ArgumentError(f"{place} names {entry.kernel}; a shipped table may only name what is used anyway, {default}")
+    for name in entry.parameters:
+        if name not in (free := bit_free(default)):
+            raise ArgumentError(f"{place} sets {name}, which changes the bits; allowed: {', '.join(free) or 'none'}")

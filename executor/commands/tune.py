@@ -15,7 +15,7 @@ from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from executor.choice.table import Entry
+    from executor.choice.table import TuningEntry
     from executor.device import Device
     from executor.tune.tune import Shape, Tuned
 
@@ -88,7 +88,7 @@ def _limit(device: Device) -> float | None:
     return bandwidth(device) if device.kind == "cuda" else None
 
 
-def _facts(tuned: Tuned, fastest: list[tuple[Shape, Entry]]) -> dict[str, Any]:
+def _facts(tuned: Tuned, fastest: list[tuple[Shape, TuningEntry]]) -> dict[str, Any]:
     return {
         "measured": tuned.measured,
         "known": tuned.known,
@@ -97,7 +97,7 @@ def _facts(tuned: Tuned, fastest: list[tuple[Shape, Entry]]) -> dict[str, Any]:
     }
 
 
-def _print(fastest: list[tuple[Shape, Entry]], limit: float | None) -> None:
+def _print(fastest: list[tuple[Shape, TuningEntry]], limit: float | None) -> None:
     """limit: bytes a second that the GPU reads, None for the emulator."""
     rows = []
     for (format, k, n), entry in fastest:

@@ -14,7 +14,7 @@ from typing import Final
 
 from executor.base.errors import DeviceFailed, SanitizerError
 from executor.choice.store import PRIVATE, add, load_for
-from executor.choice.table import Entry, Table
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import Gpu
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
@@ -43,7 +43,7 @@ class Tuned:
     """table: all that is known now; measured: how many candidates this run measured, known: how many it found in the table;
     left_out: what could not be measured, and why."""
 
-    table: Table
+    table: TuningTable
     measured: int = 0
     known: int = 0
     left_out: tuple[tuple[str, str], ...] = field(default=())
@@ -68,7 +68,7 @@ def tune(
     gpu = Gpu.of(device)
     make_folder(path.parent, PRIVATE)  # before anything is measured
     versions = f"ptxgen {__version__}, {device.build}"
-    table = load_for(path, gpu) if os.path.exists(path) else Table(str(path), gpu)
+    table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)
     known = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
     work = [(shape, candidates(*shape, precision, pattern)) for shape in shapes]
     total = sum(len(found) for _, found in work)
@@ -104,18 +104,18 @@ def tune(
     return Tuned(table, total - skipped - len(left_out), skipped, tuple(left_out))
 
 
-def winners(table: Table, shapes: Iterable[Shape], precision: str) -> list[tuple[Shape, Entry]]:
+def winners(table: TuningTable, shapes: Iterable[Shape], precision: str) -> list[tuple[Shape, TuningEntry]]:
     """The fastest entry for each shape that has one."""
     found = ((shape, table.fastest(precision, *shape)) for shape in shapes)
     return [(shape, entry) for shape, entry in found if entry is not None]
 
 
-def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) -> Entry:
+def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) -> TuningEntry:
     format, k, n = shape
-    return Entry(precision, format.id, k, n, candidate.entry.name, candidate.parameters, versions=versions)
+    return TuningEntry(precision, format.id, k, n, candidate.entry.name, candidate.parameters, versions=versions)
 
 
-def _measured(launcher: Launcher, candidate: Candidate, entry: Entry, weights: FreshWeights, runs: int) -> Entry:
+def _measured(launcher: Launcher, candidate: Candidate, entry: TuningEntry, weights: FreshWeights, runs: int) -> TuningEntry:
     time = time_gemv(launcher, candidate.kernel, weights, runs)
     w = candidate.kernel.signature()["w"]
     assert isinstance(w, Array)

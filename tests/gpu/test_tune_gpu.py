@@ -13,7 +13,7 @@ from gguf.constants import GGMLQuantizationType as Q
 
 from executor.choice.choice import GpuProfile
 from executor.choice.strategies import bit_free, default_strategy
-from executor.choice.table import Table
+from executor.choice.table import TuningTable
 from executor.device import open_device
 from executor.device.gpu import Gpu
 from executor.device.protocol import Device
@@ -149,7 +149,7 @@ def test_a_profile_set_anew_takes_its_table_at_the_next_step(gpu: Device, tmp_pa
     model = LanguageModel.load(path, gpu, profile=GpuProfile())
     before = model.logits(TOKENS)
     captures = model.decoder.captures
-    model.decoder.profile = replace(model.decoder.profile, tables=(Table("here", Gpu.of(gpu), done.table.entries),))
+    model.decoder.profile = replace(model.decoder.profile, tables=(TuningTable("here", Gpu.of(gpu), done.table.entries),))
     after = model.logits(TOKENS)
     assert model.decoder.captures > captures
     assert any(plan.kernel.name == "q8_0_gemv" for plan in model.decoder.prepare().whole)

@@ -10,7 +10,7 @@ import pytest
 from executor.base.disk_cache import DiskCache, trim
 from executor.choice.choice import GpuProfile
 from executor.choice.store import own_path, save
-from executor.choice.table import Table
+from executor.choice.table import TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import Gpu
@@ -118,7 +118,7 @@ def test_measurements_in_a_folder_of_others_are_refused(gpu: FakeDriver, own_cac
         bandwidth.bandwidth(device)
         path = own_path(Gpu.of(device), settings())
         assert path is not None
-        save(path, Table(str(path), Gpu.of(device)))
+        save(path, TuningTable(str(path), Gpu.of(device)))
         GpuProfile.for_device(device)
         own_cache.chmod(0o777)
         for ask in (GpuProfile.for_device, bandwidth.bandwidth, bandwidth.known_bandwidth):

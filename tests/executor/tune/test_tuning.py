@@ -14,7 +14,7 @@ from executor.base.environment import settings
 from executor.choice.choice import GpuProfile
 from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
 from executor.choice.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
-from executor.choice.table import Entry, Table
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import Gpu
@@ -40,13 +40,13 @@ SM_90 = Target(90)  # the oldest that has programmatic launches
 HW, MWV = "hw_dp4a_q4k_gemv", "mwv_q4k_gemv"
 
 
-def entry(k: int, n: int | None, kernel: str = HW, precision: str = "accurate", **facts: Any) -> Entry:
+def entry(k: int, n: int | None, kernel: str = HW, precision: str = "accurate", **facts: Any) -> TuningEntry:
     parameters = facts.pop("parameters", {"digits": 3, "num_warps": 4})
-    return Entry(precision, "q4k", k, n, kernel, parameters, **{"seconds": 1e-6, "error": 1e-7} | facts)
+    return TuningEntry(precision, "q4k", k, n, kernel, parameters, **{"seconds": 1e-6, "error": 1e-7} | facts)
 
 
-def profile(*entries: Entry, shipped: bool = False, precision: str = "accurate") -> GpuProfile:
-    return GpuProfile(precision, tables=(Table("a table", H200, entries, shipped),))
+def profile(*entries: TuningEntry, shipped: bool = False, precision: str = "accurate") -> GpuProfile:
+    return GpuProfile(precision, tables=(TuningTable("a table", H200, entries, shipped),))
 
 
 SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
@@ -174,7 +174,7 @@ GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": 
 )
 def test_a_bad_entry_is_named_with_what_is_allowed(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     path = tmp_path / "table.json"
-    table = Table("x", H200).to_json() | {"entries": [GOOD, GOOD | change]}
+    table = TuningTable("x", H200).to_json() | {"entries": [GOOD, GOOD | change]}
     path.write_text(json.dumps(table))
     with pytest.raises(ArgumentError, match=f"{path}: {said}"):
         load(path)
@@ -183,7 +183,7 @@ def test_a_bad_entry_is_named_with_what_is_allowed(tmp_path: Path, change: dict[
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no tuning table"),
+        ("", "is not a tuning table"),
         ("[]", "must say format 'ptxgen tuning table'"),
         ('{"format": "ptxgen tuning table", "version": 7}', "has version 7 of a tuning table; known: 1"),
         ('{"format": "ptxgen tuning table", "version": 1, "gpu": "H200"}', "its gpu is 'H200'; it must have name"),
@@ -203,7 +203,7 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str, said: str
     ],
 )
 def test_a_shipped_table_that_would_change_bits_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(Table("x", H200).to_json() | {"entries": [GOOD | change]}))
+    (tmp_path / "t.json").write_text(json.dumps(TuningTable("x", H200).to_json() | {"entries": [GOOD | change]}))
     load(tmp_path / "t.json")
     with pytest.raises(ArgumentError, match=said):
         load(tmp_path / "t.json", shipped=True)
@@ -254,7 +254,7 @@ def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
         assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == MWV
         add(tmp_path / "other.json", H200, entry(4096, 64))
         monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "other.json"))
-        with pytest.raises(ArgumentError, match=r"was measured on NVIDIA H200, this is emulator"):
+        with pytest.raises(ArgumentError, match=r"was measured on NVIDIA H200, and this is emulator"):
             GpuProfile.for_device(device)
 
 
