@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.dequant.dequant_f16 import DequantF16
 from ptxgen.kernels.registry import Entry, entries
 
 ENTRIES: list[Entry] = list(entries().values())
 
 CASES: list[KernelType] = list(dict.fromkeys(case for entry in ENTRIES for case in entry.cases()))
+
+
+def _representatives() -> frozenset[str]:
+    of_types: dict[type[KernelType], str] = {}
+    for entry in ENTRIES:
+        if entry.fixed.get("format") is FORMATS["Q4_K"]:
+            of_types[entry.type] = entry.name
+        of_types.setdefault(entry.type, entry.name)
+    return frozenset([*of_types.values(), *(entry.name for entry in ENTRIES if entry.type is DequantF16)])
+
+
+REPRESENTATIVES = _representatives()
+"""The names of one kernel a strategy, which is a class (that of Q4_K, or the first), and one a format (its dequantisation)."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
 from ptxgen.conformance.testing import conformance_test
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.registry import Entry
-from ptxgen.toolchain.module import emit
-from tests.paths import GOLDEN
-from tests.ptxgen.kernels import golden_outputs
-from tests.ptxgen.kernels.catalogue import ENTRIES
+from tests.ptxgen.kernels import golden_outputs, golden_texts
+from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
 
 every_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 
@@ -21,8 +17,14 @@ test_kernel_conforms = conformance_test()
 
 
 @every_entry
-def test_kernel_text_is_the_golden_text(entry: Entry, golden: Callable[[str, str], None]) -> None:
-    golden(f"ptx/{entry.name}.ptx", emit(next(iter(entry.cases()))).text)
+def test_kernel_text_is_the_golden_text(entry: Entry, request: pytest.FixtureRequest) -> None:
+    texts = golden_texts.texts(next(iter(entry.cases())))
+    if request.config.getoption("--update-golden"):
+        golden_texts.update(entry.name, texts)
+    try:
+        golden_texts.check(entry.name, texts)
+    except Nonconformity as error:
+        pytest.fail(f"{error}\nif this is meant, run with --update-golden and read what changed", pytrace=False)
 
 
 @every_entry
@@ -40,10 +42,12 @@ def test_kernel_and_reference_give_the_golden_outputs(entry: Entry, request: pyt
             pytest.fail(f"{kernel}: {error}\nif this is meant, run with --update-golden", pytrace=False)
 
 
-@pytest.mark.parametrize(("folder", "suffix"), [("ptx", ".ptx"), ("outputs", ".npz")])
-def test_every_golden_file_belongs_to_a_kernel(folder: str, suffix: str) -> None:
-    known = {entry.name for entry in ENTRIES}
-    assert {path.stem for path in (GOLDEN / folder).glob(f"*{suffix}")} <= known
+def test_every_golden_file_belongs_to_a_kernel_and_every_kernel_has_its_own() -> None:
+    names = {entry.name for entry in ENTRIES}
+    assert {path.stem for path in golden_outputs.FOLDER.glob("*.npz")} == names
+    assert set(golden_texts.digests()) == names
+    whole = {f"{name}.ptx" for name in REPRESENTATIVES}
+    assert {path.name for path in golden_texts.FOLDER.iterdir()} == {*whole, "digests.json"}
 
 
 def test_golden_outputs_are_small() -> None:

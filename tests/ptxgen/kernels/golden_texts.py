@@ -1,0 +1,83 @@
+"""golden/ptx: the text of the first sample shape of each kernel, so that no text changes unseen. NAME.ptx holds it whole for
+REPRESENTATIVES, which a reviewer reads; digests.json has the SHA-256 of every kernel's text by target."""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import Nonconformity
+from ptxgen.target import DEFAULT, Target
+from ptxgen.toolchain.module import emit
+from tests.paths import GOLDEN
+from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
+
+FOLDER = GOLDEN / "ptx"
+TARGETS = (DEFAULT, Target(80), Target(90))
+
+Texts = Mapping[str, str]
+"""By target, the text of a kernel. The whole text that is kept is that for DEFAULT."""
+
+Digests = dict[str, dict[str, str]]
+"""By kernel and target, the SHA-256 of a text in hexadecimal."""
+
+
+def texts(kernel: KernelType) -> Texts:
+    return {target.name: emit(kernel, target).text for target in TARGETS}
+
+
+def digests(folder: Path = FOLDER) -> Digests:
+    with _opened(folder, "r", fcntl.LOCK_SH) as file:
+        return _read(file)
+
+
+def check(name: str, texts: Texts, folder: Path = FOLDER) -> None:
+    """Raise Nonconformity that names the kernel unless its texts are those that were kept."""
+    whole = folder / f"{name}.ptx"
+    if name in REPRESENTATIVES:
+        kept = whole.read_text(encoding="ascii") if whole.exists() else ""
+        if kept != texts[DEFAULT.name]:
+            lines = kept.splitlines(), texts[DEFAULT.name].splitlines()
+            diff = difflib.unified_diff(*lines, f"golden/ptx/{whole.name}", "now", lineterm="")
+            raise Nonconformity("\n".join([f"the text of {name} changed:", *diff]))
+    known = digests(folder).get(name, {})
+    changed = [target for target, text in texts.items() if known.get(target) != _digest(text)]
+    if changed:
+        raise Nonconformity(f"the text of {name} for {', '.join(changed)} is not that of golden/ptx/digests.json")
+
+
+def update(name: str, texts: Texts, folder: Path = FOLDER) -> None:
+    """Keep these texts from now on. Tests that run in parallel may do so together."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if name in REPRESENTATIVES:
+        (folder / f"{name}.ptx").write_text(texts[DEFAULT.name], encoding="ascii")
+    with _opened(folder, "a+", fcntl.LOCK_EX) as file:
+        known = _read(file)
+        known[name] = {target: _digest(text) for target, text in texts.items()}
+        lines = (f"  {json.dumps(kernel)}: {json.dumps(known[kernel])}" for kernel in sorted(known))
+        file.truncate(0)
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@contextmanager
+def _opened(folder: Path, mode: str, lock: int) -> Iterator[IO[str]]:
+    with open(folder / "digests.json", mode, encoding="ascii") as file:
+        fcntl.flock(file, lock)  # until it is closed
+        yield file
+
+
+def _read(file: IO[str]) -> Digests:
+    file.seek(0)
+    held: Digests = json.loads(file.read() or "{}")
+    return held
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
