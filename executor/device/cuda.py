@@ -1,5 +1,5 @@
-"""A GPU through the CUDA driver API (cuda.bindings.driver): one primary context, one non-blocking stream, checked calls. Why not
-through cuda-core: docs/design-records/cuda-core.md."""
+"""A GPU through the CUDA driver API (cuda.bindings.driver): one primary context, one non-blocking stream, checked calls. Why
+not through cuda-core: docs/design-records/cuda-core.md."""
 
 from __future__ import annotations
 
