@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from executor.api.gemv import digits_of
 from executor.layers.ffn import FfnBuffers, gelu_ffn, swiglu_ffn
-from executor.layers.indexed import Projection, bind
 from executor.layers.operands import WeightLike
+from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError

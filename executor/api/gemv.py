@@ -14,8 +14,8 @@ from executor.choice.choice import GpuProfile
 from executor.choice.strategies import DIGITS
 from executor.layers.batched import project_rows
 from executor.layers.gemv import project
-from executor.layers.indexed import Projection, bind
 from executor.layers.operands import WeightLike
+from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from executor.memory.single_weight import format_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from executor.bundle.describe import Description
 from executor.bundle.formula import Traced
 from executor.layers.batched import PREFIX, batched_forms, tiles
-from executor.layers.calls import Call
+from executor.layers.calls import KernelCall
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
@@ -63,7 +63,7 @@ def batch(model: Description, m: int) -> Batch:
     return made
 
 
-def _tiled(call: Call, tensors: Collection[str], m: int) -> Iterator[_Tile]:
+def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[_Tile]:
     """The kernels that together do the call for all m sequences; none if there is no batched form."""
     for rows, firsts in tiles(m) if call.kernel.family == "gemv" else [(m, range(1))]:
         kernel = _batched(call, tensors, Traced(rows, "m"))
@@ -71,7 +71,7 @@ def _tiled(call: Call, tensors: Collection[str], m: int) -> Iterator[_Tile]:
             yield _Tile(kernel, firsts)
 
 
-def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
+def _batched(call: KernelCall, tensors: Iterable[str], m: int) -> KernelType | None:
     for kernel in batched_forms(call.kernel, m):
         shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
         if all((buffer.dtype, buffer.shape) in shapes for buffer in _buffers(call, tensors)):
@@ -79,6 +79,6 @@ def _batched(call: Call, tensors: Iterable[str], m: int) -> KernelType | None:
     return None
 
 
-def _buffers(call: Call, names: Iterable[str]) -> Iterator[GpuBuffer]:
+def _buffers(call: KernelCall, names: Iterable[str]) -> Iterator[GpuBuffer]:
     for name in names:
         yield call.arguments[name]

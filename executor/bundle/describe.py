@@ -20,7 +20,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.allocations import ALIGNMENT
 from executor.device.dry_run import DryRunMemory
 from executor.gguf.gguf_file import GgufFile, TensorInfo
-from executor.layers.calls import Call
+from executor.layers.calls import KernelCall
 from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import Allocation, GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -45,7 +45,7 @@ class Description:
     tensors: Mapping[str, dict[str, Any]]
     buffers: Mapping[str, dict[str, Any]]
     initial: Mapping[str, NDArray[Any]]
-    calls: tuple[Call, ...]
+    calls: tuple[KernelCall, ...]
     launches: tuple[dict[str, Any], ...]
     before: tuple[dict[str, str], ...]
     results: Mapping[str, str]
@@ -113,7 +113,7 @@ def outlier_kernels(model: Description) -> dict[str, KernelType]:
     return found
 
 
-def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:
+def _arguments(call: KernelCall, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:
     said: dict[str, dict[str, Any]] = {}
     for name in call.kernel.signature():
         value = call.arguments[name]
@@ -126,7 +126,7 @@ def _arguments(call: Call, owners: Mapping[Any, tuple[str, str]]) -> dict[str, d
     return said
 
 
-def _used(calls: Iterable[Call], weights: Container[Allocation]) -> list[GpuBuffer]:
+def _used(calls: Iterable[KernelCall], weights: Container[Allocation]) -> list[GpuBuffer]:
     """The buffers of the calls, without the weights: of each allocation the first one met."""
     met: dict[Allocation, GpuBuffer] = {}
     for call in calls:
@@ -158,7 +158,7 @@ def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], .
     }
 
 
-def _buffers(buffers: Iterable[GpuBuffer], calls: Iterable[Call]) -> dict[str, dict[str, Any]]:
+def _buffers(buffers: Iterable[GpuBuffer], calls: Iterable[KernelCall]) -> dict[str, dict[str, Any]]:
     """A buffer that came from a host array has plain numbers; the first kernel that takes it whole says their formulae."""
     shapes: dict[GpuBuffer, tuple[int, ...]] = {}
     for call in calls:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from executor.base.errors import LaunchError
 from executor.device.parameters import ParameterBlock, why_not
@@ -32,8 +32,7 @@ class Loads(Protocol):
     def load(self, kernel: KernelType) -> LoadedKernel: ...
 
 
-@dataclass(frozen=True)
-class Place:
+class LayerOperation(NamedTuple):
     """Where in a model a launch belongs: `layer 3 attn_q`; `layer` is None outside the layers."""
 
     layer: int | None = None
@@ -43,14 +42,14 @@ class Place:
         return " ".join(part for part in ("" if self.layer is None else f"layer {self.layer}", self.operation) if part)
 
 
-NOWHERE = Place()
+NOWHERE = LayerOperation()
 
 
 @dataclass(frozen=True)
 class LaunchRecord:
     """One launch that happened: what observers (a profiler, a debugger) see. Scalars hold the values of this launch."""
 
-    place: Place
+    place: LayerOperation
     kernel: KernelType
     loaded: LoadedKernel
     grid: Grid
@@ -83,7 +82,7 @@ class Plan:
         "place",
     )
 
-    def __init__(self, launcher: Launcher, kernel: KernelType, place: Place, arguments: dict[str, Any]) -> None:
+    def __init__(self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any]) -> None:
         signature = kernel.signature()
         launch = kernel.launch()
         _check_geometry(kernel, launch.grid, launch.block)
@@ -281,7 +280,7 @@ class Launcher:
             self.device.owner.capturing = False
             self.recorded = None
 
-    def prepare(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> Plan:
+    def prepare(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
         """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
 
         A buffer must be of this device, alive, of exactly the signature's dtype and shape, and aligned; a scalar must fit its
@@ -294,7 +293,7 @@ class Launcher:
                 prepared()
         return plan
 
-    def __call__(self, kernel: KernelType, place: Place = NOWHERE, /, **arguments: Any) -> None:
+    def __call__(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> None:
         """Check and launch once, or be recorded by the capture under way."""
         self.prepare(kernel, place, **arguments)()
 

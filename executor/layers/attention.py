@@ -3,24 +3,20 @@ that the same launches serve every position."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from executor.layers.calls import LaunchQueue
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from ptxgen.kernels.registry import find
 
-if TYPE_CHECKING:
-    from executor.layers.calls import Launch
 
-
-def remember(launch: Launch, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
+def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:
     """k and v go into the cache at `position`. k, v: f32[kv_heads, head_dim], k rotated already; position: u32[1]."""
     kv_heads, head_dim = k.shape
     kernel = find("kv_cache_scatter_indirect").make(kv_heads=kv_heads, head_dim=head_dim, max_len=cache.max_len)
     launch("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
 
 
-def attend(launch: Launch, cache: LayerCache, *, q: GpuBuffer, out: GpuBuffer, length: GpuBuffer, digits: int = 0) -> None:
+def attend(launch: LaunchQueue, cache: LayerCache, *, q: GpuBuffer, out: GpuBuffer, length: GpuBuffer, digits: int = 0) -> None:
     """`out` is what q attends to among the first `length` positions of the cache, and its digits, if `digits` says how many.
 
     q, out: f32[heads, head_dim], q rotated already; length: u32[1].

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import MISSING, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from executor.choice.strategies import bit_free
+from executor.layers.calls import LaunchQueue
 from executor.layers.gemv import project
-from executor.layers.indexed import Projection
+from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import entries, find
-
-if TYPE_CHECKING:
-    from executor.layers.calls import Launch
 
 PREFIX: Final = "batched_"
 BIAS: Final = "batched_bias_broadcast_add"
@@ -45,7 +43,7 @@ def batched_forms(kernel: KernelType, m: int) -> Iterator[KernelType]:
             yield entry.make(m=m, **{f: v for f, v in given.items() if v != defaults[f] or known[f] is MISSING})
 
 
-def project_rows(launch: Launch, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
+def project_rows(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = x W^T in tiles of 8 rows, each of which reads the weights once; x: f32[m, k], y: f32[m, n], any m. Raises
     ArgumentError if the projection's kernel has no form for several rows."""
     m = x.shape[0]

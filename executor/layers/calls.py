@@ -5,27 +5,26 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from executor.launch.launch import Launcher, Place, Plan
-from executor.layers.digits import SharedDigits
+from executor.launch.launch import Launcher, LayerOperation, Plan
+from executor.layers.digits import Enqueue, SharedDigits
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, KernelType
 
 
-class Launch(Protocol):
-    """Takes the name of an operation (`attn_q`), a kernel and its arguments by name."""
+class LaunchQueue(Enqueue, Protocol):
+    """What layers give their launches to."""
 
     @property
-    def digits(self) -> SharedDigits: ...
+    def digits(self) -> SharedDigits:
+        """The activation digits that its launches share."""
 
     @property
     def fused(self) -> bool:
         """Whether kernels are wanted that do several operations at once."""
 
-    def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None: ...
 
-
-class Batch:
+class LaunchBatch:
     """The launches that one call makes: each is checked when it is named, and `start` launches them when all have been. What
     they will write counts as written from the moment they are named, so that what is derived from it is derived anew.
 
@@ -39,7 +38,7 @@ class Batch:
         self._plans: list[Plan] = []
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
-        plan = self._launcher.prepare(kernel, Place(self.layer, operation), **arguments)
+        plan = self._launcher.prepare(kernel, LayerOperation(self.layer, operation), **arguments)
         plan.count_writes()
         self._plans.append(plan)
 
@@ -54,12 +53,12 @@ class Batch:
             plan.start()
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """A kernel, its arguments by name, and the place in the model that it works at."""
 
     kernel: KernelType
     arguments: dict[str, Any]
-    place: Place
+    place: LayerOperation
 
 
 class Recorder:
@@ -69,17 +68,17 @@ class Recorder:
         self.digits = SharedDigits(workspace)
         self.fused = fused
         self.layer = layer
-        self.made: list[Call] = []
+        self.made: list[KernelCall] = []
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
-        self.made.append(Call(kernel, arguments, Place(self.layer, operation)))
+        self.made.append(KernelCall(kernel, arguments, LayerOperation(self.layer, operation)))
         for name, argument in kernel.signature().items():
             if isinstance(argument, Array) and argument.direction != "in":
                 # What will be written then counts as written now, so that what is derived from it is derived anew.
                 written: GpuBuffer = arguments[name]
                 written.allocation.writes.count += 1
 
-    def take(self) -> tuple[Call, ...]:
+    def take(self) -> tuple[KernelCall, ...]:
         """What was collected since the last time."""
         made, self.made = tuple(self.made), []
         return made

@@ -52,7 +52,7 @@ class Capture:
         """Launch all at once; one by one, with the same bits, while the launcher has observers.
 
         position: of the token that captured layers run; they need it, and nothing else takes it. Raises LaunchError if what the
-        graph was captured from has changed, ArgumentError as LayerSequence.go_to."""
+        graph was captured from has changed, ArgumentError as LayerSequence.begin."""
         graph = self._finished()
         graph.check_alive()
         if self._state() != self._captured:
@@ -63,9 +63,9 @@ class Capture:
         if self._sequence is None or position is None:
             self._run(graph)
             return
-        self._sequence.go_to(position, *self._layers)
+        self._sequence.begin(position, *self._layers)
         self._run(graph)
-        self._sequence.took(position, *self._layers)
+        self._sequence.commit(position, *self._layers)
 
     def close(self) -> None:
         """Give the graph back."""

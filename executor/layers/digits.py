@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from executor.memory.buffers import GpuBuffer, Writes
+from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.registry import find
 
-if TYPE_CHECKING:
-    from executor.layers.calls import Launch
-    from executor.memory.workspace import Workspace
-
 QUANTIZERS: Final = {1: "q8_quantize", 2: "q16_quantize", 3: "q24_quantize"}
 """By the number of digits."""
+
+
+class Enqueue(Protocol):
+    """Takes the name of an operation (`attn_q`), a kernel and its arguments by name, to be launched."""
+
+    def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
+        """Errors as Launcher.prepare, now or when the launch is prepared."""
+
 
 State = tuple[Writes, int, int]
 """A buffer as it was: the count of its memory's writes, its address, and how many there had been. It keeps no memory alive."""
@@ -38,7 +43,7 @@ class SharedDigits:
         self._workspace = workspace
         self._made: dict[tuple[int, int, int], _Made] = {}
 
-    def of(self, launch: Launch, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
+    def of(self, launch: Enqueue, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
         """The arguments `digits`, `scales` and `sums` that stand for x, f32[k] or f32[rows, k]; quantised now unless that has
         been done. `operation` is the one that wants them."""
         rows, k = prod(x.shape[:-1]), x.shape[-1]
@@ -50,7 +55,7 @@ class SharedDigits:
         return buffers
 
     def write(
-        self, launch: Launch, operation: str, kernel: KernelType, activations: GpuBuffer, count: int, /, **arguments: Any
+        self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, count: int, /, **arguments: Any
     ) -> None:
         """Launch a kernel that writes activations, f32[k], and their digits; `arguments`: all that it takes but the digits."""
         k = activations.shape[-1]

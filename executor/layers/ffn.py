@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from executor.layers.calls import LaunchQueue
 from executor.layers.gemv import digits_read, project
-from executor.layers.indexed import Projection
+from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
+from executor.memory.workspace import Workspace
 from ptxgen.kernels.registry import find
-
-if TYPE_CHECKING:
-    from executor.layers.calls import Launch
-    from executor.memory.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -29,14 +27,14 @@ class FfnBuffers:
 
 
 def swiglu_ffn(
-    launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer
+    launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer
 ) -> None:
     """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
     swiglu(launch, gate, up, down, b, x=x)
     project(launch, "ffn_down", down, x=b.activated, y=y)
 
 
-def swiglu(launch: Launch, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
+def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
     """b.activated = silu(gate(x)) * up(x), ready for `down`."""
     project(launch, "ffn_gate", gate, x=x, y=b.gate)
     project(launch, "ffn_up", up, x=x, y=b.up)
@@ -49,7 +47,7 @@ def swiglu(launch: Launch, gate: Projection, up: Projection, down: Projection, b
         launch("ffn_swiglu", find("fused_swiglu").make(n=n), **arguments)
 
 
-def gelu_ffn(launch: Launch, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:
+def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = down(gelu(up(x))); x, y: f32[hidden]."""
     project(launch, "ffn_up", up, x=x, y=b.up)
     launch("ffn_gelu", find("gelu").make(n=up.weight.n), y=b.activated, x=b.up)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
-from executor.layers.gemv import gemv_kernel
+from executor.launch.launch import LayerOperation
+from executor.layers.projection import Projection, bind
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weight
-from ptxgen.dsl.kernel_type import KernelType
 
 INPUTS = {
     "attn_q": "attn_norm",
@@ -35,42 +35,11 @@ LAYER_OUTPUTS = tuple(operation for operation in OUTPUTS if operation != INPUTS[
 BLOCK = "blk.{}"
 """How GGUF files name a layer."""
 
-Site = tuple[int | None, str]
-"""A layer (None outside the layers) and an operation."""
 
-
-def sites(layers: int) -> list[Site]:
+def sites(layers: int) -> list[LayerOperation]:
     """Where a model of so many layers makes a vector that a matrix multiplies."""
-    return [*((layer, operation) for layer in range(layers) for operation in LAYER_OUTPUTS), (None, INPUTS["output"])]
-
-
-@dataclass(frozen=True)
-class Projection:
-    """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector. `reason`: why this
-    kernel."""
-
-    weight: Weight
-    kernel: KernelType
-    reason: str
-
-    @property
-    def pointer(self) -> int:
-        return self.weight.buffer.pointer
-
-    @property
-    def nbytes(self) -> int:
-        """Length in bytes."""
-        return self.weight.nbytes
-
-    @property
-    def type(self) -> str:
-        """The GGML type."""
-        return self.weight.format.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, k): rows, and values of a row."""
-        return self.weight.n, self.weight.k
+    inside = [LayerOperation(layer, operation) for layer in range(layers) for operation in LAYER_OUTPUTS]
+    return [*inside, LayerOperation(None, INPUTS["output"])]
 
 
 @dataclass(frozen=True)
@@ -108,7 +77,7 @@ def layer_weights(
     profile: GpuProfile,
     *,
     layer: int | None = None,
-    flagged: Collection[Site] = (),
+    flagged: Collection[LayerOperation] = (),
     norms: Mapping[str, GpuBuffer] | None = None,
 ) -> ValidatedLayerWeights:
     """The weights called `prefix`.attn_q.weight and so on.
@@ -154,16 +123,10 @@ def build_indexed_weights(
     profile: GpuProfile,
     *,
     prefix: Callable[[int], str] = BLOCK.format,
-    flagged: Collection[Site] = (),
+    flagged: Collection[LayerOperation] = (),
 ) -> tuple[ValidatedLayerWeights, ...]:
     """The weights of layers 0 to layers - 1. prefix: what the names of a layer start with. See layer_weights."""
     return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
-
-
-def bind(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
-    """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is."""
-    choice = gemv_kernel(weight, profile, accurate=accurate)
-    return Projection(weight, choice.kernel, choice.reason)
 
 
 def _matrix(weights: Mapping[str, Weight], name: str, n: int, k: int) -> Weight:

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from executor.base.arguments import instance, whole
 from executor.base.errors import LaunchError
 from executor.launch.launch import Plan
-from executor.layers.attention import attend, remember
-from executor.layers.calls import Batch
-from executor.layers.indexed import BLOCK, Site, ValidatedLayerWeights, build_indexed_weights, layer_weights
+from executor.layers.attention import append, attend
+from executor.layers.calls import LaunchBatch
+from executor.layers.indexed import BLOCK, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.layers.outlier_verdicts import OutlierVerdicts
 from executor.layers.sequence import LayerSequence
 from executor.layers.session import Session
@@ -167,24 +167,26 @@ class LayerRunner:
         position = s.lengths[layer]
         with self.session.result(s.heads, s.head_dim) as out, self.session.launches(layer) as launch:
             cache = s.cache.layer(layer)
-            remember(launch, cache, k=key, v=value, position=s.position)
+            append(launch, cache, k=key, v=value, position=s.position)
             attend(launch, cache, q=query, out=out, length=s.length)
-            s.go_to(position, layer)
-        s.took(position, layer)
+            s.begin(position, layer)
+        s.commit(position, layer)
         return out, position + 1
 
-    def detect_input_outlier(self, input: Any, site: Site | None = None) -> bool:
+    def detect_input_outlier(self, input: Any, site: tuple[int, str] | None = None) -> bool:
         """Whether an f32 vector has a massive activation (executor/layers/outliers.py), searched for on the device. site: a
         layer and the operation that made the vector (attn_norm, attention, ffn_norm, ffn_swiglu); its verdict is kept until a
         weight is replaced, and where it is true, layers by name and weights indexed from now on take an accurate kernel for
         what reads it."""
         self.session.require_no_capture("the verdict is copied to the host")
         sequence = self.session.sequence
-        if site is not None:
-            site = self.outliers.checked_site(site, None if sequence is None else len(sequence.lengths))
-        return self.outliers.of(self.session.launches, self.session.vector(input, None, "input"), site)
+        layers = None if sequence is None else len(sequence.lengths)
+        operation = None if site is None else self.outliers.checked_site(site, layers)
+        return self.outliers.of(self.session.launches, self.session.vector(input, None, "input"), operation)
 
-    def _launch(self, launch: Batch, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> None:
+    def _launch(
+        self, launch: LaunchBatch, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
+    ) -> None:
         cache = self.sequence.cache.layer(layer)
         activations = Activations.of(self.session.workspace, shape, self.sequence.rope_table, hidden)
         transformer_layer(launch, shape, weights, cache, activations)
@@ -196,10 +198,10 @@ class LayerRunner:
         position, layer = whole("position", position), self.sequence.require_layer(layer)
         with self.session.launches(layer) as launch:
             self._launch(launch, hidden, layer, weights, shape)
-            self.sequence.go_to(position, layer)
+            self.sequence.begin(position, layer)
             if self.run is not None:
                 self.run(launch.take(), position + 1)
-        self.sequence.took(position, layer)
+        self.sequence.commit(position, layer)
 
     def _next_token(self, input: Any, layer: int, weights: ValidatedLayerWeights, shape: LayerShape) -> GpuBuffer:
         """The layer's own next token, on a copy of its input."""

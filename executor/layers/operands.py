@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from executor.base.arguments import array, described, same_shape, whole
 from executor.base.errors import LaunchError, ModelError
 from executor.device.protocol import Device
-from executor.layers.indexed import Projection
+from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer, allocation_at
 from executor.memory.interop import as_buffer
 from executor.memory.weights import Weight, Weights

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from executor.base.arguments import described, one_of, whole
-from executor.layers.calls import Launch
-from executor.layers.indexed import LAYER_OUTPUTS, Site
+from executor.launch.launch import LayerOperation
+from executor.layers.calls import LaunchQueue
+from executor.layers.indexed import LAYER_OUTPUTS
 from executor.layers.outliers import OUTLIER_RATIO
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weights
@@ -25,18 +26,20 @@ class OutlierVerdicts:
     def __init__(self, weights: Weights, workspace: Workspace) -> None:
         self._weights = weights
         self._workspace = workspace
-        self._of: dict[Site, bool] = {}
+        self._of: dict[LayerOperation, bool] = {}
         self._generation = weights.generation
 
-    def of(self, together: Callable[[], AbstractContextManager[Launch]], x: GpuBuffer, site: Site | None) -> bool:
-        """Whether x, f32[n], has an outlier, found by what is launched `together`. The first answer for a site stays its
+    def of(
+        self, launches: Callable[[], AbstractContextManager[LaunchQueue]], x: GpuBuffer, site: LayerOperation | None
+    ) -> bool:
+        """Whether x, f32[n], has an outlier, found by what `launches` runs. The first answer for a site stays its
         answer; without one nothing is kept."""
         self._forget_old()
         verdict = None if site is None else self._of.get(site)
         if verdict is None:
             flag = self._workspace.buffer("outlier flag", (1,), U32)
             flag.fill(0)
-            with together() as launch:
+            with launches() as launch:
                 kernel = find("outlier_flag").make(n=x.shape[0])
                 launch("outlier_flag", kernel, flag=flag, x=x, ratio=OUTLIER_RATIO)
             verdict = bool(flag.to_numpy()[0])
@@ -45,20 +48,21 @@ class OutlierVerdicts:
         return verdict
 
     @property
-    def flagged(self) -> frozenset[Site]:
+    def flagged(self) -> frozenset[LayerOperation]:
         """The sites that have an outlier."""
         self._forget_old()
         return frozenset(site for site, verdict in self._of.items() if verdict)
 
     @staticmethod
-    def checked_site(given: Any, layers: int | None) -> Site:
+    def checked_site(given: Any, layers: int | None) -> LayerOperation:
         """A site of which a verdict decides something: a layer of so many (None: nobody said), and an operation that makes what
         its matrices multiply. ArgumentError names those that there are."""
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise ArgumentError(f"site is {described(given)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
         layer, operation = given
         last = None if layers is None else layers - 1
-        return whole("the layer of the site", layer, 0, last), one_of("the operation of the site", operation, LAYER_OUTPUTS)
+        layer = whole("the layer of the site", layer, 0, last)
+        return LayerOperation(layer, one_of("the operation of the site", operation, LAYER_OUTPUTS))
 
     def _forget_old(self) -> None:
         if self._generation != self._weights.generation:

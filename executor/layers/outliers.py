@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from executor.base.arguments import array
-from executor.launch.launch import Launcher, LaunchRecord, Plan
-from executor.layers.indexed import Site
+from executor.launch.launch import Launcher, LaunchRecord, LayerOperation, Plan
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.quantize.outlier_flag import has_outlier
@@ -48,7 +47,7 @@ class OutlierWatch:
     stays flagged."""
 
     def __init__(
-        self, launcher: Launcher, sites: Collection[Site], outputs: Mapping[str, str], ratio: float = OUTLIER_RATIO
+        self, launcher: Launcher, sites: Collection[LayerOperation], outputs: Mapping[str, str], ratio: float = OUTLIER_RATIO
     ) -> None:
         # A launcher of its own, which nobody observes.
         self._launcher = Launcher(launcher.device, launcher.modules)
@@ -56,10 +55,10 @@ class OutlierWatch:
         self._ratio = ratio
         self._places = {site: i for i, site in enumerate(sites)}
         self._flags = GpuBuffer.zeros(launcher.device, U32, (max(1, len(self._places)),), "outlier flags")
-        self._plans: dict[Site, Plan] = {}
+        self._plans: dict[LayerOperation, Plan] = {}
 
     def __call__(self, record: LaunchRecord) -> None:
-        site = (record.place.layer, record.place.operation)
+        site = record.place
         if site not in self._places:
             return
         plan = self._plans.get(site)
@@ -68,7 +67,7 @@ class OutlierWatch:
             plan = self._plans[site] = self._plan(site, x)
         plan()
 
-    def flagged(self) -> frozenset[Site]:
+    def flagged(self) -> frozenset[LayerOperation]:
         """The sites whose output had an outlier so far. Waits for the device."""
         flags = self._flags.to_numpy()
         return frozenset(site for site, i in self._places.items() if flags[i])
@@ -76,7 +75,7 @@ class OutlierWatch:
     def free(self) -> None:
         self._flags.free()
 
-    def _plan(self, site: Site, x: object) -> Plan:
+    def _plan(self, site: LayerOperation, x: object) -> Plan:
         assert isinstance(x, GpuBuffer)
         n = x.nbytes // x.dtype.bytes
         flag = self._flags.view(self._places[site] * U32.bytes, (1,))

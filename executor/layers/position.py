@@ -29,15 +29,15 @@ class TokenPosition:
         """u32[1]: position + 1, how many keys the token attends to."""
         return self._both()[1]
 
-    def tell(self, position: int) -> None:
+    def move_to(self, position: int) -> None:
         """Copy it to the device unless it is there."""
         if self._held != self._state(position):
             self._held = None
             self.position.upload(np.array([position], np.uint32))
             self.length.upload(np.array([position + 1], np.uint32))
-            self.is_at(position)
+            self.moved_to(position)
 
-    def is_at(self, position: int) -> None:
+    def moved_to(self, position: int) -> None:
         """A kernel has left this position in the buffers."""
         self._held = self._state(position)
 

@@ -99,7 +99,7 @@ class LayerSequence:
         self.cache.layer(layer)
         return whole("the layer", layer)
 
-    def go_to(self, position: int, *layers: int) -> None:
+    def begin(self, position: int, *layers: int) -> None:
         """The token under way stands at `position`, and these layers are about to take it: they forget what they had from there
         on. Raises ArgumentError for a position beyond the cache or one that would leave a gap; nothing has changed then."""
         position = whole("position", position)
@@ -111,10 +111,10 @@ class LayerSequence:
                 )
         if position >= self.cache.max_len:
             raise ArgumentError(f"the context is full: position {position} does not fit {self.cache.max_len} positions")
-        self._token.tell(position)
+        self._token.move_to(position)
         self._have(position, layers)
 
-    def took(self, position: int, *layers: int) -> None:
+    def commit(self, position: int, *layers: int) -> None:
         """These layers have the key and the value of `position` now."""
         self._have(position + 1, layers)
 

@@ -14,7 +14,7 @@ from executor.base.errors import LaunchError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.layers.calls import Batch
+from executor.layers.calls import LaunchBatch
 from executor.layers.capture import Capture
 from executor.layers.digits import SharedDigits
 from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
@@ -50,12 +50,12 @@ class Session:
         return weight(self.device, self.weights, value, n, k, format)
 
     @contextmanager
-    def launches(self, layer: int | None = None) -> Iterator[Batch]:
+    def launches(self, layer: int | None = None) -> Iterator[LaunchBatch]:
         """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
         under way. If anything is refused, nothing has been launched."""
         self.device.owner.check("launching")
         digits = self._digits if self.recording is None else self.recording.digits
-        batch = Batch(self.launcher, digits, layer, fused=self.modules.fused)
+        batch = LaunchBatch(self.launcher, digits, layer, fused=self.modules.fused)
         try:
             yield batch
             batch.start()
@@ -77,7 +77,7 @@ class Session:
     @contextmanager
     def round_trip(
         self, input: ArrayLike, shape: tuple[int, ...], output: NDArray[np.float32] | None, output_shape: tuple[int, ...]
-    ) -> Iterator[tuple[Batch, GpuBuffer, GpuBuffer, NDArray[np.float32]]]:
+    ) -> Iterator[tuple[LaunchBatch, GpuBuffer, GpuBuffer, NDArray[np.float32]]]:
         """For arrays of the host: what the block launches, input and output of it on the device, and the array that the output
         is copied to when the block has ended: `output` if there is one."""
         self.require_no_capture("host arrays are copied to the device and back")

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from executor.layers.attention import attend, remember
-from executor.layers.calls import Launch
+from executor.layers.attention import append, attend
+from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import FfnBuffers, swiglu
 from executor.layers.gemv import digits_read, project, project_onto
-from executor.layers.indexed import Projection, ValidatedLayerWeights
+from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.position import TokenPosition
+from executor.layers.projection import Projection
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
@@ -58,7 +59,7 @@ class Activations:
         )
 
 
-def transformer_layer(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
+def transformer_layer(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
     """One token through one layer: a.hidden is updated in place, its key and value go into the cache at a.position.
 
     Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
@@ -74,7 +75,7 @@ def transformer_layer(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, c
 
 
 def normalise(
-    launch: Launch, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer, readers: Sequence[Projection]
+    launch: LaunchQueue, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
     """a.normed becomes the RMSNorm of a.hidden, which the kernel sees as one row, ready for its readers."""
     row, digits = (1, s.hidden), digits_read(*readers)
@@ -86,7 +87,7 @@ def normalise(
         launch(operation, find("rmsnorm").make(hidden=s.hidden), **arguments)
 
 
-def _place(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
+def _place(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
     """Biases are added, queries and keys normalised where the architecture does, and rotated; keys and values go into the
     cache."""
     biases = {"q_bias": w.attn_q_bias, "k_bias": w.attn_k_bias, "v_bias": w.attn_v_bias}
@@ -110,10 +111,10 @@ def _place(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, cache: Layer
     for role, x in (("q", a.q), ("k", a.k)):
         shape = {"heads": x.shape[0], "head_dim": s.head_dim, "max_len": cache.max_len, "rotary_dim": s.rope_dim}
         launch(f"rope_{role}", find(f"rope{neox}_indirect").make(**shape), x=x, **places)
-    remember(launch, cache, k=a.k, v=a.v, position=a.position)
+    append(launch, cache, k=a.k, v=a.v, position=a.position)
 
 
-def _normalise_heads(launch: Launch, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+def _normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
     for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
             kernel = find("per_head_rmsnorm").make(heads=x.shape[0], head_dim=s.head_dim)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from executor.base.environment import settings
 from executor.base.errors import NumericalFault
-from executor.launch.launch import Launcher, LaunchRecord, Place
+from executor.launch.launch import Launcher, LaunchRecord, LayerOperation
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.formats import Format
@@ -74,7 +74,7 @@ class FiniteCheck:
 
     def __init__(self, launcher: Launcher) -> None:
         self._device = launcher.device
-        self._last: tuple[Place, str, NDArray[Any]] | None = None
+        self._last: tuple[LayerOperation, str, NDArray[Any]] | None = None
 
     def __call__(self, record: LaunchRecord) -> None:
         self._device.synchronize()
@@ -85,7 +85,7 @@ class FiniteCheck:
             if _log.isEnabledFor(logging.DEBUG):
                 self._remember(record.place, f"{name} ({buffer})", values)
 
-    def _remember(self, place: Place, what: str, values: NDArray[Any]) -> None:
+    def _remember(self, place: LayerOperation, what: str, values: NDArray[Any]) -> None:
         """Keep what was written last, and tell of it when another layer begins."""
         if self._last is not None and self._last[0].layer != place.layer:
             before, written, kept = self._last

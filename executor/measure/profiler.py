@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from executor.base.arguments import whole
 from executor.device.protocol import Device, Event, Grid
-from executor.launch.launch import Launcher, LaunchGraph, LaunchRecord, Place, Plan
+from executor.launch.launch import Launcher, LaunchGraph, LaunchRecord, LayerOperation, Plan
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 
@@ -70,7 +70,7 @@ class Tile:
 
     step: int
     length: int | None  # positions that attention went over; None: nobody told
-    place: Place
+    place: LayerOperation
     kernel: KernelType
     grid: Grid
     block: Grid

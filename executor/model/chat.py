@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from executor.base.errors import ModelError
-from executor.model.marks import Span
+from executor.model.special_tokens import Span
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:

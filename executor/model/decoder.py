@@ -14,10 +14,10 @@ from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
-from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.launch.launch import Launcher, LaunchGraph, LayerOperation, Plan
 from executor.launch.modules import Modules
-from executor.layers.calls import Call
-from executor.layers.indexed import OUTPUTS, Site, sites
+from executor.layers.calls import KernelCall
+from executor.layers.indexed import OUTPUTS, sites
 from executor.layers.outliers import OutlierWatch
 from executor.layers.position import TokenPosition
 from executor.measure.debug import watch
@@ -66,7 +66,7 @@ class Decoder:
         self.profile = profile
         self.calibration: Sequence[int] = ()
         """Tokens that are run to find outliers, where a kernel reads one digit."""
-        self.flagged: frozenset[Site] = frozenset()
+        self.flagged: frozenset[LayerOperation] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
         self.modules = modules
@@ -187,14 +187,14 @@ class Decoder:
             raise ArgumentError(f"no step with a head has found the likeliest token for position {position}; give a token")
         self.cache.advance()
         try:
-            self._token.tell(position)
+            self._token.move_to(position)
             if token is not None:
                 chosen.upload(np.array([token], np.uint32))
             self._run(step, position, head)
         except BaseException:  # an interrupt, a fault that a debugger found: the token was not taken
             self.cache.truncate(position)
             raise
-        self._token.is_at(position + 1)
+        self._token.moved_to(position + 1)
         self._likeliest = (position + 1, chosen.version) if head else None
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
@@ -267,7 +267,7 @@ class Decoder:
                 outliers.free()
                 trial._free_own()
 
-    def _launches(self, flagged: Collection[Site] = ()) -> TokenLaunches:
+    def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:
         return TokenLaunches.build(
             self.config,
             self.weights,
@@ -287,7 +287,7 @@ class Decoder:
                 old.free()
         return self._table
 
-    def _plan(self, call: Call) -> Plan:
+    def _plan(self, call: KernelCall) -> Plan:
         return self.launcher.prepare(call.kernel, call.place, **call.arguments)
 
     def _drop(self) -> None:

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.choice.choice import GpuProfile
-from executor.layers.calls import Call, Recorder
+from executor.launch.launch import LayerOperation
+from executor.layers.calls import KernelCall, Recorder
 from executor.layers.gemv import project
-from executor.layers.indexed import Site, bind, build_indexed_weights
+from executor.layers.indexed import build_indexed_weights
+from executor.layers.projection import bind
 from executor.layers.transformer import Activations, normalise, transformer_layer
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -35,11 +37,11 @@ class TokenLaunches:
     activations: Activations
     token: GpuBuffer  # u32[1]
     logits: GpuBuffer  # f32[vocab]
-    embed: Call
-    layers: tuple[tuple[Call, ...], ...]
-    head: tuple[Call, ...]
-    argmax: Call
-    advance: Call
+    embed: KernelCall
+    layers: tuple[tuple[KernelCall, ...], ...]
+    head: tuple[KernelCall, ...]
+    argmax: KernelCall
+    advance: KernelCall
 
     @classmethod
     def build(
@@ -51,7 +53,7 @@ class TokenLaunches:
         table: GpuBuffer,
         profile: GpuProfile,
         *,
-        flagged: Collection[Site] = (),
+        flagged: Collection[LayerOperation] = (),
         fused: bool = True,
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
@@ -82,7 +84,7 @@ class TokenLaunches:
         return cls(a, token, logits, embed[0], tuple(layers), head, argmax, advance)
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[KernelCall]:
         """All calls in order."""
         return [self.embed, *(call for layer in self.layers for call in layer), *self.head, self.argmax, self.advance]
 

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.model.byte_level import ByteLevelEncoder
-from executor.model.marks import Marks, Span
 from executor.model.sentencepiece import SentencePieceEncoder
+from executor.model.special_tokens import Span, SpecialTokens
 from executor.model.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template
 from ptxgen.errors import ArgumentError
 
@@ -101,7 +101,7 @@ class Tokenizer:
                 raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
         out: list[int] = []
         after_special = True
-        for fragment, index in self._marks.cut(spans):
+        for fragment, index in self._special_tokens.cut(spans):
             if index is None:
                 prefix = " " if after_special and encoder.adds_space_prefix else ""
                 out += encoder.encode(prefix + fragment)
@@ -139,8 +139,8 @@ class Tokenizer:
         return self._encoder is not None and self._encoder.adds_space_prefix and index == self.bos_id
 
     @cached_property
-    def _marks(self) -> Marks:
-        return self._parts()[0].marks()
+    def _special_tokens(self) -> SpecialTokens:
+        return self._parts()[0].special_tokens()
 
     def _text(self, index: int | None) -> str:
         return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.marks import Marks, bracketed, looks_like_control
+from executor.model.special_tokens import SpecialTokens, bracketed, looks_like_control
 
 KEY: Final = "tokenizer.ggml."
 
@@ -110,7 +110,7 @@ class Vocabulary:
             template=template,
         )
 
-    def marks(self) -> Marks:
+    def special_tokens(self) -> SpecialTokens:
         """The tokens that are cut out of a text before its words are encoded. The first of equal texts counts."""
         control: dict[str, int] = {}
         others: dict[str, int] = {}
@@ -119,7 +119,7 @@ class Vocabulary:
                 control.setdefault(self.tokens[index], index)
             elif kind is TokenKind.USER_DEFINED:
                 others.setdefault(self.tokens[index], index)
-        return Marks(control, others)
+        return SpecialTokens(control, others)
 
 
 def chat_template(file: GgufFile) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from executor.choice.strategies import ERROR_LIMIT, require_precision
-from executor.layers.gemv import require_fit
+from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format

@@ -12,7 +12,7 @@ import pytest
 from executor.base.errors import NumericalFault
 from executor.device import open_device
 from executor.device.protocol import Device
-from executor.launch.launch import Launcher, Place
+from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
 from executor.measure.profiler import TileProfiler
 from executor.measure.tile_summary import summed
@@ -72,7 +72,7 @@ def test_a_large_gemv_is_timed_within_its_limit_and_as_a_chain_of_launches_is(gp
     rows = np.tile(inputs["w"], (-(-128256 // 512), 1))[:128256]
     launcher = Launcher(gpu, Modules(gpu))
     w, y = GpuBuffer.from_numpy(gpu, np.ascontiguousarray(rows)), GpuBuffer.from_numpy(gpu, np.zeros(128256, np.float32))
-    plan = launcher.prepare(kernel, Place(None, "output"), y=y, w=w, **arguments)
+    plan = launcher.prepare(kernel, LayerOperation(None, "output"), y=y, w=w, **arguments)
     profiler = TileProfiler(gpu, limit_of(gpu))
     for _ in range(3):
         profiler.run(launcher, [plan] * 8)

@@ -16,7 +16,7 @@ from jinja2.filters import sync_do_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import pass_eval_context
 
-from executor.model.rendering.traced import Traced, joined, own_of, written
+from executor.model.rendering.traced import TracedText, joined, own_of, written
 
 ROLES: Final = frozenset({"system", "user", "assistant", "tool", "developer", "function", "ipython", "observation", "model"})
 """Names that programs give to the parts of a conversation. Templates build control tokens of them: <|user|>."""
@@ -56,7 +56,7 @@ def _tojson(
 @pass_eval_context
 def _join(context: nodes.EvalContext, items: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
     """Jinja2's own, but that its separator is traced where it is not given."""
-    return sync_do_join(context, items, d or Traced(), attribute)
+    return sync_do_join(context, items, d or TracedText(), attribute)
 
 
 class _Writer(CodeGenerator):
@@ -114,7 +114,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
-        self.literals: list[Traced] = []
+        self.literals: list[TracedText] = []
         self.filters |= {"tojson": _tojson, "join": _join}
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         del self.globals["lipsum"]  # no template's business
@@ -127,7 +127,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def wrap_str_format(self, value: Any) -> Any:
         wrapped = super().wrap_str_format(value)
         form = getattr(value, "__self__", None)
-        if wrapped is None or not isinstance(form, Traced) or not all(own_of(form)):
+        if wrapped is None or not isinstance(form, TracedText) or not all(own_of(form)):
             return wrapped
 
         def traced(*values: Any, **named: Any) -> str:

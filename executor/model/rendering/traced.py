@@ -14,15 +14,15 @@ _CONVERSION: Final = re.compile(r"%(?:\((?P<name>[^()]*)\))?(?P<spec>[^%a-zA-Z(]
 _RUN: Final = re.compile(rb"\x00+|\x01+")
 
 
-def _in_case(change: Callable[[str], str]) -> Callable[[Traced], str]:
-    def changed(self: Traced) -> str:
+def _in_case(change: Callable[[str], str]) -> Callable[[TracedText], str]:
+    def changed(self: TracedText) -> str:
         text = change(self)  # no character becomes none, so equal lengths are one to one
-        return Traced(text, self._own) if len(text) == len(self) else text
+        return TracedText(text, self._own) if len(text) == len(self) else text
 
     return changed
 
 
-class Traced(str):
+class TracedText(str):
     """A str in every respect, with a byte for each character: 1 where the template wrote it."""
 
     _own: bytes  # the sandbox gives templates no attribute that begins so
@@ -32,34 +32,34 @@ class Traced(str):
     capitalize = _in_case(str.capitalize)
     title = _in_case(str.title)
 
-    def __new__(cls, text: str = "", own: bytes | None = None) -> Traced:
+    def __new__(cls, text: str = "", own: bytes | None = None) -> TracedText:
         made = super().__new__(cls, text)
         made._own = own_of(text) if own is None else own
         if len(made._own) != len(made):
             raise ValueError(f"a text of {len(made)} characters cannot have {len(made._own)} origins")
         return made
 
-    def __str__(self) -> Traced:
+    def __str__(self) -> TracedText:
         return self
 
-    def __add__(self, other: str) -> Traced:
+    def __add__(self, other: str) -> TracedText:
         if not isinstance(other, str) or hasattr(other, "__html__"):  # MarkupSafe's escapes what it is added to
             return NotImplemented
-        return Traced(str.__add__(self, other), self._own + own_of(other))
+        return TracedText(str.__add__(self, other), self._own + own_of(other))
 
-    def __radd__(self, other: str) -> Traced:
-        return Traced(str.__add__(other, self), own_of(other) + self._own)
+    def __radd__(self, other: str) -> TracedText:
+        return TracedText(str.__add__(other, self), own_of(other) + self._own)
 
-    def __mul__(self, count: SupportsIndex) -> Traced:
-        return Traced(str.__mul__(self, count), self._own * count)
+    def __mul__(self, count: SupportsIndex) -> TracedText:
+        return TracedText(str.__mul__(self, count), self._own * count)
 
     __rmul__ = __mul__
 
-    def __getitem__(self, index: SupportsIndex | slice) -> Traced:
+    def __getitem__(self, index: SupportsIndex | slice) -> TracedText:
         text = str.__getitem__(self, index)
         if isinstance(index, slice):
-            return Traced(text, self._own[index])
-        return Traced(text, bytes((self._own[index],)))
+            return TracedText(text, self._own[index])
+        return TracedText(text, bytes((self._own[index],)))
 
     def __iter__(self) -> Iterator[str]:
         return (self[index] for index in range(len(self)))
@@ -70,7 +70,7 @@ class Traced(str):
         traced = self._filled(values) if all(self._own) else None
         return text if traced is None or traced != text else traced
 
-    def _filled(self, values: Any) -> Traced | None:
+    def _filled(self, values: Any) -> TracedText | None:
         rest = list(values) if isinstance(values, tuple) else [values]
         pieces: list[str] = []
         at = 0
@@ -78,7 +78,7 @@ class Traced(str):
             pieces.append(self[at : match.start()])
             at = match.end()
             if match["kind"] == "%":
-                pieces.append(Traced("%", b"\1"))
+                pieces.append(TracedText("%", b"\1"))
                 continue
             if "*" in match["spec"] or (match["name"] is None and not rest):
                 return None
@@ -87,23 +87,23 @@ class Traced(str):
             pieces.append(str(value) if bare else str.__mod__(f"%{match['spec']}{match['kind']}", (value,)))
         return joined([*pieces, self[at:]])
 
-    def join(self, items: Iterable[str]) -> Traced:
+    def join(self, items: Iterable[str]) -> TracedText:
         items = list(items)
-        return Traced(str.join(self, items), self._own.join(map(own_of, items)))
+        return TracedText(str.join(self, items), self._own.join(map(own_of, items)))
 
-    def strip(self, chars: str | None = None) -> Traced:
+    def strip(self, chars: str | None = None) -> TracedText:
         return self.lstrip(chars).rstrip(chars)
 
-    def lstrip(self, chars: str | None = None) -> Traced:
+    def lstrip(self, chars: str | None = None) -> TracedText:
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
-    def rstrip(self, chars: str | None = None) -> Traced:
+    def rstrip(self, chars: str | None = None) -> TracedText:
         return self[: len(str.rstrip(self, chars))]
 
-    def removeprefix(self, prefix: str) -> Traced:
+    def removeprefix(self, prefix: str) -> TracedText:
         return self[len(self) - len(str.removeprefix(self, prefix)) :]
 
-    def removesuffix(self, suffix: str) -> Traced:
+    def removesuffix(self, suffix: str) -> TracedText:
         return self[: len(str.removesuffix(self, suffix))]
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
@@ -135,22 +135,22 @@ class Traced(str):
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> str:
         text = str.replace(self, old, new, count)
-        return Traced(text, own_of(new).join(map(own_of, self.split(old, count)))) if old else text
+        return TracedText(text, own_of(new).join(map(own_of, self.split(old, count)))) if old else text
 
 
 def own_of(text: str) -> bytes:
     """A byte a character: 1 where a template wrote it."""
-    return text._own if isinstance(text, Traced) else bytes(len(text))
+    return text._own if isinstance(text, TracedText) else bytes(len(text))
 
 
-def written(text: str) -> Traced:
+def written(text: str) -> TracedText:
     """Text of which the template wrote all."""
-    return Traced(text, b"\1" * len(text))
+    return TracedText(text, b"\1" * len(text))
 
 
-def joined(pieces: Iterable[str]) -> Traced:
+def joined(pieces: Iterable[str]) -> TracedText:
     """The pieces one after the other. TypeError for one that is no text."""
-    return Traced().join(pieces)
+    return TracedText().join(pieces)
 
 
 def runs(text: str) -> list[tuple[str, bool]]:

@@ -208,7 +208,7 @@ class Objects:
         self.sequence, self.short = (
             LayerSequence(device, executor.workspace, 2, HEADS, KV_HEADS, HEAD_DIM, room) for room in (ROOM, 1)
         )
-        self.sequence.took(0, 0, 1)
+        self.sequence.commit(0, 0, 1)
         self.model = model
 
     @property
@@ -226,7 +226,7 @@ CALLS: dict[str, Callable[[Objects, Any], object]] = {
     "a cache's room": lambda o, value: o.small.grow(value),
     "a sequence's room": lambda o, value: o.short.grow(value),
     "a layer": lambda o, value: o.sequence.require_layer(value),
-    "a position": lambda o, value: o.sequence.go_to(value, 0),
+    "a position": lambda o, value: o.sequence.begin(value, 0),
     "top_k": lambda o, value: Sampler(top_k=value),
     "seed": lambda o, value: Sampler(seed=value),
     "a prompt": lambda o, value: o.model.logits([value]),

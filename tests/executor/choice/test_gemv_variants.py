@@ -11,7 +11,7 @@ import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
-from executor.layers.gemv import gemv_kernel
+from executor.layers.projection import bind
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weight
 from executor.model.generation import LanguageModel
@@ -58,12 +58,12 @@ def weight(device: EmulatedDevice, name: str, *, k: int, n: int) -> Weight:
     ],
 )
 def test_without_a_name_the_precision_decides(device: EmulatedDevice, format: str, precision: str, chosen: str) -> None:
-    kernel = gemv_kernel(weight(device, format, k=256, n=3), GpuProfile(precision)).kernel
+    kernel = bind(weight(device, format, k=256, n=3), GpuProfile(precision)).kernel
     assert str(kernel).startswith(chosen)
 
 
 def test_an_input_with_an_outlier_gets_an_accurate_kernel_whatever_the_precision(device: EmulatedDevice) -> None:
-    kernel = gemv_kernel(weight(device, "Q4_K", k=256, n=3), GpuProfile("fast"), accurate=True).kernel
+    kernel = bind(weight(device, "Q4_K", k=256, n=3), GpuProfile("fast"), accurate=True).kernel
     assert str(kernel).startswith("hw_dp4a_q4k_gemv(k=256, n=3, digits=3")
 
 
@@ -79,7 +79,7 @@ def test_a_named_kernel_gives_way_to_an_outlier_only_if_it_reads_one_digit(
     device: EmulatedDevice, named: str, chosen: str
 ) -> None:
     profile = GpuProfile("fast", gemv={"q4k": named})
-    assert str(gemv_kernel(weight(device, "Q4_K", k=256, n=3), profile, accurate=True).kernel).startswith(chosen)
+    assert str(bind(weight(device, "Q4_K", k=256, n=3), profile, accurate=True).kernel).startswith(chosen)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_kernel_that_does_not_fit_is_refused_with_the_reason(
 ) -> None:
     profile = GpuProfile(gemv={FORMATS[format].id: named})
     with pytest.raises(ArgumentError, match=said):
-        gemv_kernel(weight(device, format, k=256, n=3), profile)
+        bind(weight(device, format, k=256, n=3), profile)
 
 
 @pytest.mark.parametrize("k", [256, 288])
@@ -105,7 +105,7 @@ def test_a_kernel_of_another_format_is_refused_for_its_format_whatever_else_does
     device: EmulatedDevice, named: str, k: int
 ) -> None:
     with pytest.raises(ArgumentError, match=r"^\w*q4k_gemv is for Q4_K; the profile names it for Q4_1$"):
-        gemv_kernel(weight(device, "Q4_1", k=k, n=3), GpuProfile(gemv={"q4_1": named}))
+        bind(weight(device, "Q4_1", k=k, n=3), GpuProfile(gemv={"q4_1": named}))
 
 
 def test_a_model_runs_through_the_kernel_that_the_profile_names(device: EmulatedDevice, mine: str, tmp_path: Path) -> None:

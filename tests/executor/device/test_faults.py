@@ -12,7 +12,7 @@ from executor.base.errors import DeviceError, DeviceFailed
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.cuda_context import LISTED, STICKY
-from executor.launch.launch import Launcher, LaunchGraph, Place, Plan
+from executor.launch.launch import Launcher, LaunchGraph, LayerOperation, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.types import F32
@@ -241,7 +241,9 @@ def graph_of(device: CudaDevice, count: int = 3) -> LaunchGraph:
     y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
     launcher = Launcher(device, Modules(device, limit_bytes=0))
     kernel = Scale(n=100)
-    return launcher.graph([launcher.prepare(kernel, Place(i, "scale"), y=y, x=x, factor=2.0, offset=i) for i in range(count)])
+    return launcher.graph(
+        [launcher.prepare(kernel, LayerOperation(i, "scale"), y=y, x=x, factor=2.0, offset=i) for i in range(count)]
+    )
 
 
 def test_a_graph_under_suspicion_says_what_it_is_made_of(driver: FakeDriver) -> None:

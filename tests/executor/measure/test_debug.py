@@ -13,7 +13,7 @@ from gguf.constants import GGMLQuantizationType as Q
 
 from executor.base.errors import NumericalFault
 from executor.device import Device
-from executor.launch.launch import Launcher, Place
+from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
 from executor.measure.debug import FiniteCheck, Statistics, watch
 from executor.memory.buffers import GpuBuffer
@@ -150,7 +150,7 @@ def test_the_inputs_are_told_with_their_statistics(emulator: Device) -> None:
     x = GpuBuffer.from_numpy(emulator, np.array([3e38, 0.0, -4.0, 4.0], np.float32), name="activations")
     y = GpuBuffer.empty(emulator, F32, (4,), name="result")
     with pytest.raises(NumericalFault) as caught:
-        check(emulator)(Scale(n=4), Place(2, "ffn_up"), y=y, x=x, factor=2.0, offset=0)
+        check(emulator)(Scale(n=4), LayerOperation(2, "ffn_up"), y=y, x=x, factor=2.0, offset=0)
     assert str(caught.value).split("\n") == [
         "layer 2 ffn_up: test_scale(n=4) wrote inf to y (result f32[4]) at [0], and 0 more",
         "  wrote y: 4 numbers: 0 NaN, 1 infinite, 1 zero; the finite ones from -8 to 8, mean 0, rms 6.532",
@@ -196,11 +196,11 @@ def test_a_fault_in_the_parts_of_split_attention_shows_where_they_are_put_togeth
     arguments["k_cache"].upload(keys)
     arguments["v_cache"].upload(values)
     launcher = check(emulator)
-    launcher(kernel, Place(0, "attention"), **arguments)
+    launcher(kernel, LayerOperation(0, "attention"), **arguments)
     reduce = find("split_attention_reduce").make(heads=2, head_dim=32, max_len=300)
     out = GpuBuffer.empty(emulator, F32, (2, 32))
     with pytest.raises(NumericalFault, match="layer 0 attention") as caught:
-        launcher(reduce, Place(0, "attention"), out=out, **{n: arguments[n] for n in ("peaks", "totals", "sums")})
+        launcher(reduce, LayerOperation(0, "attention"), out=out, **{n: arguments[n] for n in ("peaks", "totals", "sums")})
     assert caught.value.index == (0, 3)
     assert "  read sums (buffer f32[2, 3, 32]): only a part" in str(caught.value)
 

@@ -15,7 +15,7 @@ from executor.base.errors import LaunchError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
-from executor.launch.launch import Launcher, Place, Plan
+from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
 from executor.measure.profiler import LEVELS, Level, Limit, TileProfiler, level_of, work_of
 from executor.memory.buffers import GpuBuffer
@@ -62,7 +62,7 @@ def scale(device: Device) -> tuple[Launcher, Plan, GpuBuffer]:
     launcher = Launcher(device, Modules(device))
     x = GpuBuffer.from_numpy(device, np.arange(100, dtype=np.float32))
     y = GpuBuffer.zeros(device, x.dtype, x.shape)
-    return launcher, launcher.prepare(Scale(n=100), Place(3, "attn_q"), y=y, x=x, factor=2.0, offset=1), y
+    return launcher, launcher.prepare(Scale(n=100), LayerOperation(3, "attn_q"), y=y, x=x, factor=2.0, offset=1), y
 
 
 def test_every_family_of_the_catalogue_has_a_level() -> None:
@@ -111,7 +111,7 @@ def test_every_launch_of_a_step_is_timed_once_and_in_order(model: LanguageModel)
 def test_the_decoder_tells_the_profiler_how_long_the_sequence_is(model: LanguageModel) -> None:
     model.decoder.profiler = profiler = TileProfiler(model.device)
     model.logits([1, 2, 3])
-    attention = [tile for tile in profiler.tiles if tile.place == Place(0, "attention")]
+    attention = [tile for tile in profiler.tiles if tile.place == LayerOperation(0, "attention")]
     assert [tile.length for tile in attention] == [1, 2, 3]
     assert [tile.work for tile in attention] == [work_of(tile.kernel, tile.length) for tile in attention]
     assert attention[0].work.bytes < attention[2].work.bytes
@@ -137,7 +137,7 @@ def test_an_eager_step_times_what_the_launcher_launches_in_it(emulator: Device) 
     with profiler.step(length=5):
         plan()
         plan()
-    assert [(tile.step, tile.place, tile.length) for tile in profiler.tiles] == [(0, Place(3, "attn_q"), 5)] * 2
+    assert [(tile.step, tile.place, tile.length) for tile in profiler.tiles] == [(0, LayerOperation(3, "attn_q"), 5)] * 2
     assert profiler.tiles[0].work == Scale(n=100).work()
 
 
@@ -153,9 +153,9 @@ def test_compiling_a_kernel_counts_to_no_launch(emulator: Device, monkeypatch: p
     profiler = TileProfiler(emulator)
     launcher.observers.append(profiler)
     with profiler.step():
-        launcher(Scale(n=100), Place(3, "attn_q"), y=y, x=x, factor=2.0, offset=1)
+        launcher(Scale(n=100), LayerOperation(3, "attn_q"), y=y, x=x, factor=2.0, offset=1)
         plan()
-        launcher(Scale(n=100), Place(3, "attn_k"), y=y, x=x, factor=2.0, offset=1)
+        launcher(Scale(n=100), LayerOperation(3, "attn_k"), y=y, x=x, factor=2.0, offset=1)
     assert [tile.place.operation for tile in profiler.tiles] == ["attn_q", "attn_q", "attn_k"]
     assert sum(tile.seconds for tile in profiler.tiles) < slow
     assert profiler.tiles[2].start - profiler.tiles[1].start > slow  # it did take that time

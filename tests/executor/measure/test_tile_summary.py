@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from executor.device import Device
-from executor.launch.launch import Place
+from executor.launch.launch import LayerOperation
 from executor.measure.profiler import Limit, Tile, TileProfiler
 from executor.measure.roofline import NoPlotting, plot_roofline, require_plotting
 from executor.measure.tile_summary import GROUPINGS, OUTSIDE, summed, tile_facts, tile_table
@@ -26,7 +26,7 @@ NORM = find("rmsnorm").make(hidden=32)
 LIMIT = Limit(1e9, 4e9, "made up")
 
 
-def tile(step: int, place: Place, kernel: KernelType, work: Work, start: float, seconds: float) -> Tile:
+def tile(step: int, place: LayerOperation, kernel: KernelType, work: Work, start: float, seconds: float) -> Tile:
     return Tile(step, step + 7, place, kernel, (3, 1, 1), (64, 1, 1), work, start, seconds)
 
 
@@ -34,10 +34,10 @@ TILES = [
     made
     for step, at in ((0, 0.0), (1, 1.0))
     for made in (
-        tile(step, Place(0, "attn_norm"), NORM, Work(100, 1000), at, 1e-6),
-        tile(step, Place(0, "attn_q"), GEMV, Work(8000, 4000), at + 1e-6, 8e-6),
-        tile(step, Place(1, "attn_q"), GEMV, Work(32000, 4000), at + 9e-6, 10e-6),
-        tile(step, Place(None, "output"), GEMV, Work(8000, 4000), at + 19e-6, 1e-6),
+        tile(step, LayerOperation(0, "attn_norm"), NORM, Work(100, 1000), at, 1e-6),
+        tile(step, LayerOperation(0, "attn_q"), GEMV, Work(8000, 4000), at + 1e-6, 8e-6),
+        tile(step, LayerOperation(1, "attn_q"), GEMV, Work(32000, 4000), at + 9e-6, 10e-6),
+        tile(step, LayerOperation(None, "output"), GEMV, Work(8000, 4000), at + 19e-6, 1e-6),
     )
 ]
 

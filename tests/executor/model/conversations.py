@@ -14,9 +14,9 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.marks import Span
 from executor.model.rendering import sandbox
 from executor.model.rendering.traced import runs
+from executor.model.special_tokens import Span
 from executor.model.tokenizer import Tokenizer
 from executor.model.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model

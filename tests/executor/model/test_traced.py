@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.model.rendering.traced import Traced, joined, own_of, runs, written
+from executor.model.rendering.traced import TracedText, joined, own_of, runs, written
 
 # The template's characters and the others' are different ones, so a result tells who wrote it.
 OWN, OTHER = "<A B|", "x\ty\n"
@@ -39,7 +39,7 @@ FOLLOWED: dict[str, Callable[[Any, Any, Any], Any]] = {
 @pytest.mark.parametrize("name", FOLLOWED)
 @settings(max_examples=50)
 @given(a=TEXTS, b=ANY, c=TEXTS)
-def test_what_str_does_is_done_and_followed(name: str, a: Traced, b: str, c: Traced) -> None:
+def test_what_str_does_is_done_and_followed(name: str, a: TracedText, b: str, c: TracedText) -> None:
     made = FOLLOWED[name](a, b, c)
     assert made == FOLLOWED[name](plain(a), plain(b), plain(c))
     for text in flat(made):
@@ -47,7 +47,7 @@ def test_what_str_does_is_done_and_followed(name: str, a: Traced, b: str, c: Tra
 
 
 @given(a=TEXTS, b=ANY)
-def test_runs_are_the_text_in_stretches_of_one_writer(a: Traced, b: str) -> None:
+def test_runs_are_the_text_in_stretches_of_one_writer(a: TracedText, b: str) -> None:
     made = runs(a + b)
     assert "".join(text for text, _ in made) == a + b
     assert all((character in OWN) is own for text, own in made for character in text)
@@ -70,7 +70,7 @@ NOT_FOLLOWED: dict[str, Callable[[Any, Any], str]] = {
 @pytest.mark.parametrize("name", NOT_FOLLOWED)
 @settings(max_examples=20)
 @given(a=TEXTS, b=TEXTS)
-def test_what_is_not_followed_is_nobody_s_and_so_not_the_template_s(name: str, a: Traced, b: Traced) -> None:
+def test_what_is_not_followed_is_nobody_s_and_so_not_the_template_s(name: str, a: TracedText, b: TracedText) -> None:
     made = NOT_FOLLOWED[name](a, b)
     assert made == NOT_FOLLOWED[name](plain(a), plain(b))
     assert not any(own_of(made))
@@ -108,8 +108,8 @@ def test_case_keeps_the_writer_or_forgets_it(name: str, own: str, other: str) ->
 
 def test_texts_and_writers_are_of_one_length() -> None:
     with pytest.raises(ValueError, match="a text of 2 characters cannot have 1 origins"):
-        Traced("ab", b"\1")
-    assert not any(own_of(Traced("ab")))
+        TracedText("ab", b"\1")
+    assert not any(own_of(TracedText("ab")))
     for wrong in (lambda: written("a") + 1, lambda: 1 + written("a"), lambda: joined(["a", 1])):  # type: ignore[list-item, operator]
         with pytest.raises(TypeError):
             wrong()

@@ -31,7 +31,7 @@ def looks_like_control(text: str) -> bool:
     return len(text) > 4 and (text[:2], text[-2:]) in _PIPED
 
 
-class Marks:
+class SpecialTokens:
     """Finds the tokens of some texts, leftmost first, the longest of those that begin at one place.
 
     A trie, kept as its sorted words, each of which knows the longest other that it begins with. Of all words that a text

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.marks import Marks, Span
+from executor.model.special_tokens import Span, SpecialTokens
 from executor.model.tokenizer import Tokenizer
 from executor.model.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model
@@ -64,7 +64,7 @@ SPANS = st.lists(st.builds(Span, st.text("ab-^]", max_size=6), st.booleans()), m
 def test_cutting_finds_what_trying_everything_finds(control: set[str], others: set[str], spans: list[Span]) -> None:
     others -= control
     ids = {word: index for index, word in enumerate(sorted(control | others))}
-    marks = Marks({word: ids[word] for word in control}, {word: ids[word] for word in others})
+    marks = SpecialTokens({word: ids[word] for word in control}, {word: ids[word] for word in others})
     found = [(text, index is not None) for text, index in marks.cut(spans)]
     assert found == naive(sorted(control), sorted(others), spans)
     assert all(index is None or ids[text] == index for text, index in marks.cut(spans))

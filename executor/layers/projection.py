@@ -1,0 +1,75 @@
+"""A weight matrix bound to the kernel that multiplies it by a vector, and what a kernel must be to do that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.choice.choice import GpuProfile
+from executor.memory.weights import Weight
+from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import Format
+from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.registry import find
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector. `reason`: why this
+    kernel."""
+
+    weight: Weight
+    kernel: KernelType
+    reason: str
+
+    @property
+    def pointer(self) -> int:
+        return self.weight.buffer.pointer
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.weight.nbytes
+
+    @property
+    def type(self) -> str:
+        """The GGML type."""
+        return self.weight.format.name
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, k): rows, and values of a row."""
+        return self.weight.n, self.weight.k
+
+
+def bind(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
+    """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is. Raises
+    ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
+    choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)
+    require_fit(choice.kernel, weight.format, weight.k, weight.n, weight.name)
+    return Projection(weight, choice.kernel, choice.reason)
+
+
+def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -> None:
+    """ArgumentError unless the kernel multiplies n rows of k weights of this format by a vector; `name` says whose they are.
+
+    Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format must
+    say this one."""
+    own = getattr(kernel, "format", format)
+    if own != format:
+        raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
+    if isinstance(kernel, DigitGemvType):  # `project` gives it digits
+        plain = find(f"dp4a_{format.id}_gemv").make(k=k, n=n, digits=kernel.digits)
+    else:
+        plain = find(f"{format.id}_gemv").make(k=k, n=n)
+    given, needed = _facts(kernel), _facts(plain)
+    if given != needed:
+        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {given}, the executor gives {needed}")
+
+
+def _facts(kernel: KernelType) -> str:
+    return ", ".join(_fact(name, argument) for name, argument in sorted(kernel.signature().items()))
+
+
+def _fact(name: str, argument: Argument) -> str:
+    return f"{name}: {argument}" + (f" ({argument.direction})" if isinstance(argument, Array) else "")
