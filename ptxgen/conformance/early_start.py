@@ -16,7 +16,7 @@ from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse
 from ptxgen.emulator.program import Program, Step
-from ptxgen.isa import effects
+from ptxgen.isa.effects import ENDS, Effect
 from ptxgen.isa.operands import Address
 
 _OWN = frozenset({"shared", "local", "param", "const"})
@@ -47,10 +47,10 @@ class _Rule:
         while stack:
             block = self.code.blocks[stack.pop()]
             for step in block.instructions:
-                if step.guard is None and effects.waits_for_grids(step.name, step.modifiers):
+                if step.guard is None and step.row.waits_for_grids(step.modifiers):
                     break
                 yield from self._touched(step)
-                if step.name in effects.ENDS:
+                if step.row.effect in ENDS:
                     yield f"a thread may end here without having waited{self._place(step)}"
             else:
                 following = {*block.targets, *([block.index + 1] if block.falls_through else [])}
@@ -60,19 +60,20 @@ class _Rule:
     def through_the_read_only_path(self) -> Iterator[str]:
         for block in self.code.blocks:
             for step in block.steps:
-                if step.name in effects.READ_ONLY_LOADS:
+                if step.row.effect is Effect.READ_ONLY_LOAD:
                     for what in self._not_constant(step):
                         yield f"{what} is loaded as if nobody wrote it while the kernel runs{self._place(step)}"
 
     def _touched(self, step: Step) -> Iterator[str]:
-        if step.name not in effects.PREFETCHES:
+        if step.row.effect is not Effect.PREFETCH:
             for what in self._not_constant(step):
                 yield f"{what} is touched before the wait{self._place(step)}"
 
     def _not_constant(self, step: Step) -> Iterator[str]:
         """What an instruction accesses that is neither a constant argument nor the kernel's own."""
-        for name, operand in step.operands.items():
-            if isinstance(operand, Address) and effects.space_of(step.name, step.modifiers, name) not in _OWN:
+        for place in step.row.operands:
+            operand = step.operands.get(place.name)
+            if isinstance(operand, Address) and place.spec.state_space(step.modifiers) not in _OWN:
                 origins = self.origins.of(operand) - self.numbers
                 if not origins or ANYWHERE in origins:
                     yield "memory of an address that comes from no argument"

@@ -17,7 +17,7 @@ from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
 from ptxgen.dsl.resolve import Fit, resolve
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction, spelt
-from ptxgen.isa import special, table
+from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
@@ -52,6 +52,9 @@ class Core:
         self._known: dict[str, Value] = {}
         self._registers: dict[str, int] = {}
         self._labels = 0
+        from ptxgen.isa.instructions import named  # late: kernels are listed without the table
+
+        self._named = named
 
     # Instructions
 
@@ -62,7 +65,7 @@ class Core:
             raise AttributeError(name)
         row_name = name.rstrip("_")
         try:
-            table.named(row_name)
+            self._named(row_name)
         except UnknownInstruction as error:
             raise UnknownInstruction(error.message, self.where(), error.hint) from None
 
@@ -114,7 +117,7 @@ class Core:
 
     def _resolve(self, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], result: DType | None) -> Fit:
         sources = [self._source(name, operand) for operand in operands]
-        return resolve(name, table.named(name), sources, modifiers, result, self.where)
+        return resolve(name, self._named(name), sources, modifiers, result, self.where)
 
     def _source(self, name: str, operand: Source) -> resolving.Source:
         if isinstance(operand, Value):

@@ -67,17 +67,7 @@ class Op:
 
     def __str__(self) -> str:
         guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
-        written: list[str] = []
-        for place in self.row.operands:
-            operand = self.operands.get(place.name)
-            if operand is None:
-                continue
-            if place.name == "dp":
-                written[-1] += f"|{operand}"
-            else:
-                written.append(str(operand))
-        text = f"{guard}{self.opcode}"
-        return f"{text} {', '.join(written)};" if written else f"{text};"
+        return guard + self.row.text(self.modifiers, self.operands)
 
 
 def _registers(operands: Mapping[str, AnyOperand], places: Sequence[Operand]) -> tuple[Register, ...]:

@@ -8,9 +8,10 @@ from math import isfinite
 from typing import Any, cast
 
 from ptxgen.errors import Location, TypeMismatch
+from ptxgen.isa.operand_spec import OperandKind, OperandSpec
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector, kind
 from ptxgen.isa.table import Instruction, Operand
-from ptxgen.types import BY_NAME, PRED, DType, Kind
+from ptxgen.types import BY_NAME, PRED, S32, DType, Kind
 
 Source = AnyOperand | int | float
 LARGEST_F32 = (2 - 2**-23) * 2.0**127
@@ -97,9 +98,9 @@ def _kind(source: Source) -> object:
     return (type(source), source) if isinstance(source, int | float) else kind(source)
 
 
-def _groups(row: Instruction, count: int) -> set[str]:
+def _groups(row: Instruction, count: int) -> set[OperandSpec]:
     """The different types that the row's first `count` sources may have."""
-    return {place.spec.rstrip("+*") for place in row.sources[:count] if place.spec not in ("addr", "label", "symbol", "imm")}
+    return {place.spec.element for place in row.sources[:count] if place.spec.kind is OperandKind.VALUE}
 
 
 def _fit(
@@ -144,7 +145,7 @@ def _fit(
         if place.optional:
             continue
         type = _destination_type(row, place, modifiers, typed, result)
-        destinations[place.name] = (type, row.vector_length(place, modifiers))
+        destinations[place.name] = (type, place.spec.length(modifiers))
     probe: dict[str, AnyOperand] = {name: _stand_in(type, length) for name, (type, length) in destinations.items()}
     problems = row.problems(modifiers, {**probe, **typed}, strict=True) or _mixed(row, typed)
     return Miss(5, problems) if problems else Fit(row, modifiers, typed, destinations)
@@ -165,10 +166,10 @@ def _type_of(source: Source | None) -> DType | None:
 
 def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
     """A `.b` form takes registers of any type, but the DSL does not let `u32 & s32` through: only plain bits mix."""
-    seen: dict[str, tuple[str, DType]] = {}
+    seen: dict[OperandSpec, tuple[str, DType]] = {}
     for place in row.sources:
         type = _type_of(typed.get(place.name))
-        if type is None or type.kind is Kind.BITS or not place.spec.startswith("{"):
+        if type is None or type.kind is Kind.BITS or not place.spec.names_type:
             continue
         name, first = seen.setdefault(place.spec, (place.name, type))
         if type != first:
@@ -178,15 +179,15 @@ def _mixed(row: Instruction, typed: Mapping[str, AnyOperand]) -> list[str]:
 
 def _infer(row: Instruction, place: Operand, type: DType | None, modifiers: dict[str, str], as_bits: bool) -> None:
     """Settle the modifier that names this operand's type, if there is one and nobody said."""
-    spec = place.spec.rstrip("+*")
-    if type is None or not spec.startswith("{") or spec[1:-1] in modifiers:
+    name = place.spec.modifier
+    if type is None or not place.spec.names_type or name in modifiers:
         return
-    values = next(slot.values for slot in row.modifiers if slot.name == spec[1:-1])
+    values = next(slot.values for slot in row.modifiers if slot.name == name)
     bits = f"b{type.bits}"
     if type.name in values:
-        modifiers[spec[1:-1]] = type.name
+        modifiers[name] = type.name
     elif as_bits and bits in values and not type.is_float:
-        modifiers[spec[1:-1]] = bits
+        modifiers[name] = bits
 
 
 def _constant(value: float, type: DType) -> Immediate:
@@ -196,17 +197,16 @@ def _constant(value: float, type: DType) -> Immediate:
 def _constant_type(
     row: Instruction, place: Operand, modifiers: Mapping[str, str], bound: Mapping[str, Source], result: DType | None
 ) -> DType | None:
-    if place.spec == "imm":
-        return BY_NAME["s32"]
-    if place.spec.startswith("="):
-        like = _type_of(bound.get(place.spec[1:]))
-        return like or result
+    if place.spec.kind is OperandKind.CONSTANT:
+        return S32
+    if place.spec.like:
+        return _type_of(bound.get(place.spec.like)) or result
     for other in row.sources:  # the like operand's own type, which may say more than the b32 that the opcode spells
-        if place.spec.startswith("{") and other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
+        if place.spec.names_type and other.spec == place.spec and (type := _type_of(bound.get(other.name))) is not None:
             return type
     if result is not None and result.is_integer and any(place.spec == d.spec for d in row.destinations):
         return result
-    allowed = row.spec_types(place, modifiers)
+    allowed = place.spec.allowed(modifiers)
     return allowed[0] if allowed else None
 
 
@@ -233,8 +233,8 @@ def _destination_type(
     if result is not None and place is row.destinations[0]:
         return result
     for other in row.sources:
-        same = other.spec.rstrip("+*") == place.spec.rstrip("+*") or other.spec == f"={place.name}"
+        same = other.spec.element == place.spec.element or other.spec.like == place.name
         source = typed.get(other.name)
         if same and not isinstance(source, Address) and (type := _type_of(source)) is not None:
             return type
-    return row.spec_types(place, modifiers)[0]
+    return place.spec.allowed(modifiers)[0]

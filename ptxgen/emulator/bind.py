@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ptxgen.emulator.lexer import Token, float_of_bits
 from ptxgen.emulator.program import Guard, Negated, ParsedOperand, SourceLine, Step, SymbolAddress
 from ptxgen.errors import ParseError
+from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector
 from ptxgen.isa.special import BY_NAME as SPECIALS
 from ptxgen.isa.table import Instruction, Operand
@@ -115,10 +116,10 @@ def place_type(
     row: Instruction, modifiers: Mapping[str, str], place: Operand, operands: Mapping[str, ParsedOperand]
 ) -> DType | None:
     """The type that the instruction gives this operand; None for addresses, labels and the like."""
-    if place.spec.startswith("="):
-        other = next(o for o in row.operands if o.name == place.spec[1:])
+    if place.spec.like:
+        other = next(o for o in row.operands if o.name == place.spec.like)
         return place_type(row, modifiers, other, operands)
-    allowed = row.spec_types(place, modifiers)
+    allowed = place.spec.allowed(modifiers)
     if len(allowed) > 1:
         operand = operands.get(place.name)
         own = operand.type if isinstance(operand, Register | Special) else None
@@ -172,7 +173,7 @@ def _place(
 
 def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:
     if isinstance(raw, RawAddress):
-        return raw.plain() if place.spec == "addr" else None
+        return raw.plain() if place.spec.kind is OperandKind.ADDRESS else None
     if isinstance(raw, RawVector):
         elements: list[Register | Immediate | None] = []
         for element in raw.elements:
@@ -185,7 +186,7 @@ def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:
             elements.append(inner)
         return Vector(tuple(elements))
     if isinstance(raw, RawLiteral):
-        if place.spec == "addr":
+        if place.spec.kind is OperandKind.ADDRESS:
             return None
         return raw.fit(type or B32)
     if isinstance(raw, RawPair):
@@ -200,9 +201,9 @@ def _fit_name(place: Operand, raw: RawName, type: DType | None) -> ParsedOperand
         return raw.register
     if raw.negated:
         return None
-    if place.spec == "label":
+    if place.spec.kind is OperandKind.LABEL:
         return LabelRef(raw.name)
-    if place.spec == "symbol":
+    if place.spec.kind is OperandKind.SYMBOL:
         return Symbol(raw.name)
     if raw.name == "_" and place.is_destination:
         return Register("_", type or PRED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -19,13 +20,15 @@ from ptxgen.emulator.program import (
     Variable,
 )
 from ptxgen.errors import ParseError
-from ptxgen.isa import effects
+from ptxgen.isa.effects import BRANCHES, ENDS, Effect
+from ptxgen.isa.instructions import row_of
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Symbol, Vector
-from ptxgen.isa.table import decode
+from ptxgen.isa.rows.control import bra, ret
+from ptxgen.isa.rows.move import mov
 from ptxgen.types import PRED
 
 CARRY = Register("%carry", PRED)
-_CLOSING = effects.BRANCHES | effects.ENDS
+_CLOSING = BRANCHES | ENDS
 _MAX_INLINED = 100_000
 _MAX_DEPTH = 100  # calls within calls
 
@@ -51,7 +54,7 @@ class Block:
     @property
     def falls_through(self) -> bool:
         """Whether some lane may go on to the next block."""
-        return self.end is None or self.end.guard is not None or self.end.name not in _CLOSING
+        return self.end is None or self.end.guard is not None or self.end.row.effect not in _CLOSING
 
 
 @dataclass
@@ -166,7 +169,7 @@ def _body(
     for item in _inline(program, callee, registers, variables, counter):
         if isinstance(item, Label):
             yield Label(item.name + suffix, item.line)
-        elif item.name == "ret":
+        elif item.row.effect is Effect.RETURN:
             yield _jump(after, renaming.guard(item.guard), item)
         else:
             yield renaming.step(item)
@@ -218,27 +221,20 @@ class _Renaming:
 
 
 def _jump(target: str, guard: Guard | None, like: Step | Call) -> Step:
-    row, modifiers = next(iter(decode("bra")))
-    return Step(row, modifiers, {row.operands[0].name: LabelRef(target)}, guard, like.line, like.source)
+    return Step(row_of(bra), {}, {"target": LabelRef(target)}, guard, like.line, like.source)
 
 
 def _move(target: Register, source: ParsedOperand, call: Call) -> Step:
-    opcode = f"mov.{'pred' if target.type == PRED else f'b{target.type.bits}'}"
-    row, modifiers = next(iter(decode(opcode)))
-    return Step(row, modifiers, {"d": target, "a": source}, call.guard, call.line, call.source)
+    modifiers = {"type": "pred" if target.type == PRED else f"b{target.type.bits}"}
+    return Step(row_of(mov), modifiers, {"d": target, "a": source}, call.guard, call.line, call.source)
 
 
 # Blocks
-def must_meet(step: Step) -> bool:
-    """Whether the lanes of a warp execute this together (`.sync`), other than a block's barrier."""
-    return step.name not in effects.BLOCK_BARRIERS and "sync" in step.row.opcode(step.modifiers).split(".")
-
-
 def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
-    diverges = any(isinstance(i, Step) and i.guard is not None and i.name in _CLOSING for i in items)
-    diverges = diverges or any(isinstance(i, Step) and i.name == "brx_idx" for i in items)
+    diverges = any(isinstance(i, Step) and i.guard is not None and i.row.effect in _CLOSING for i in items)
+    diverges = diverges or any(isinstance(i, Step) and i.row.effect is Effect.INDEXED_BRANCH for i in items)
 
     def start() -> Block:
         blocks.append(Block(len(blocks)))
@@ -255,21 +251,20 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
             labels[item.name] = current.index
             met = False
             continue
-        if must_meet(item) and (item.name == "bar_warp_sync" or (diverges and not met)):
+        if item.row.collective and (item.row.effect is Effect.WARP_BARRIER or (diverges and not met)):
             if current.steps or current.meet:
                 current = start()
             current.meet = met = True
             start()
-        if item.name in _CLOSING or item.name in effects.BLOCK_BARRIERS:
+        if item.row.effect in _CLOSING or item.row.effect is Effect.BLOCK_BARRIER:
             blocks[-1].end = item
             start()
             met = False
         else:
             blocks[-1].steps.append(item)
     if blocks[-1].falls_through:
-        row, modifiers = next(iter(decode("ret")))
         last = items[-1] if items else None
-        blocks[-1].end = Step(row, modifiers, {}, None, last.line if last else 0, None)
+        blocks[-1].end = Step(row_of(ret), {}, {}, None, last.line if last else 0, None)
     _resolve(blocks, labels, lists)
     return blocks
 
@@ -277,11 +272,11 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
 def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple[str, ...]]) -> None:
     for block in blocks:
         end = block.end
-        if end is None or end.name not in effects.BRANCHES:
+        if end is None or end.row.effect not in BRANCHES:
             continue
         reference = next(o for o in end.operands.values() if isinstance(o, LabelRef))
         names: tuple[str, ...] = (reference.name,)
-        if end.name == "brx_idx":
+        if end.row.effect is Effect.INDEXED_BRANCH:
             stem, _, suffix = reference.name.partition("@")
             if stem not in lists:
                 raise ParseError(f"{stem} is no list of branch targets", end.line)
@@ -298,9 +293,9 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
     writes: set[str] = set()
     if step.guard is not None:
         reads.add(step.guard.register.name)
-    if step.name in effects.CARRY_READERS:
+    if step.row.reads_carry:
         reads.add(CARRY.name)
-    if step.name in effects.CARRY_WRITERS:
+    if step.row.writes_carry:
         writes.add(CARRY.name)
     for place in step.row.operands:
         operand = step.operands.get(place.name)
@@ -349,20 +344,15 @@ def _liveness(blocks: list[Block]) -> None:
 
 
 def _constants(blocks: list[Block]) -> dict[str, Immediate]:
-    found: dict[str, Immediate] = {}
-    counts: dict[str, int] = {}
-    for block in blocks:
-        for step in block.instructions:
-            _, writes = reads_and_writes(step)
-            for name in writes:
-                counts[name] = counts.get(name, 0) + 1
-            source, target = step.operands.get("a"), step.operands.get("d")
-            if step.name == "mov" and step.guard is None and isinstance(source, Immediate) and isinstance(target, Register):
-                found[target.name] = source
-    return {name: value for name, value in found.items() if counts[name] == 1}
-
-
-_ARITHMETIC = ("add", "sub", "mul", "fma", "mad", "div", "sqrt", "rcp", "min", "max", "ex2", "rsqrt")
+    constants: dict[str, Immediate] = {}
+    counts: Counter[str] = Counter()
+    for step in (step for block in blocks for step in block.instructions):
+        counts.update(reads_and_writes(step)[1])
+        source, target = step.operands.get("a"), step.operands.get("d")
+        moves = step.row.meaning is mov and step.guard is None
+        if moves and isinstance(source, Immediate) and isinstance(target, Register):
+            constants[target.name] = source
+    return {name: value for name, value in constants.items() if counts[name] == 1}
 
 
 def _loose(blocks: list[Block], registers: dict[str, Register]) -> frozenset[str]:
@@ -371,7 +361,7 @@ def _loose(blocks: list[Block], registers: dict[str, Register]) -> frozenset[str
     for block in blocks:
         for step in block.steps:
             _, writes = reads_and_writes(step)
-            fine = step.name in _ARITHMETIC or (step.name == "mov" and isinstance(step.operands.get("a"), Immediate))
+            fine = step.row.canonical_nan or (step.row.meaning is mov and isinstance(step.operands.get("a"), Immediate))
             for name in writes:
                 good[name] = good.get(name, True) and fine
     return frozenset(n for n, fine in good.items() if fine and n in registers and registers[n].type.name == "f32")

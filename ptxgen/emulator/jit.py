@@ -21,7 +21,7 @@ from ptxgen.emulator.schedule import scheduler
 from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
-from ptxgen.isa import effects
+from ptxgen.isa.effects import Effect
 from ptxgen.types import PRED, U32, U64
 
 _EXIT = EXITED - (1 << 32)
@@ -82,13 +82,13 @@ class _Kernel:
             self.slots[register.name] = offset
             offset += 64 if register.type == PRED else 4 * register.type.bits
         steps = [s for b in self.flow.blocks for s in b.instructions]
-        self.has_queue = any(s.name.startswith("cp_async") for s in steps)
+        self.has_queue = any(s.row.effect is Effect.ASYNC_COPY for s in steps)
         self.queue_offset = offset
         self.state_bytes = offset + (32 * QUEUE_BYTES if self.has_queue else 0)
         self.global_atomics = any(
-            s.name in effects.ATOMICS and not s.modifiers.get("space", "").startswith("shared") for s in steps
+            s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
-        self.synchronises = sanitize and any(effects.ordering(s.name, s.modifiers).synchronises for s in steps)
+        self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
         self.v = LaneAlgebra(
             self.e, sanitize=sanitize, places=self.places, slots=self.slots, constants=self.flow.constants,
             loose=self.flow.loose, synchronises=self.synchronises,
@@ -224,13 +224,14 @@ class _Kernel:
             self.go(mask, following, block)
             return
         self.v.line = end.line
-        if end.name == "bra":
+        effect = end.row.effect
+        if effect is Effect.BRANCH:
             self.branch(block, end, mask)
-        elif end.name == "brx_idx":
+        elif effect is Effect.INDEXED_BRANCH:
             self.table_branch(block, end, mask)
-        elif end.name in ("ret", "exit"):
+        elif effect in (Effect.RETURN, Effect.EXIT):
             self.leave(block, end, mask)
-        elif end.name == "trap":
+        elif effect is Effect.TRAP:
             self.trap(block, end, mask)
         else:
             self.barrier(block, end, mask)

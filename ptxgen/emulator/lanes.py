@@ -13,8 +13,9 @@ from ptxgen.emulator.program import Negated, ParsedOperand, Step, SymbolAddress
 from ptxgen.emulator.values import Lanes
 from ptxgen.emulator.warp import WarpOperations
 from ptxgen.errors import ParseError
-from ptxgen.isa import effects
 from ptxgen.isa.algebra import Value
+from ptxgen.isa.effects import WEAK
+from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, Immediate, Register, Special, Vector
 from ptxgen.types import BY_NAME, PRED, U32, U64, DType, Kind
 
@@ -39,7 +40,7 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
     ) -> None:
         self.e, self.whole = e, self
         self.sanitize, self.places, self.synchronises = sanitize, places, synchronises
-        self.ordering = effects.WEAK
+        self.ordering = WEAK
         self.smallest = (16, 16)
         self.slots, self.constants, self.loose_registers = slots, constants, loose
         self.mode = "rn"
@@ -236,7 +237,7 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
     def execute(self, step: Step) -> None:
         """Emit one instruction: read its sources, call its row's meaning, write its destinations."""
         self.line = step.line
-        self.ordering = effects.ordering(step.name, step.modifiers)
+        self.ordering = step.row.ordering(step.modifiers)
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
         try:
@@ -275,9 +276,9 @@ class LaneAlgebra(Arithmetic, WarpOperations, MemoryOperations):
             operand = step.operands.get(place.name)
             if operand is None:
                 continue
-            if place.spec in ("label", "symbol"):
+            if place.spec.kind in (OperandKind.LABEL, OperandKind.SYMBOL):
                 continue
-            if place.spec == "imm":
+            if place.spec.kind is OperandKind.CONSTANT:
                 found.append(int(operand.value) if isinstance(operand, Immediate) else operand)
                 continue
             if isinstance(operand, Address):

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from ptxgen.emulator.flow import Flow, reads_and_writes
 from ptxgen.emulator.program import ParsedOperand, Step, SymbolAddress
-from ptxgen.isa import effects
+from ptxgen.isa.effects import STORES
+from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address, Register, Symbol, Vector
-from ptxgen.isa.parts import state_space
 from ptxgen.types import PRED
 
 ANYWHERE = "anywhere"
@@ -54,7 +54,7 @@ def _flows(step: Step) -> Iterator[tuple[str, set[str]]]:
         yield from ((name, reads | symbols) for name in writes)
     elif state_space(step.modifiers.get("space", "")) == "param" and isinstance(address.base, Symbol):
         place = _base(address)
-        if step.name in effects.STORES:
+        if step.row.effect in STORES:
             yield from ((name, reads - place) for name in place)
         else:
             yield from ((name, place) for name in writes)

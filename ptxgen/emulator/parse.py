@@ -10,8 +10,9 @@ from ptxgen.emulator.declarations import LARGEST, LARGEST_VARIABLE, MOST_VARIABL
 from ptxgen.emulator.lexer import Token
 from ptxgen.emulator.program import Call, Function, Guard, Label, Parameter, Program, SourceLine, Variable
 from ptxgen.emulator.scopes import Scope
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.instructions import decode
 from ptxgen.isa.operands import Register
-from ptxgen.isa.table import decode
 from ptxgen.types import PRED, DType
 
 _SPACES = (".global", ".const", ".shared", ".local", ".param")
@@ -283,12 +284,12 @@ class _Parser(DeclarationReader):
                 raise self.fail(f"guard {name} is {function.registers[name].type}, and a guard is a pred", line)
             guard = Guard(function.registers[name], negated)
         opcode = self.take("word")
-        if opcode.text.split(".")[0] == "call":
-            function.items.append(self.call(function, guard, opcode))
-            return
         candidates = list(decode(opcode.text))
         if not candidates:
             raise self.fail(f"unknown instruction {opcode.text}", opcode.line)
+        if candidates[0][0].effect is Effect.CALL:
+            function.items.append(self.call(function, guard, opcode))
+            return
         operands: list[Raw] = []
         while not self.accept(";"):
             if operands:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ptxgen.emulator.flow import Flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
-from ptxgen.isa import effects
+from ptxgen.isa.effects import STORES
 from ptxgen.isa.operands import Address
 
 _OWN = ("shared", "local", "param")
@@ -18,8 +18,11 @@ def targets(flow: Flow) -> frozenset[str] | None:
     origins = Origins(flow)
     found: set[str] = set()
     for step in (step for block in flow.blocks for step in block.instructions):
-        if step.name in effects.STORES and effects.space_of(step.name, step.modifiers, "a") not in _OWN:
-            names = origins.of(next(o for o in step.operands.values() if isinstance(o, Address)))
+        if step.row.effect in STORES:
+            place, address = next((p, o) for p in step.row.operands if isinstance(o := step.operands.get(p.name), Address))
+            if place.spec.state_space(step.modifiers) in _OWN:
+                continue
+            names = origins.of(address)
             if not names or ANYWHERE in names:
                 return None
             found |= names

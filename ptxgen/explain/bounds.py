@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ptxgen.dsl.ir import Op
 from ptxgen.dsl.kernel_type import LaunchConfig, Work
 from ptxgen.explain.gpus import Gpu
-from ptxgen.isa.units import Unit, lane_bytes, unit
+from ptxgen.isa.units import Unit, lane_bytes
 from ptxgen.target import WARP_SIZE
 
 ISSUE = "issue slots"
@@ -49,10 +49,10 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
     moved = {Unit.GLOBAL: 0, Unit.SHARED: 0}
     clocks = 0.0
     for op, times in ops:
-        kind = unit(op.row, op.modifiers)
+        kind = op.row.unit_of(op.modifiers)
         counts[kind] += times
         if kind in moved:
-            size = lane_bytes(op.row, op.modifiers, op.operands)
+            size = lane_bytes(op.modifiers, op.operands)
             moved[kind] += size * times
             clocks += max(1.0, size * WARP_SIZE / load_store_bytes) * times
     ordered = {kind: counts[kind] for kind in Unit if counts[kind]}

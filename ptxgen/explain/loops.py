@@ -4,11 +4,14 @@ written otherwise is found too, but its passes are not."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ptxgen.dsl.ir import Op
 from ptxgen.isa.operands import AnyOperand, Immediate, Register
+from ptxgen.isa.rows.compare import setp
+from ptxgen.isa.rows.integer import add
 from ptxgen.verify.cfg import Graph
 
 
@@ -73,12 +76,12 @@ def _passes(graph: Graph, blocks: frozenset[int], end: int) -> tuple[int | None,
         for register in op.written:
             writers[register.name].append((number, op))
 
-    def only_writer(operand: AnyOperand | None, name: str) -> Op | None:
+    def only_writer(operand: AnyOperand | None, meaning: Callable[..., Any]) -> Op | None:
         found = [op for _, op in writers[operand.name]] if isinstance(operand, Register) else []
-        return found[0] if len(found) == 1 and found[0].row.name == name else None
+        return found[0] if len(found) == 1 and found[0].row.meaning is meaning else None
 
     branch = graph.blocks[end].branch
-    test = only_writer(branch.guard, "setp") if branch is not None and not branch.guard_negated else None
+    test = only_writer(branch.guard, setp) if branch is not None and not branch.guard_negated else None
     if test is None or test.modifiers["cmp"] != "lt":
         return unknown
     i, stop = test.operands["a"], test.operands["b"]
@@ -88,7 +91,7 @@ def _passes(graph: Graph, blocks: frozenset[int], end: int) -> tuple[int | None,
     before = [op for number, op in writers[i.name] if number not in blocks]
     if len(inside) != 1 or len(before) != 1:
         return unknown
-    advance = only_writer(inside[0].operands.get("a"), "add")
+    advance = only_writer(inside[0].operands.get("a"), add)
     start = before[0].operands.get("a")
     if advance is None or advance.operands["a"] != i or not isinstance(step := advance.operands["b"], Immediate):
         return unknown

@@ -1,67 +1,73 @@
-"""What instructions do besides computing their destination, by row name: the facts that a static analysis needs and that a
-row's meaning cannot be asked for. Kept beside the rows because opcodes are spelt nowhere else."""
+"""What instructions do besides computing their destination: the attributes of a row that a static analysis needs and that its
+meaning cannot be asked for. No instruction is named here; each row says its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum, auto
 
-BRANCHES = frozenset({"bra", "brx_idx"})
-"""Go on elsewhere; a guarded one may also fall through."""
 
-ENDS = frozenset({"ret", "exit", "trap"})
+class Effect(Enum):
+    """What an instruction does to memory, to other threads and to the flow of its own. Every row has one."""
+
+    NONE = auto()
+    """Computes its destination, and that is all."""
+    LOAD = auto()
+    """Gives what an address holds, so threads with the same address get the same value."""
+    READ_ONLY_LOAD = auto()
+    """A load that promises that nobody writes there while the kernel runs."""
+    STORE = auto()
+    ATOMIC = auto()
+    """Reads and writes memory in one step."""
+    ASYNC_COPY = auto()
+    """Copies from global to shared memory some time later, or groups such copies, or waits for them."""
+    PREFETCH = auto()
+    """Names an address without reading or writing what is there."""
+    FENCE = auto()
+    BRANCH = auto()
+    """Goes on elsewhere; a guarded one may also fall through."""
+    INDEXED_BRANCH = auto()
+    """Goes on at one of a list of labels."""
+    CALL = auto()
+    RETURN = auto()
+    """Goes back to the caller; in a kernel, ends the thread."""
+    EXIT = auto()
+    """Ends the thread."""
+    TRAP = auto()
+    """Ends the kernel with an error."""
+    BLOCK_BARRIER = auto()
+    """Waits for the whole block, or with a second operand for that many threads, in whole warps."""
+    WARP_BARRIER = auto()
+    """Waits for the lanes of a mask."""
+    GRID_CONTROL = auto()
+    """Lets the next grid start, or waits for the ones before this one."""
+
+
+LOADS = frozenset({Effect.LOAD, Effect.READ_ONLY_LOAD})
+STORES = frozenset({Effect.STORE, Effect.ATOMIC})
+"""Write memory that other blocks may see."""
+ADDRESSING = LOADS | STORES | {Effect.ASYNC_COPY, Effect.PREFETCH}
+"""Take an address."""
+BRANCHES = frozenset({Effect.BRANCH, Effect.INDEXED_BRANCH})
+ENDS = frozenset({Effect.RETURN, Effect.EXIT, Effect.TRAP})
 """End the thread."""
 
-BLOCK_BARRIERS = frozenset({"bar_sync", "barrier_sync"})
-"""Wait for the whole block, or with a second operand for that many threads, in whole warps."""
 
-WARP_WIDE = frozenset(
-    {"shfl", "vote", "match", "redux", "elect", "bar_warp_sync", "ldmatrix", "stmatrix", "mma"}
-)  # fmt: skip
-"""Executed by the lanes of a mask together (operand `mask`), or by all 32 where there is no mask."""
+class Lanes(Enum):
+    """What the lanes of a warp get from an instruction that all their operands are the same for."""
 
-MASK_FIRST = frozenset({"bar_warp_sync"})
-"""Those whose mask is their operand `a`."""
+    OWN = auto()
+    """Each what it computes from its operands: the same."""
+    SAME = auto()
+    """The same for all lanes of one mask, even if the other operands differ."""
+    SHUFFLED = auto()
+    """What another lane holds, so the same."""
+    MIXED = auto()
+    """Each may get something else."""
 
-SAME_IN_WARP = frozenset({"vote", "redux", "activemask"})
-"""Give all lanes of one mask the same result, whatever the other operands."""
-
-LOADS = frozenset({"ld", "ld_nc"})
-"""Give what an address holds, so threads with the same address get the same value. Any other row that reads memory may give
-every thread another value."""
-
-ATOMICS = frozenset({"atom", "atom_cas", "atom_add_half", "red", "red_add_half"})
-"""Read and write memory in one step."""
-
-STORES = frozenset({"st", *ATOMICS})
-"""Write memory that other blocks may see."""
 
 UNORDERED_READS = frozenset({"volatile", "relaxed", "acquire"})
 """Values of the modifier `order` that say other threads may be writing: two threads may then read different values."""
-
-READ_ONLY_LOADS = frozenset({"ld_nc"})
-"""Promise that nobody writes what they load while the kernel runs."""
-
-PREFETCHES = frozenset({"prefetch", "prefetchu"})
-"""Name an address without reading or writing what is there."""
-
-_FROM_GLOBAL = {"cp_async": "b"}
-
-
-def space_of(name: str, modifiers: Mapping[str, str], place: str) -> str:
-    """The state space of the address in an operand place; empty for a generic one."""
-    return "global" if _FROM_GLOBAL.get(name) == place else modifiers.get("space", "").partition("::")[0]
-
-
-def waits_for_grids(name: str, modifiers: Mapping[str, str]) -> bool:
-    """Whether an instruction waits until the grids before this one have ended and their writes are seen."""
-    return name == "griddepcontrol" and modifiers["action"] == "wait"
-
-
-CARRY_WRITERS = frozenset({"add_cc", "sub_cc", "mad_cc", "addc", "subc", "madc"})
-CARRY_READERS = frozenset({"addc", "subc", "madc"})
-"""Use the carry flag, a register that no operand names."""
 
 
 class Scope(IntEnum):
@@ -70,6 +76,10 @@ class Scope(IntEnum):
     NONE = 0
     BLOCK = 1
     DEVICE = 2
+
+
+SCOPES = {"cta": Scope.BLOCK, "cluster": Scope.BLOCK, "gpu": Scope.DEVICE, "gl": Scope.DEVICE, "sys": Scope.DEVICE}
+"""By the word of the text."""
 
 
 @dataclass(frozen=True)
@@ -86,25 +96,8 @@ class Ordering:
 
     @property
     def synchronises(self) -> bool:
+        """Whether it can order accesses of other threads: more than a relaxed access does."""
         return self.acquires or self.releases or self.fence
 
 
 WEAK = Ordering()
-_SCOPES = {"cta": Scope.BLOCK, "cluster": Scope.BLOCK, "gpu": Scope.DEVICE, "gl": Scope.DEVICE, "sys": Scope.DEVICE}
-
-
-def ordering(name: str, modifiers: Mapping[str, str]) -> Ordering:
-    """The ordering of a row with these modifiers. An atomic is relaxed and for the device unless it says otherwise."""
-    if name == "membar":
-        return Ordering(_SCOPES[modifiers["level"]], fence=True)
-    if name == "fence":
-        return Ordering(_SCOPES[modifiers["scope"]], fence=True)
-    order = modifiers.get("order", "relaxed" if name in ATOMICS else "weak")
-    if order == "weak":
-        return WEAK
-    return Ordering(
-        _SCOPES[modifiers.get("scope", "gpu")],
-        volatile=order == "volatile",
-        acquires=order in ("acquire", "acq_rel"),
-        releases=order in ("release", "acq_rel"),
-    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from ptxgen.isa.instructions import ROWS
+from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.special import ALL as SPECIAL_REGISTERS
-from ptxgen.isa.table import Instruction, rows
+from ptxgen.isa.table import Instruction
 
 MANUAL = "https://docs.nvidia.com/cuda/parallel-thread-execution/#"
 
@@ -44,7 +45,7 @@ def page() -> str:
         "",
     ]
     for prefix, title, anchor in CHAPTERS:
-        members = [row for row in rows() if row.section.startswith(prefix)]
+        members = [row for row in ROWS if row.section.startswith(prefix)]
         lines += [f"## {title}", "", HEADER, RULE]
         lines += [_line(row, anchor) for row in sorted(members, key=_section)]
         lines.append("")
@@ -100,7 +101,7 @@ def _form(row: Instruction) -> str:
         word = slot.name or slot.values[0]
         text += f"{{.{word}}}" if slot.optional else f".{word}"
     for place in row.operands:
-        named = f"[{place.name}]" if place.spec == "addr" else place.name
+        named = f"[{place.name}]" if place.spec.kind is OperandKind.ADDRESS else place.name
         if place.name == "dp":
             text += "{|dp}" if place.optional else "|dp"
         elif place is row.operands[0]:
@@ -117,13 +118,18 @@ def _modifiers(row: Instruction) -> Iterator[str]:
 
 
 def _operands(row: Instruction) -> Iterator[str]:
-    named = {"addr": "address", "imm": "constant", "symbol": "name"}
     for place in row.operands:
-        spec = named.get(place.spec, place.spec)
-        spec = re.sub(r"^2\{(\w+)\}", r"twice \1", spec)
-        spec = re.sub(r"^=(\w+)", r"as \1", spec)
-        spec = spec.replace("|", " or ").replace("+", " or wider").replace("*", ", or a vector")
-        yield f"{place.name}: {spec.replace('{', '').replace('}', '')}"
+        spec = place.spec
+        if spec.kind is not OperandKind.VALUE:
+            words = spec.kind.value.split()[1]
+        elif spec.like:
+            words = f"as {spec.like}"
+        elif spec.modifier:
+            words = ("twice " if spec.twice else "") + spec.modifier
+        else:
+            words = " or ".join(map(str, spec.types))
+        words += (" or wider" if spec.wider else "") + (", or a vector" if spec.vec else "")
+        yield f"{place.name}: {words}{f'[{spec.braces}]' if spec.braces else ''}"
 
 
 def main() -> None:

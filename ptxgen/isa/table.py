@@ -1,44 +1,37 @@
-"""The instruction table: what a row is and how to find one. The rows themselves live in the family files beside this one.
+"""What a row of the instruction table is, and how one is written. The rows stand in the family files of rows/; instructions.py
+gathers them and finds one.
 
 A row is written with the `instruction` decorator on a function whose body is the row's meaning:
 
     @instruction("dp4a.{a_type}.{b_type}", d="u32|s32", a="b32", b="b32", c="=d", sm=61, ptx=(5, 0), section="9.7.1.23",
-                 a_type=("s32", "u32"), b_type=("s32", "u32"))
+                 a_type=("s32", "u32"), b_type=("s32", "u32"), effect=Effect.NONE, unit=Unit.DOT)
     def dp4a(v, a, b, c, a_type, b_type): ...
 
 Template: `{slot}` is a modifier that must be there, `{slot?}` one that may be; the keyword of the same name lists its
-values. Every other keyword is an operand, destinations (names that start with `d`) first, and its value its type:
-
-    "u32|s32"     one of these types; a `.b` type takes any register of its size
-    "{type}"      the type that the modifier `type` names
-    "=d"          the same type as operand d
-    "{type}+"     as "{type}", or a wider register of the same kind (ld, st, cvt: PTX ISA 9.4.1)
-    "2{type}"     the type twice as wide (mul.wide)
-    "{type}*"     one register, or a vector of as many as the modifier `vec` says (v2, v4, v8); "{type}+*" is both
-    "b32[4]"      a vector of exactly 4, in braces
-    "b32[num]"    a vector of as many as the modifier `num` says (x1, x2, x4), in braces
-    "addr"        a memory operand;  "label" a branch target;  "symbol" the name of a variable;  "imm" an integer constant
-    a trailing ?  the operand may be missing; `dp` is printed after the first destination as `d|dp`
+values. Every other keyword is an operand, destinations (names that start with `d`) first, and its value says what may stand
+there, in the language of operand_spec.py; a trailing `?` lets it be missing. `dp` is printed after the first destination as
+`d|dp`, and a lane mask is called `mask`. What is the same for a family's rows, it sets once (`partial`).
 
 How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Value` of the type that its spec names (its
 register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them, `addr` as
 an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's `Value`, a
 tuple for a vector, a tuple of one entry a place where the row has two destinations. The caller fits a value to a wider
-register by the sign of the value's type. The meanings of bra, brx.idx, call, ret and exit do nothing: whoever runs a program
-moves its program counter by the row's name.
+register by the sign of the value's type. The meanings of rows that branch, call or return do nothing: whoever runs a program
+moves its program counter by the row's effect.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
-from ptxgen.errors import UnknownInstruction
+from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, Lanes, Ordering
+from ptxgen.isa.operand_spec import OperandKind, OperandSpec, parsed
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector, kind
-from ptxgen.types import BY_NAME, PRED, DType, Kind
+from ptxgen.isa.units import Unit
+from ptxgen.types import PRED, DType, Kind
 
 Modifiers = Mapping[str, str]
 Need = tuple[int, tuple[int, int]]
@@ -56,14 +49,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand place. `spec` is in the language of this module's docstring, less the trailing `?`."""
+    """An operand place."""
 
     name: str
-    spec: str
+    spec: OperandSpec
     optional: bool = False
 
     @property
     def is_destination(self) -> bool:
+        """Whether the instruction writes it."""
         return self.name.startswith("d")
 
 
@@ -79,29 +73,39 @@ class Instruction:
     sm: int
     ptx: tuple[int, int]
     section: str
+    effect: Effect
+    unit: Unit | Callable[[Modifiers], Unit]  # where it depends on the modifiers, a function of them
+    lanes: Lanes = Lanes.OWN
+    reads_carry: bool = False
+    writes_carry: bool = False
+    canonical_nan: bool = False  # gives the canonical NaN and no other, so which NaN it was made from cannot be told
     defaults: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Need] = field(default_factory=dict)
     rule: Callable[[Modifiers], str] | None = None  # what is wrong with these modifiers together; "" if nothing is
 
     @cached_property
     def destinations(self) -> tuple[Operand, ...]:
+        """The operand places that it writes."""
         return tuple(o for o in self.operands if o.is_destination)
 
     @cached_property
     def sources(self) -> tuple[Operand, ...]:
+        """The operand places that it reads."""
         return tuple(o for o in self.operands if not o.is_destination)
 
     @cached_property
     def modifiers(self) -> tuple[Slot, ...]:
+        """The slots of the opcode that have a choice."""
         return tuple(s for s in self.slots if s.name)
 
-    @property
-    def family(self) -> str:
-        """The file beside this one that the row stands in: `floating`, `memory`, ..."""
-        return self.meaning.__module__.rpartition(".")[2]
+    @cached_property
+    def collective(self) -> bool:
+        """Whether the lanes of the operand `mask` execute it together, or all 32 where there is no mask (`.sync`)."""
+        return self.effect is not Effect.BLOCK_BARRIER and Slot("", ("sync",)) in self.slots
 
     @property
     def summary(self) -> str:
+        """What it does, in a sentence."""
         return (self.meaning.__doc__ or "").strip()
 
     def opcode(self, modifiers: Modifiers) -> str:
@@ -114,35 +118,44 @@ class Instruction:
                 words.append(modifiers[slot.name])
         return ".".join(words)
 
+    def text(self, modifiers: Modifiers, operands: Mapping[str, AnyOperand]) -> str:
+        """The instruction as PTX, e.g. `add.rn.f32 %f2, %f0, %f1;`."""
+        written: list[str] = []
+        for place in self.operands:
+            operand = operands.get(place.name)
+            if operand is None:
+                continue
+            if place.name == "dp":
+                written[-1] += f"|{operand}"
+            else:
+                written.append(str(operand))
+        return f"{self.opcode(modifiers)} {', '.join(written)}".rstrip() + ";"
+
     def match(self, words: tuple[str, ...]) -> dict[str, str] | None:
         """The modifiers that `words` (the opcode after its mnemonic) spell, or None if this row does not spell them."""
         return _match(self.slots, words)
 
-    def spec_types(self, operand: Operand, modifiers: Modifiers) -> tuple[DType, ...]:
-        """The types the operand may have under these modifiers; empty where the spec names none or another operand (`=d`)."""
-        spec = _scalar(operand.spec)
-        if spec in ("addr", "label", "symbol", "imm") or spec.startswith("="):
-            return ()
-        if spec.startswith("2{"):
-            narrow = BY_NAME[modifiers[spec[2:-1]]]
-            return (BY_NAME[f"{narrow.name[0]}{2 * narrow.bits}"],)
-        if spec.startswith("{"):
-            name = modifiers.get(spec[1:-1])
-            return (BY_NAME[name],) if name in BY_NAME else ()
-        return tuple(BY_NAME[name] for name in spec.split("|"))
+    def unit_of(self, modifiers: Modifiers) -> Unit:
+        """The unit that this form of the instruction runs on."""
+        return self.unit if isinstance(self.unit, Unit) else self.unit(modifiers)
 
-    def vector_length(self, operand: Operand, modifiers: Modifiers) -> int:
-        """How many registers stand in the operand place: 1 for a plain one, n for {..n..}."""
-        fixed = re.search(r"\[(\w+)\]$", operand.spec) if operand.spec.endswith("]") else None
-        if fixed:
-            return int(fixed[1] if fixed[1].isdigit() else modifiers[fixed[1]][1:])
-        if operand.spec.endswith("*") and "vec" in modifiers:
-            return int(modifiers["vec"][1:])
-        return 1
+    def ordering(self, modifiers: Modifiers) -> Ordering:
+        """What this form promises other threads. An atomic is relaxed and for the device unless it says otherwise."""
+        if self.effect is Effect.FENCE:
+            return Ordering(SCOPES[modifiers.get("scope") or modifiers["level"]], fence=True)
+        order = modifiers.get("order", "relaxed" if self.effect is Effect.ATOMIC else "weak")
+        if order == "weak":
+            return WEAK
+        return Ordering(
+            SCOPES[modifiers.get("scope", "gpu")],
+            volatile=order == "volatile",
+            acquires=order in ("acquire", "acq_rel"),
+            releases=order in ("release", "acq_rel"),
+        )
 
-    def is_vector(self, operand: Operand, modifiers: Modifiers) -> bool:
-        """Whether the operand is written in braces, which a vector of one may be."""
-        return "[" in operand.spec or self.vector_length(operand, modifiers) > 1
+    def waits_for_grids(self, modifiers: Modifiers) -> bool:
+        """Whether it waits until the grids before this one have ended and their writes are seen."""
+        return self.effect is Effect.GRID_CONTROL and modifiers["action"] == "wait"
 
     def need(self, modifiers: Modifiers) -> Need:
         """The least GPU and PTX version for these modifiers; `needs` keys are `slot` or `slot=value`."""
@@ -161,18 +174,18 @@ class Instruction:
         form = (strict, *modifiers.items(), *((name, kind(operand)) for name, operand in operands.items()))
         if form in self._accepted:
             return []
-        found = [text] if self.rule and (text := self.rule(modifiers)) else []
+        problems = [text] if self.rule and (text := self.rule(modifiers)) else []
         for place in self.operands:
             operand = operands.get(place.name)
             if operand is None:
                 if not place.optional:
-                    found.append(f"operand {place.name} is missing")
+                    problems.append(f"operand {place.name} is missing")
                 continue
-            found += self._operand_problems(place, operand, modifiers, operands, strict)
-        found += [f"has no operand {name}" for name in operands if name not in {o.name for o in self.operands}]
-        if not found:
+            problems += self._operand_problems(place, operand, modifiers, operands, strict)
+        problems += [f"has no operand {name}" for name in operands if name not in {o.name for o in self.operands}]
+        if not problems:
             self._accepted.add(form)
-        return found
+        return problems
 
     @cached_property
     def _accepted(self) -> set[tuple[object, ...]]:
@@ -182,43 +195,36 @@ class Instruction:
     def _operand_problems(
         self, place: Operand, operand: AnyOperand, modifiers: Modifiers, operands: Mapping[str, AnyOperand], strict: bool
     ) -> list[str]:
-        if place.spec in _KINDS:
-            good = isinstance(operand, _KINDS[place.spec])
-            return [] if good else [f"operand {place.name} must be a {place.spec}, got {operand}"]
-        length = self.vector_length(place, modifiers)
-        braces = self.is_vector(place, modifiers)
+        spec = place.spec
+        if spec.kind is not OperandKind.VALUE:
+            fits = isinstance(operand, _CLASSES[spec.kind])
+            return [] if fits else [f"operand {place.name} must be {spec.kind.value}, got {operand}"]
+        length, braces = spec.length(modifiers), spec.in_braces(modifiers)
         if isinstance(operand, Vector) != braces:
             return [f"operand {place.name} must be {f'a vector of {length}' if braces else 'one register'}, got {operand}"]
         elements = operand.elements if isinstance(operand, Vector) else (operand,)
         if len(elements) != length:
             return [f"operand {place.name} must have {length} elements, got {len(elements)}"]
-        if place.spec.startswith("="):
-            like = operands.get(place.spec[1:])
-            allowed: tuple[DType, ...] = (like.type,) if isinstance(like, Register | Immediate) else ()
-        else:
-            allowed = self.spec_types(place, modifiers)
-        found = []
+        like = operands.get(spec.like)
+        allowed = (like.type,) if isinstance(like, Register | Immediate) else spec.allowed(modifiers)
+        problems = []
         for element in elements:
             if isinstance(element, Register) and any(element.type is want for want in allowed):
                 continue
             if place.is_destination and not isinstance(element, Register | None):
-                found.append(f"destination {place.name} must be a register, got {element}")
+                problems.append(f"destination {place.name} must be a register, got {element}")
             elif isinstance(element, Register | Special) and allowed:
-                if not any(_fits(element.type, want, wider="+" in place.spec, strict=strict) for want in allowed):
+                if not any(_fits(element.type, want, wider=spec.wider, strict=strict) for want in allowed):
                     names = " or ".join(t.name for t in allowed)
-                    found.append(f"operand {place.name} must be {names}, got {element.type}")
+                    problems.append(f"operand {place.name} must be {names}, got {element.type}")
             elif isinstance(element, Address | LabelRef):
-                found.append(f"operand {place.name} must be a register or a constant, got {element}")
-        return found
+                problems.append(f"operand {place.name} must be a register or a constant, got {element}")
+        return problems
 
 
-_KINDS = {"addr": Address, "label": LabelRef, "symbol": Symbol, "imm": Immediate}
-
-
-@cache
-def _scalar(spec: str) -> str:
-    """The spec of one element."""
-    return re.sub(r"\[\w+\]$", "", spec.rstrip("+*"))
+_CLASSES = {
+    OperandKind.ADDRESS: Address, OperandKind.LABEL: LabelRef, OperandKind.SYMBOL: Symbol, OperandKind.CONSTANT: Immediate,
+}  # fmt: skip
 
 
 def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
@@ -242,18 +248,25 @@ def _match(slots: tuple[Slot, ...], words: tuple[str, ...]) -> dict[str, str] | 
     for value in slot.values:  # a value may be of several words (`xorsign.abs`)
         length = value.count(".") + 1
         if words[:length] == tuple(value.split(".")):
-            found = _match(rest, words[length:])
-            if found is not None:
-                return {slot.name: value, **found} if slot.name else found
+            modifiers = _match(rest, words[length:])
+            if modifiers is not None:
+                return {slot.name: value, **modifiers} if slot.name else modifiers
     return _match(rest, words) if slot.optional else None
 
 
-_rows: list[Instruction] = []
+REGISTERED: list[Instruction] = []
+"""The rows whose family files were imported; instructions.py imports them all."""
 
 
 def instruction(
     template: str,
     *,
+    effect: Effect,
+    unit: Unit | Callable[[Modifiers], Unit],
+    lanes: Lanes = Lanes.OWN,
+    reads_carry: bool = False,
+    writes_carry: bool = False,
+    canonical_nan: bool = False,
     sm: int = 75,
     ptx: tuple[int, int] = (6, 3),
     section: str,
@@ -266,7 +279,7 @@ def instruction(
     """Add a row to the table. `places` are the modifiers (tuples) and operands (strings) in the order of the text; `name` is
     the builder's name for the row (by default the function's): several rows may share it, told apart by operand types.
     `defaults` are modifiers that the builder writes when the author says nothing (`rnd="rn"`: decision 5 of the design); `rule`
-    says which modifiers do not go together."""
+    says which modifiers do not go together. ValueError for a row whose attributes do not suit its text."""
     slots = []
     mnemonic, *words = template.split(".")
     for word in words:
@@ -279,63 +292,31 @@ def instruction(
         else:
             slots.append(Slot("", (word,)))
     operands = tuple(
-        Operand(place, spec.removesuffix("?"), spec.endswith("?")) for place, spec in places.items() if isinstance(spec, str)
+        Operand(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
+        for place, spec in places.items()
+        if isinstance(spec, str)
     )
 
     def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
         row = Instruction(
-            name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section,
-            dict(defaults or {}), dict(needs or {}), rule,
+            name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section, effect, unit,
+            lanes, reads_carry, writes_carry, canonical_nan, dict(defaults or {}), dict(needs or {}), rule,
         )  # fmt: skip
-        _rows.append(row)
+        _check(row, template)
+        REGISTERED.append(row)
         return meaning
 
     return add
 
 
-def rows() -> tuple[Instruction, ...]:
-    """Every row of the table, in the order of the family files."""
-    _load()
-    return tuple(_rows)
-
-
-def named(name: str) -> tuple[Instruction, ...]:
-    """The rows the builder knows by this name; UnknownInstruction (with near names) if there are none."""
-    _load()
-    found = _by("name").get(name, ())
-    if not found:
-        import difflib
-
-        near = difflib.get_close_matches(name, _by("name"), n=3)
-        raise UnknownInstruction(f"no instruction is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "")
-    return found
-
-
-def decode(opcode: str) -> Iterator[tuple[Instruction, dict[str, str]]]:
-    """Every row, with its modifiers, that spells this opcode text. Usually one; rows that differ in operands only share it."""
-    _load()
-    mnemonic, *words = opcode.split(".")
-    for row in _by("mnemonic").get(mnemonic, ()):
-        modifiers = row.match(tuple(words))
-        if modifiers is not None:
-            yield row, modifiers
-
-
-_indexes: dict[str, dict[str, tuple[Instruction, ...]]] = {}
-
-
-def _by(key: str) -> dict[str, tuple[Instruction, ...]]:
-    if key not in _indexes:
-        index: dict[str, tuple[Instruction, ...]] = {}
-        for row in _rows:
-            index[getattr(row, key)] = (*index.get(getattr(row, key), ()), row)
-        _indexes[key] = index
-    return _indexes[key]
-
-
-def _load() -> None:
-    """Import the family files once. Late, because each of them imports this module for its decorator."""
-    if not _indexes:
-        from ptxgen.isa.rows import families  # noqa: F401
-
-        _by("name")
+def _check(row: Instruction, template: str) -> None:
+    """ValueError for a row that the analyses would misjudge: its operands show an effect that it does not name."""
+    kinds = {place.spec.kind for place in row.operands}
+    if OperandKind.ADDRESS in kinds and row.effect not in ADDRESSING:
+        raise ValueError(f"{template}: an instruction with an address does something to memory; say what (effect=)")
+    if (OperandKind.LABEL in kinds) != (row.effect in BRANCHES):
+        raise ValueError(f"{template}: an instruction with a label is a branch, and only one with a label (effect=)")
+    if row.collective and row.destinations and row.lanes is Lanes.OWN:
+        raise ValueError(f"{template}: lanes execute it together; say what each of them gets (lanes=)")
+    if not row.collective and "mask" in {place.name for place in row.operands}:
+        raise ValueError(f"{template}: the lanes of a mask execute an instruction together (.sync)")

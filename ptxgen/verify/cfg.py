@@ -22,7 +22,7 @@ class Block:
     def branch(self) -> Op | None:
         """The conditional branch (or guarded end) at the end, if there is one."""
         last = self.ops[-1] if self.ops else None
-        return last if last is not None and last.guard is not None and last.row.name in BRANCHES | ENDS else None
+        return last if last is not None and last.guard is not None and last.row.effect in BRANCHES | ENDS else None
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Graph:
                 common = everything
                 for successor in block.successors:
                     common &= after[successor]
-                if not block.successors or (block.branch is not None and block.branch.row.name in ENDS):
+                if not block.successors or (block.branch is not None and block.branch.row.effect in ENDS):
                     common &= after[end]
                 new = common | 1 << number
                 if new != after[number]:
@@ -87,7 +87,7 @@ class Graph:
     @cached_property
     def _ending(self) -> frozenset[int]:
         """The blocks from which the end can be reached: not those of a loop that nothing leaves."""
-        stack = [n for n, b in enumerate(self.blocks) if not b.successors or (b.branch and b.branch.row.name in ENDS)]
+        stack = [n for n, b in enumerate(self.blocks) if not b.successors or (b.branch and b.branch.row.effect in ENDS)]
         found: set[int] = set()
         while stack:
             number = stack.pop()
@@ -120,15 +120,15 @@ def graph(function: Function) -> Graph:
             labels[line.name] = len(starts) - 1
         elif isinstance(line, Op):
             starts[-1].append(line)
-            if line.row.name in BRANCHES | ENDS:
+            if line.row.effect in BRANCHES | ENDS:
                 starts.append([])
     blocks = []
     for number, ops in enumerate(starts):
         last = ops[-1] if ops else None
         successors: list[int] = []
-        if last is not None and last.row.name in BRANCHES:
+        if last is not None and last.row.effect in BRANCHES:
             successors += [labels[target.name] for target in last.operands.values() if isinstance(target, LabelRef)]
-        through = last is None or last.guard is not None or last.row.name not in BRANCHES | ENDS
+        through = last is None or last.guard is not None or last.row.effect not in BRANCHES | ENDS
         if through and number + 1 < len(starts):
             successors.append(number + 1)
         blocks.append(Block(tuple(ops), tuple(dict.fromkeys(successors)), through and number + 1 == len(starts)))

@@ -13,7 +13,7 @@ from enum import IntEnum
 from math import prod
 
 from ptxgen.dsl.ir import Function, Op
-from ptxgen.isa import effects
+from ptxgen.isa.effects import LOADS, UNORDERED_READS, Effect, Lanes
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
 from ptxgen.target import WARP_SIZE
 from ptxgen.verify.cfg import Graph
@@ -83,7 +83,7 @@ def analyse(function: Function, graph: Graph) -> Divergence:
 def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int]) -> bool:
     """Raise the destinations of an instruction to what it computes. True if any went up."""
     names = [register.name for register in op.written]
-    if op.row.name in effects.CARRY_WRITERS:
+    if op.row.writes_carry:
         names.append(_CARRY)
     values = result.values
     names = [name for name in names if name not in values or values[name].level is not Level.DIVERGENT]
@@ -103,20 +103,18 @@ def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int
 
 def _computed(result: Divergence, op: Op) -> Cause:
     cause = _highest([result.of(op.operands.get(place.name)) for place in op.row.sources])
-    name = op.row.name
-    if name in effects.CARRY_READERS:
+    row = op.row
+    if row.reads_carry:
         cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
-    if name in effects.SAME_IN_WARP and result.of(op.operands.get("mask")).level <= Level.WARP:
-        return Cause(Level.WARP, f"{op.opcode} at {op.where}")
-    if name == "shfl" and _from_one_lane(result, op):
-        return Cause(min(cause.level, Level.WARP), cause.why)
-    if name in effects.WARP_WIDE or (name not in effects.LOADS and _reads_memory(op)):
-        own = name != "shfl"  # a shuffle of equal values gives equal values
-        return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}") if own else cause
-    if name in effects.LOADS:
-        unordered = op.modifiers.get("order") in effects.UNORDERED_READS
-        if unordered or op.modifiers.get("space") == "local":
-            return Cause(Level.DIVERGENT, f"{op.opcode} at {op.where}")
+    place = f"{op.opcode} at {op.where}"
+    if row.lanes is Lanes.SAME and result.of(op.operands.get("mask")).level <= Level.WARP:
+        return Cause(Level.WARP, place)
+    if row.lanes is Lanes.SHUFFLED:
+        return Cause(min(cause.level, Level.WARP), cause.why) if _from_one_lane(result, op) else cause
+    if row.lanes is not Lanes.OWN or row.effect is Effect.ATOMIC:
+        return Cause(Level.DIVERGENT, place)
+    if row.effect in LOADS and (op.modifiers.get("order") in UNORDERED_READS or op.modifiers.get("space") == "local"):
+        return Cause(Level.DIVERGENT, place)
     return cause
 
 
@@ -158,22 +156,25 @@ def _warp_ids(function: Function) -> frozenset[int]:
     for op in function.ops:
         for register in op.written:
             writers.setdefault(register.name, []).append(op)
-    found = set()
+    from ptxgen.isa.rows.integer import (
+        div,  # late: a function has been written, so the table is there; kernels are listed without
+    )
+    from ptxgen.isa.rows.logic import shr
+    from ptxgen.isa.rows.move import mov
+
+    warp_ids = set()
     for op in function.ops:
         source, count = op.operands.get("a"), op.operands.get("b")
         if not isinstance(source, Register) or not isinstance(count, Immediate) or count.type.is_float:
             continue
-        shifted = op.row.name == "shr" and count.value >= WARP_SIZE.bit_length() - 1
-        divided = op.row.name == "div" and count.value > 0 and count.value % WARP_SIZE == 0
-        made = writers.get(source.name, [])
-        if (shifted or divided) and len(made) == 1 and _is_tid_x(made[0]):
-            found.add(id(op))
-    return frozenset(found)
-
-
-def _is_tid_x(op: Op) -> bool:
-    source = op.operands.get("a")
-    return op.row.name == "mov" and isinstance(source, Special) and source.name == "%tid.x"
+        shifted = op.row.meaning is shr and count.value >= WARP_SIZE.bit_length() - 1
+        divided = op.row.meaning is div and count.value > 0 and count.value % WARP_SIZE == 0
+        origin = writers.get(source.name, [])
+        if (shifted or divided) and len(origin) == 1 and origin[0].row.meaning is mov:
+            thread = origin[0].operands["a"]
+            if isinstance(thread, Special) and thread.name == "%tid.x":
+                warp_ids.add(id(op))
+    return frozenset(warp_ids)
 
 
 def _from_one_lane(result: Divergence, op: Op) -> bool:
@@ -181,10 +182,6 @@ def _from_one_lane(result: Divergence, op: Op) -> bool:
     clamp = op.operands["c"]
     whole = isinstance(clamp, Immediate) and clamp.value == WARP_SIZE - 1
     return op.modifiers["mode"] == "idx" and whole and result.of(op.operands["b"]).level <= Level.WARP
-
-
-def _reads_memory(op: Op) -> bool:
-    return any(isinstance(operand, Address) for operand in op.operands.values())
 
 
 def _highest(causes: list[Cause]) -> Cause:

@@ -7,7 +7,8 @@ from collections import Counter
 
 from ptxgen.dsl.ir import Function, Label, Op, Remark
 from ptxgen.errors import Location, VerifyError
-from ptxgen.isa import effects, special
+from ptxgen.isa import special
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
 from ptxgen.isa.table import Need
 from ptxgen.target import FULL_WARP, MAX_STATIC_SHARED, NEWEST_PTX, Target
@@ -215,10 +216,10 @@ _ADVICE = "move it out (a thread with no work brings a neutral value), or branch
 
 def _furthest(op: Op) -> Level | None:
     """The highest level of control at which the instruction is right; None if at any."""
-    if op.row.name in effects.BLOCK_BARRIERS:
+    if op.row.effect is Effect.BLOCK_BARRIER:
         return Level.UNIFORM if "b" not in op.operands else Level.WARP
-    if op.row.name in effects.WARP_WIDE:
-        mask = op.operands.get("a" if op.row.name in effects.MASK_FIRST else "mask")
+    if op.row.collective:
+        mask = op.operands.get("mask")
         full = mask is None or (isinstance(mask, Immediate) and mask.value in (FULL_WARP, -1))
         return Level.WARP if full else None
     return None

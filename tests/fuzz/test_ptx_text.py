@@ -12,7 +12,7 @@ import numpy as np
 from ptxgen.emulator import Finding, compile_module, run
 from ptxgen.emulator.parse import parse
 from ptxgen.errors import ArgumentError, ParseError
-from ptxgen.isa.table import rows
+from ptxgen.isa.instructions import ROWS
 from tests.fuzz.cases import Cases
 from tests.fuzz.children import survives
 from tests.fuzz.limits import bounded
@@ -85,7 +85,7 @@ MODULE = """.file 1 "author.py"
 .shared .align 16 .b8 buffer[256];
 .func (.reg .b32 %out) double(.reg .b32 %in) { add.u32 %out, %in, %in; ret; }"""
 TOKEN = re.compile(r"[%.]?[\w.]+|\S|\s+")
-OPCODES = sorted({row.opcode(modifiers) for row in rows() for modifiers in sensible(row)[:40]})
+OPCODES = sorted({row.opcode(modifiers) for row in ROWS for modifiers in sensible(row)[:40]})
 
 
 def sample(body: list[str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from executor.device import open_device
-from ptxgen.isa import table
+from ptxgen.isa import instructions
 from tests.gpu.test_isa import run
 from tests.ptxgen.isa import operand_values, probe
 from tests.ptxgen.isa.comparison import first_difference
@@ -54,7 +54,7 @@ def filled(batch: probe.Batch) -> NDArray[np.uint8]:
 def flushing(name: str) -> list[probe.Batch]:
     """The batches of the rows called `name` that have f32 or f16 results and can flush them."""
     types = {"f32", "f16", "f16x2"}
-    batches = [batch for row in table.named(name) for batch in probe.batches(row)]
+    batches = [batch for row in instructions.named(name) for batch in probe.batches(row)]
     return [
         batch
         for batch in batches

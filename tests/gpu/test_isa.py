@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from executor.device import Device, open_device
 from executor.device.parameters import ParameterBlock
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
-from ptxgen.isa import table
+from ptxgen.isa import instructions
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U8, U64
 from tests.ptxgen.isa import operand_values, probe
@@ -60,11 +60,11 @@ def run(device: Device, batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray
     return out
 
 
-@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in table.rows())))
+@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in instructions.ROWS)))
 def test_gpu_gives_what_the_emulator_gives(name: str, device: Device, recording: Recording) -> None:
     differences = []
     ran = False
-    for row in table.named(name):
+    for row in instructions.named(name):
         for batch in probe.batches(row):
             if batch.need[0] > device.target.sm:
                 continue

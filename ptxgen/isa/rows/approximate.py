@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import F64
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.SPECIAL, canonical_nan=True)
 
 LARGE = 2.0**126
 
@@ -53,7 +59,7 @@ def rsqrt_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
     return approximation(v, "rsqrt", a, ftz)
 
 
-@instruction("rsqrt.approx.f64", d="f64", a="f64", name="rsqrt_approx", section="9.7.3.16")
+@instruction("rsqrt.approx.f64", d="f64", a="f64", name="rsqrt_approx", canonical_nan=False, section="9.7.3.16")
 def rsqrt_approx_f64(v: Algebra, a: Value) -> Value:
     """1 / sqrt(a); the GPU gives it within about 2^-21 of its value."""
     return v.const(1.0, F64) / v.sqrt(a)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.operands import Address
-from ptxgen.isa.table import Need, instruction
+from functools import partial
 
-NEEDS: dict[str, Need] = {"prefetch": (80, (7, 4)), "space=shared::cta": (80, (7, 8))}
+from ptxgen.isa import table
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.operands import Address
+from ptxgen.isa.units import Unit
+
+instruction = partial(table.instruction, effect=Effect.ASYNC_COPY, sm=80, ptx=(7, 0))
+
+NEEDS: dict[str, table.Need] = {"prefetch": (80, (7, 4)), "space=shared::cta": (80, (7, 8))}
 
 
 @instruction("cp.async.{cache}.{space}.global.{prefetch?}", cache=("ca", "cg"), space=("shared", "shared::cta"),
-             prefetch=("L2::64B", "L2::128B", "L2::256B"), a="addr", b="addr", size="imm", taken="u32?", name="cp_async",
-             defaults={"space": "shared"}, needs=NEEDS, sm=80, ptx=(7, 0), section="9.7.9.25.3.1")  # fmt: skip
+             prefetch=("L2::64B", "L2::128B", "L2::256B"), a="addr", b="global addr", size="imm", taken="u32?", name="cp_async",
+             defaults={"space": "shared"}, needs=NEEDS, unit=Unit.GLOBAL, section="9.7.9.25.3.1")  # fmt: skip
 def cp_async(v: Algebra, a: Address, b: Address, size: int, taken: Value | None = None, *, cache: str, space: str,
              prefetch: str = "") -> None:  # fmt: skip
     """Start to copy `size` bytes (4, 8 or 16; only 16 with `cg`, which passes the L1 cache by) from [b] to shared memory [a];
@@ -19,19 +25,19 @@ def cp_async(v: Algebra, a: Address, b: Address, size: int, taken: Value | None 
     v.copy_async(a, b, size, taken)
 
 
-@instruction("cp.async.commit_group", sm=80, ptx=(7, 0), section="9.7.9.25.3.2")
+@instruction("cp.async.commit_group", unit=Unit.CONTROL, section="9.7.9.25.3.2")
 def cp_async_commit_group(v: Algebra) -> None:
     """Make a group of the thread's copies since the last one."""
     v.commit_async()
 
 
-@instruction("cp.async.wait_group", pending="imm", sm=80, ptx=(7, 0), section="9.7.9.25.3.3")
+@instruction("cp.async.wait_group", pending="imm", unit=Unit.CONTROL, section="9.7.9.25.3.3")
 def cp_async_wait_group(v: Algebra, pending: int) -> None:
     """Wait until at most the last `pending` groups are still under way."""
     v.wait_async(pending)
 
 
-@instruction("cp.async.wait_all", sm=80, ptx=(7, 0), section="9.7.9.25.3.3")
+@instruction("cp.async.wait_all", unit=Unit.CONTROL, section="9.7.9.25.3.3")
 def cp_async_wait_all(v: Algebra) -> None:
     """Wait for all copies of the thread."""
     v.commit_async()

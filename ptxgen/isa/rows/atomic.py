@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address
-from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, by_half, dtype, state_space
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, by_half, dtype
+from ptxgen.isa.units import by_space
 
 SPACES = ("global", "shared", "shared::cta")
 ORDERS = ("relaxed", "acquire", "release", "acq_rel")
-NEEDS: dict[str, Need] = {
+NEEDS: dict[str, table.Need] = {
     "space=shared::cta": (75, (7, 8)),
     "type=bf16": (90, (7, 8)),
     "type=bf16x2": (90, (7, 8)),
@@ -29,6 +33,7 @@ TYPES = {
     "exch": ("b32", "b64"),
 }
 ALL_TYPES = ("u32", "s32", "u64", "s64", "b32", "b64", "f32", "f64")
+instruction = partial(table.instruction, effect=Effect.ATOMIC, unit=by_space, needs=NEEDS)
 
 
 def _known(modifiers: Mapping[str, str]) -> str:
@@ -73,14 +78,14 @@ def _add_f32(v: Algebra, space: str, a: Address, b: Value) -> Value:
 
 
 @instruction("atom.{order?}.{scope?}.{space?}.{op}.{type}", order=ORDERS, scope=SCOPES, space=SPACES, op=tuple(TYPES),
-             type=ALL_TYPES, d="{type}", a="addr", b="{type}", needs=NEEDS, rule=_known, section="9.7.13.5")  # fmt: skip
+             type=ALL_TYPES, d="{type}", a="addr", b="{type}", rule=_known, section="9.7.13.5")  # fmt: skip
 def atom(v: Algebra, a: Address, b: Value, op: str, type: str, order: str = "", scope: str = "", space: str = "") -> Value:
     """Memory becomes `memory op b` in one step; d is what was there."""
     return _apply(v, space, a, b, op, type)
 
 
 @instruction("red.{order?}.{scope?}.{space?}.{op}.{type}", order=("relaxed", "release"), scope=SCOPES, space=SPACES,
-             op=tuple(op for op in TYPES if op != "exch"), type=ALL_TYPES, a="addr", b="{type}", needs=NEEDS, rule=_known,
+             op=tuple(op for op in TYPES if op != "exch"), type=ALL_TYPES, a="addr", b="{type}", rule=_known,
              section="9.7.13.6")  # fmt: skip
 def red(v: Algebra, a: Address, b: Value, op: str, type: str, order: str = "", scope: str = "", space: str = "") -> None:
     """Memory becomes `memory op b` in one step."""
@@ -88,7 +93,7 @@ def red(v: Algebra, a: Address, b: Value, op: str, type: str, order: str = "", s
 
 
 @instruction("atom.{order?}.{scope?}.{space?}.cas.{type}", order=ORDERS, scope=SCOPES, space=SPACES, type=("b16", "b32", "b64"),
-             d="{type}", a="addr", b="{type}", c="{type}", needs=NEEDS, section="9.7.13.5")  # fmt: skip
+             d="{type}", a="addr", b="{type}", c="{type}", section="9.7.13.5")  # fmt: skip
 def atom_cas(v: Algebra, a: Address, b: Value, c: Value, type: str, order: str = "", scope: str = "", space: str = "") -> Value:
     """Memory becomes c if it holds b, in one step; d is what was there."""
     return v.atomic(state_space(space), a, dtype(type), lambda old, b, c: v.select(old == b, c, old), b, c)
@@ -102,15 +107,14 @@ def _add_half(v: Algebra, space: str, a: Address, b: Value, type: str) -> Value:
 
 
 @instruction("atom.{order?}.{scope?}.{space?}.add.noftz.{type}", order=ORDERS, scope=SCOPES, space=SPACES,
-             type=("f16", "f16x2", "bf16", "bf16x2"), d="{type}", a="addr", b="{type}", needs=NEEDS,
-             section="9.7.13.5")  # fmt: skip
+             type=("f16", "f16x2", "bf16", "bf16x2"), d="{type}", a="addr", b="{type}", section="9.7.13.5")  # fmt: skip
 def atom_add_half(v: Algebra, a: Address, b: Value, type: str, order: str = "", scope: str = "", space: str = "") -> Value:
     """Memory becomes `memory + b`, each half in one step; d is what was there."""
     return _add_half(v, space, a, b, type)
 
 
 @instruction("red.{order?}.{scope?}.{space?}.add.noftz.{type}", order=("relaxed", "release"), scope=SCOPES, space=SPACES,
-             type=("f16", "f16x2", "bf16", "bf16x2"), a="addr", b="{type}", needs=NEEDS, section="9.7.13.6")  # fmt: skip
+             type=("f16", "f16x2", "bf16", "bf16x2"), a="addr", b="{type}", section="9.7.13.6")  # fmt: skip
 def red_add_half(v: Algebra, a: Address, b: Value, type: str, order: str = "", scope: str = "", space: str = "") -> None:
     """Memory becomes `memory + b`, each half in one step."""
     _add_half(v, space, a, b, type)

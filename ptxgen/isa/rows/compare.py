@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, FTZ, INTEGERS, SIGNED, UNSIGNED, by_half, dtype
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import F32, U32
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
 EQUALITY = ("eq", "ne")
 SIGNED_ORDER = ("eq", "ne", "lt", "le", "gt", "ge")
 UNSIGNED_ORDER = (*SIGNED_ORDER, "lo", "ls", "hi", "hs")
 FLOAT_ORDER = (*SIGNED_ORDER, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
 BOOLEANS = ("and", "or", "xor")
-HALF_NEEDS: dict[str, Need] = {"type=bf16": (90, (7, 8)), "type=bf16x2": (90, (7, 8))}
+HALF_NEEDS: dict[str, table.Need] = {"type=bf16": (90, (7, 8)), "type=bf16x2": (90, (7, 8))}
 
 
 def compare(v: Algebra, cmp: str, a: Value, b: Value) -> Value:
@@ -53,8 +58,8 @@ def _no_ftz_on_f64(modifiers: Mapping[str, str]) -> str:
              b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
 @instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f32", "f64"), d="pred",
              dp="pred?", a="{type}", b="{type}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, d="pred", dp="pred?", a="{type}",
-             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
+@instruction("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, d="pred", dp="pred?", a="{type}", b="{type}",
+             c="pred", section="9.7.6.2")  # fmt: skip
 def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
          ftz: str = "") -> tuple[Value, Value]:  # fmt: skip
     """Compare; the second destination gets the opposite. With a third operand both are combined with it."""

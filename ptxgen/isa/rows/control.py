@@ -2,73 +2,82 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
+
+instruction = partial(table.instruction, unit=Unit.CONTROL)
 
 UNI = ("uni",)
 
 
-@instruction("bra.{uni?}", uni=UNI, target="label", section="9.7.12.3")
+@instruction("bra.{uni?}", uni=UNI, target="label", effect=Effect.BRANCH, section="9.7.12.3")
 def bra(v: Algebra, uni: str = "") -> None:
     """Go on at the label."""
 
 
-@instruction("brx.idx.{uni?}", uni=UNI, index="u32", targets="label", section="9.7.12.4")
+@instruction("brx.idx.{uni?}", uni=UNI, index="u32", targets="label", effect=Effect.INDEXED_BRANCH, section="9.7.12.4")
 def brx_idx(v: Algebra, index: Value, uni: str = "") -> None:
     """Go on at the label that stands at `index` in the list (.branchtargets) named."""
 
 
-@instruction("call.{uni?}", uni=UNI, function="symbol", section="9.7.12.5")
+@instruction("call.{uni?}", uni=UNI, function="symbol", effect=Effect.CALL, section="9.7.12.5")
 def call(v: Algebra, uni: str = "") -> None:
     """Call a device function. In the text the parenthesised results stand before its name and the arguments after it."""
 
 
-@instruction("ret.{uni?}", uni=UNI, section="9.7.12.6")
+@instruction("ret.{uni?}", uni=UNI, effect=Effect.RETURN, section="9.7.12.6")
 def ret(v: Algebra, uni: str = "") -> None:
     """Return to the caller; in a kernel, end the thread."""
 
 
-@instruction("exit", section="9.7.12.7")
+@instruction("exit", effect=Effect.EXIT, section="9.7.12.7")
 def exit_(v: Algebra) -> None:
     """End the thread."""
 
 
-@instruction("trap", section="9.7.19.4")
+@instruction("trap", effect=Effect.TRAP, section="9.7.19.4")
 def trap(v: Algebra) -> None:
     """End the kernel with an error."""
     v.trap()
 
 
-@instruction("bar.sync", a="u32", b="u32?", name="bar_sync", section="9.7.13.1")
-@instruction("bar.cta.sync", a="u32", b="u32?", name="bar_sync", ptx=(7, 8), section="9.7.13.1")
-@instruction("barrier.sync.{aligned?}", aligned=("aligned",), a="u32", b="u32?", name="barrier_sync", section="9.7.13.1")
+@instruction("bar.sync", a="u32", b="u32?", name="bar_sync", effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
+@instruction("bar.cta.sync", a="u32", b="u32?", name="bar_sync", ptx=(7, 8), effect=Effect.BLOCK_BARRIER, section="9.7.13.1")
+@instruction("barrier.sync.{aligned?}", aligned=("aligned",), a="u32", b="u32?", name="barrier_sync",
+             effect=Effect.BLOCK_BARRIER, section="9.7.13.1")  # fmt: skip
 @instruction("barrier.cta.sync.{aligned?}", aligned=("aligned",), a="u32", b="u32?", name="barrier_sync", ptx=(7, 8),
-             section="9.7.13.1")  # fmt: skip
+             effect=Effect.BLOCK_BARRIER, section="9.7.13.1")  # fmt: skip
 def bar_sync(v: Algebra, a: Value, b: Value | None = None, aligned: str = "") -> None:
     """Wait at barrier a (0..15) for the whole block, or for b threads (a multiple of 32)."""
     v.barrier("block", *((a,) if b is None else (a, b)))
 
 
-@instruction("bar.warp.sync", a="b32", name="bar_warp_sync", section="9.7.13.2")
-def bar_warp_sync(v: Algebra, a: Value) -> None:
-    """Wait for the lanes of the mask a."""
-    v.barrier("warp", a)
+@instruction("bar.warp.sync", mask="b32", name="bar_warp_sync", effect=Effect.WARP_BARRIER, section="9.7.13.2")
+def bar_warp_sync(v: Algebra, mask: Value) -> None:
+    """Wait for the lanes of the mask."""
+    v.barrier("warp", mask)
 
 
-@instruction("membar.{level}", level=("cta", "gl", "sys"), section="9.7.13.4")
+@instruction("membar.{level}", level=("cta", "gl", "sys"), effect=Effect.FENCE, section="9.7.13.4")
 def membar(v: Algebra, level: str) -> None:
     """Earlier accesses are seen before later ones."""
     v.no_effect()
 
 
-@instruction("fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, section="9.7.13.4")
+@instruction("fence.{sem?}.{scope}", sem=("sc", "acq_rel"), scope=SCOPES, needs=CLUSTER_SCOPE, effect=Effect.FENCE,
+             section="9.7.13.4")  # fmt: skip
 def fence(v: Algebra, scope: str, sem: str = "") -> None:
     """Earlier accesses are seen before later ones by the threads of the scope."""
     v.no_effect()
 
 
-@instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), section="9.7.13.13")
+@instruction("griddepcontrol.{action}", action=("launch_dependents", "wait"), sm=90, ptx=(7, 8), effect=Effect.GRID_CONTROL,
+             section="9.7.13.13")  # fmt: skip
 def griddepcontrol(v: Algebra, action: str) -> None:
     """Let the next grid start early, or wait until the grids before this one have finished and their writes are seen."""
     if action == "wait":
@@ -77,7 +86,7 @@ def griddepcontrol(v: Algebra, action: str) -> None:
         v.no_effect()
 
 
-@instruction("nanosleep.u32", a="u32", section="9.7.19.2")
+@instruction("nanosleep.u32", a="u32", effect=Effect.NONE, section="9.7.19.2")
 def nanosleep(v: Algebra, a: Value) -> None:
     """Sleep for up to twice a nanoseconds."""
     v.no_effect()

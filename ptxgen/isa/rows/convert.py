@@ -7,8 +7,11 @@ computed (a move or a shift) its own bits, and from f64 its sign and upper bits,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import (
     FTZ,
     INTEGER_ROUNDINGS,
@@ -22,13 +25,15 @@ from ptxgen.isa.parts import (
     saturate,
     together,
 )
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import B32, BF16X2, F16X2, F32, F64, U32, DType
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.CONVERT)
 
 INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 FLOATS = ("f16", "f32", "f64", "bf16")
 SECTION = "9.7.9.21"
-BF16_NEEDS: dict[str, Need] = {"to=bf16": (90, (7, 8)), "of=bf16": (90, (7, 8))}
+BF16_NEEDS: dict[str, table.Need] = {"to=bf16": (90, (7, 8)), "of=bf16": (90, (7, 8))}
 
 
 def _range(type: DType) -> tuple[int, int]:
@@ -92,8 +97,8 @@ def cvt_from_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, sat: str 
 
 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
-             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS,
-             rule=together(_bf16_plain, _ftz_needs_f32), section=SECTION)  # fmt: skip
+             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32),
+             section=SECTION)  # fmt: skip
 def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
     if ftz and of == "f32":
@@ -117,8 +122,8 @@ def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", 
 
 @instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", name="cvt",
              defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
-@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", name="cvt",
-             defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", name="cvt", defaults=RN,
+             sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
 def cvt_half(v: Algebra, a: Value, rnd: str, to: str, relu: str = "") -> Value:
     """f32 to bf16 or f16; with `relu` a negative number gives 0."""
     return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))

@@ -7,9 +7,15 @@ of subtractions gives the same either way; `addc` after `sub.cc` and `subc` afte
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import dtype
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU, writes_carry=True)
 
 TYPES = ("u32", "s32", "u64", "s64")
 CC = ("cc",)
@@ -35,7 +41,7 @@ def add_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return _add(v, a, b, carry_in=False, carry_out=True)
 
 
-@instruction("addc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.2")
+@instruction("addc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", reads_carry=True, section="9.7.2.2")
 def addc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
     """d = a + b + carry flag; with `cc` the flag gets the new carry."""
     return _add(v, a, b, carry_in=True, carry_out=bool(cc))
@@ -49,21 +55,21 @@ def sub_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return a - b
 
 
-@instruction("subc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.4")
+@instruction("subc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", reads_carry=True, section="9.7.2.4")
 def subc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
     """d = a - b, less 1 if the carry flag is 0; with `cc` the flag becomes 1 if there is no borrow."""
     return _add(v, a, ~b, carry_in=True, carry_out=bool(cc))
 
 
 @instruction("mad.{half}.cc.{type}", half=("lo", "hi"), type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
-             section="9.7.2.5")  # fmt: skip
+             unit=Unit.MULTIPLY, section="9.7.2.5")  # fmt: skip
 def mad_cc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str) -> Value:
     """Half of a * b, plus c; the carry flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=False, carry_out=True)
 
 
 @instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
-             section="9.7.2.6")  # fmt: skip
+             unit=Unit.MULTIPLY, reads_carry=True, section="9.7.2.6")  # fmt: skip
 def madc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str, cc: str = "") -> Value:
     """Half of a * b, plus c, plus the carry flag; with `cc` the flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=True, carry_out=bool(cc))

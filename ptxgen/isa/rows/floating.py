@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
-from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
-from ptxgen.isa.table import Need, instruction
-from ptxgen.types import F64
+from functools import partial
 
-NAN_NEEDS: dict[str, Need] = {"nan": (80, (7, 0)), "xorsign": (86, (7, 2))}
+from ptxgen.isa import table
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
+from ptxgen.isa.units import Unit
+
+any_float = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
+f32 = partial(table.instruction, effect=Effect.NONE, unit=Unit.FMA, canonical_nan=True)
+f64 = partial(table.instruction, effect=Effect.NONE, unit=Unit.DOUBLE)  # no .ftz, no .sat; a NaN keeps its payload
+
+NAN_NEEDS: dict[str, table.Need] = {"nan": (80, (7, 0)), "xorsign": (86, (7, 2))}
 TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 
-@instruction("testp.{test}.{type}", test=TESTS, type=("f32", "f64"), d="pred", a="{type}", section="9.7.3.1")
+@any_float("testp.{test}.{type}", test=TESTS, type=("f32", "f64"), d="pred", a="{type}", section="9.7.3.1")
 def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
     """Whether a is of a kind: zero is `normal` and not `subnormal`, infinity neither; `number` is anything but NaN."""
     wide = type == "f64"
@@ -30,7 +37,7 @@ def testp(v: Algebra, a: Value, test: str, type: str) -> Value:
     }[test]
 
 
-@instruction("copysign.{type}", type=("f32", "f64"), d="{type}", a="{type}", b="{type}", section="9.7.3.2")
+@any_float("copysign.{type}", type=("f32", "f64"), d="{type}", a="{type}", b="{type}", section="9.7.3.2")
 def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """b with the sign of a."""
     integer = dtype("u64" if type == "f64" else "u32")
@@ -38,62 +45,72 @@ def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return v.bits((v.bits(a, integer) & sign) | (v.bits(b, integer) & (sign - 1)), a.type)
 
 
-@instruction("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="add",
-             defaults=RN, section="9.7.3.3")  # fmt: skip
-def add_f32(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+@f64("add.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="add", defaults=RN, section="9.7.3.3")
+@f32("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="add", defaults=RN,
+     section="9.7.3.3")  # fmt: skip
+def add_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a + b, rounded as `rnd` says; without it the assembler may contract it with a product."""
     return float_op(v, lambda a, b: a + b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@instruction("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="sub",
-             defaults=RN, section="9.7.3.4")  # fmt: skip
-def sub_f32(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+@f64("sub.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="sub", defaults=RN, section="9.7.3.4")
+@f32("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="sub", defaults=RN,
+     section="9.7.3.4")  # fmt: skip
+def sub_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a - b, rounded as `rnd` says; without it the assembler may contract it with a product."""
     return float_op(v, lambda a, b: a - b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@instruction("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="mul",
-             defaults=RN, section="9.7.3.5")  # fmt: skip
-def mul_f32(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
+@f64("mul.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="mul", defaults=RN, section="9.7.3.5")
+@f32("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="mul", defaults=RN,
+     section="9.7.3.5")  # fmt: skip
+def mul_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a * b, rounded as `rnd` says; without it the assembler may contract it with a sum."""
     return float_op(v, lambda a, b: a * b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@instruction("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="fma",
-             defaults=RN, section="9.7.3.6")  # fmt: skip
-@instruction("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="mad",
-             defaults=RN, section="9.7.3.7")  # fmt: skip
-def fma_f32(v: Algebra, a: Value, b: Value, c: Value, rnd: str, ftz: str = "", sat: str = "") -> Value:
+@f64("fma.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
+@f64("mad.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
+@f32("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="fma",
+     defaults=RN, section="9.7.3.6")  # fmt: skip
+@f32("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="mad",
+     defaults=RN, section="9.7.3.7")  # fmt: skip
+def fma_float(v: Algebra, a: Value, b: Value, c: Value, rnd: str, ftz: str = "", sat: str = "") -> Value:
     """d = a * b + c with one rounding."""
     return float_op(v, v.fma, a, b, c, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@instruction("div.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", b="f32", name="div", defaults=RN,
-             section="9.7.3.8")  # fmt: skip
-def div_f32(v: Algebra, a: Value, b: Value, rnd: str, ftz: str = "") -> Value:
+@f64("div.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
+@f32("div.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", b="f32", name="div", defaults=RN, unit=Unit.SPECIAL,
+     section="9.7.3.8")  # fmt: skip
+def div_float(v: Algebra, a: Value, b: Value, rnd: str, ftz: str = "") -> Value:
     """d = a / b, rounded as `rnd` says."""
     return float_op(v, lambda a, b: a / b, a, b, rnd=rnd, ftz=ftz)
 
 
-@instruction("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="rcp", defaults=RN, section="9.7.3.13")
-def rcp_f32(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
+@f64("rcp.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
+@f32("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="rcp", defaults=RN, unit=Unit.SPECIAL,
+     section="9.7.3.13")  # fmt: skip
+def rcp_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
     """d = 1 / a, rounded as `rnd` says."""
     return float_op(v, lambda a: v.const(1.0, a.type) / a, a, rnd=rnd, ftz=ftz)
 
 
-@instruction("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="sqrt", defaults=RN, section="9.7.3.15")
-def sqrt_f32(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
+@f64("sqrt.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
+@f32("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="sqrt", defaults=RN, unit=Unit.SPECIAL,
+     section="9.7.3.15")  # fmt: skip
+def sqrt_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
     """The square root, rounded as `rnd` says."""
     return float_op(v, v.sqrt, a, rnd=rnd, ftz=ftz)
 
 
-@instruction("abs.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", name="abs", section="9.7.3.9")
+@f32("abs.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, d="f32", a="f32", name="abs", section="9.7.3.9")
 def abs_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
     """a without its sign; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
     return v.canonical(v.abs(v.flush(a) if ftz else a))
 
 
-@instruction("neg.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", name="neg", section="9.7.3.10")
+@f32("neg.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, d="f32", a="f32", name="neg", section="9.7.3.10")
 def neg_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
     """a with its sign turned; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
     return v.canonical(-(v.flush(a) if ftz else a))
@@ -118,85 +135,39 @@ def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: s
     return d
 
 
-@instruction("min.{ftz?}.{nan?}.{xorsign?}.f32", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32", b="f32",
-             name="min", needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
+@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32",
+     b="f32", name="min", needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
 def min_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The smaller; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-@instruction("max.{ftz?}.{nan?}.{xorsign?}.f32", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32", b="f32",
-             name="max", needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
+@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32",
+     b="f32", name="max", needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
 def max_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The larger; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-# f64: no .ftz, no .sat; a NaN keeps its payload.
-
-
-@instruction("add.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="add", defaults=RN, section="9.7.3.3")
-def add_f64(v: Algebra, a: Value, b: Value, rnd: str = "rn") -> Value:
-    """d = a + b, rounded as `rnd` says; without it the assembler may contract it with a product."""
-    return v.rounded(rnd, lambda a, b: a + b, a, b)
-
-
-@instruction("sub.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="sub", defaults=RN, section="9.7.3.4")
-def sub_f64(v: Algebra, a: Value, b: Value, rnd: str = "rn") -> Value:
-    """d = a - b, rounded as `rnd` says; without it the assembler may contract it with a product."""
-    return v.rounded(rnd, lambda a, b: a - b, a, b)
-
-
-@instruction("mul.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="mul", defaults=RN, section="9.7.3.5")
-def mul_f64(v: Algebra, a: Value, b: Value, rnd: str = "rn") -> Value:
-    """d = a * b, rounded as `rnd` says; without it the assembler may contract it with a sum."""
-    return v.rounded(rnd, lambda a, b: a * b, a, b)
-
-
-@instruction("fma.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
-@instruction("mad.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
-def fma_f64(v: Algebra, a: Value, b: Value, c: Value, rnd: str) -> Value:
-    """d = a * b + c with one rounding."""
-    return v.rounded(rnd, v.fma, a, b, c)
-
-
-@instruction("div.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="div", defaults=RN, section="9.7.3.8")
-def div_f64(v: Algebra, a: Value, b: Value, rnd: str) -> Value:
-    """d = a / b, rounded as `rnd` says."""
-    return v.rounded(rnd, lambda a, b: a / b, a, b)
-
-
-@instruction("rcp.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="rcp", defaults=RN, section="9.7.3.13")
-def rcp_f64(v: Algebra, a: Value, rnd: str) -> Value:
-    """d = 1 / a, rounded as `rnd` says."""
-    return v.rounded(rnd, lambda a: v.const(1.0, F64) / a, a)
-
-
-@instruction("sqrt.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="sqrt", defaults=RN, section="9.7.3.15")
-def sqrt_f64(v: Algebra, a: Value, rnd: str) -> Value:
-    """The square root, rounded as `rnd` says."""
-    return v.rounded(rnd, v.sqrt, a)
-
-
-@instruction("abs.f64", d="f64", a="f64", name="abs", section="9.7.3.9")
+@f64("abs.f64", unit=Unit.ALU, d="f64", a="f64", name="abs", section="9.7.3.9")
 def abs_f64(v: Algebra, a: Value) -> Value:
     """a without its sign."""
     return v.abs(a)
 
 
-@instruction("neg.f64", d="f64", a="f64", name="neg", section="9.7.3.10")
+@f64("neg.f64", unit=Unit.ALU, d="f64", a="f64", name="neg", section="9.7.3.10")
 def neg_f64(v: Algebra, a: Value) -> Value:
     """a with its sign turned."""
     return -a
 
 
-@instruction("min.f64", d="f64", a="f64", b="f64", name="min", section="9.7.3.11")
+@f64("min.f64", unit=Unit.ALU, d="f64", a="f64", b="f64", name="min", section="9.7.3.11")
 def min_f64(v: Algebra, a: Value, b: Value) -> Value:
     """The smaller; -0 < +0; a NaN loses."""
     return v.min(a, b)
 
 
-@instruction("max.f64", d="f64", a="f64", b="f64", name="max", section="9.7.3.12")
+@f64("max.f64", unit=Unit.ALU, d="f64", a="f64", b="f64", name="max", section="9.7.3.12")
 def max_f64(v: Algebra, a: Value, b: Value) -> Value:
     """The larger; -0 < +0; a NaN loses."""
     return v.max(a, b)

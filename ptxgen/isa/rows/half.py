@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import FTZ, RELU, RN, SAT, by_half, float_op
 from ptxgen.isa.rows.floating import extreme
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import F32
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.HALF)
 
 F16S = ("f16", "f16x2")
 BF16S = ("bf16", "bf16x2")
 RND = ("rn",)
-HOPPER: Need = (90, (7, 8))
-EXTREME_NEEDS: dict[str, Need] = {"xorsign": (86, (7, 2))}
+HOPPER: table.Need = (90, (7, 8))
+EXTREME_NEEDS: dict[str, table.Need] = {"xorsign": (86, (7, 2))}
 
 
 @instruction("add.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, type=F16S, d="{type}", a="{type}", b="{type}",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.operand_spec import wide
 from ptxgen.isa.parts import INTEGERS, SIGNED, dtype
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import B32, S16, S32, U16, U32, DType
 
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
+
 NARROW = ("u16", "u32", "s16", "s32")
-
-
-def wide(type: DType) -> DType:
-    """The integer type of twice the width."""
-    return dtype(f"{type.name[0]}{2 * type.bits}")
 
 
 def product(v: Algebra, a: Value, b: Value) -> Value:
@@ -50,43 +52,47 @@ def sub_sat(v: Algebra, a: Value, b: Value, sat: str) -> Value:
     return clamp(v, v.convert(a, wide(S32)) - v.convert(b, wide(S32)), S32)
 
 
-@instruction("mul.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", section="9.7.1.3")
+@instruction("mul.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", unit=Unit.MULTIPLY, section="9.7.1.3")
 def mul(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """The low half of a * b."""
     return a * b
 
 
-@instruction("mul.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", section="9.7.1.3")
+@instruction("mul.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", unit=Unit.MULTIPLY, section="9.7.1.3")
 def mul_hi(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """The high half of a * b."""
     return v.mul_hi(a, b)
 
 
-@instruction("mul.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", section="9.7.1.3")
+@instruction("mul.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", unit=Unit.MULTIPLY, section="9.7.1.3")
 def mul_wide(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """a * b in twice the width."""
     return product(v, a, b)
 
 
-@instruction("mad.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", section="9.7.1.4")
+@instruction("mad.lo.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
+             section="9.7.1.4")  # fmt: skip
 def mad(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """The low half of a * b, plus c."""
     return a * b + c
 
 
-@instruction("mad.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", section="9.7.1.4")
+@instruction("mad.hi.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", c="{type}", unit=Unit.MULTIPLY,
+             section="9.7.1.4")  # fmt: skip
 def mad_hi(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """The high half of a * b, plus c."""
     return v.mul_hi(a, b) + c
 
 
-@instruction("mad.hi.{sat}.s32", sat=("sat",), d="s32", a="s32", b="s32", c="s32", name="mad_hi", section="9.7.1.4")
+@instruction("mad.hi.{sat}.s32", sat=("sat",), d="s32", a="s32", b="s32", c="s32", name="mad_hi", unit=Unit.MULTIPLY,
+             section="9.7.1.4")  # fmt: skip
 def mad_hi_sat(v: Algebra, a: Value, b: Value, c: Value, sat: str) -> Value:
     """The high half of a * b, plus c, clamped to the range of s32."""
     return clamp(v, v.convert(v.mul_hi(a, b), wide(S32)) + v.convert(c, wide(S32)), S32)
 
 
-@instruction("mad.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", c="2{type}", section="9.7.1.4")
+@instruction("mad.wide.{type}", type=NARROW, d="2{type}", a="{type}", b="{type}", c="2{type}", unit=Unit.MULTIPLY,
+             section="9.7.1.4")  # fmt: skip
 def mad_wide(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     """a * b + c in twice the width of a and b."""
     return product(v, a, b) + c
@@ -99,14 +105,14 @@ def _product_24(v: Algebra, a: Value, b: Value, half: str) -> Value:
 
 
 @instruction("mul24.{half}.{type}", half=("lo", "hi"), type=("u32", "s32"), d="{type}", a="{type}", b="{type}",
-             defaults={"half": "lo"}, section="9.7.1.5")  # fmt: skip
+             defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.5")  # fmt: skip
 def mul24(v: Algebra, a: Value, b: Value, half: str, type: str) -> Value:
     """The low or high 32 bits of the 48-bit product of two 24-bit numbers."""
     return _product_24(v, a, b, half)
 
 
 @instruction("mad24.{half}.{type}", half=("lo", "hi"), type=("u32", "s32"), d="{type}", a="{type}", b="{type}", c="{type}",
-             defaults={"half": "lo"}, section="9.7.1.6")  # fmt: skip
+             defaults={"half": "lo"}, unit=Unit.MULTIPLY, section="9.7.1.6")  # fmt: skip
 def mad24(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str) -> Value:
     """mul24, plus c."""
     return _product_24(v, a, b, half) + c
@@ -118,13 +124,13 @@ def sad(v: Algebra, a: Value, b: Value, c: Value, type: str) -> Value:
     return c + (v.max(a, b) - v.min(a, b))
 
 
-@instruction("div.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", section="9.7.1.8")
+@instruction("div.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", unit=Unit.SPECIAL, section="9.7.1.8")
 def div(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """The quotient, toward zero."""
     return v.div(a, b)
 
 
-@instruction("rem.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", section="9.7.1.9")
+@instruction("rem.{type}", type=INTEGERS, d="{type}", a="{type}", b="{type}", unit=Unit.SPECIAL, section="9.7.1.9")
 def rem(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """What `div` leaves; it has the sign of a. By zero all ones, as `div` (what the GPU gives; the ISA leaves it open)."""
     return v.rem(a, b)
@@ -158,20 +164,20 @@ def max_(v: Algebra, a: Value, b: Value, type: str = "s32", relu: str = "") -> V
     return v.max(d, v.const(0, d.type)) if relu else d
 
 
-@instruction("popc.{type}", type=("b32", "b64"), d="u32", a="{type}", section="9.7.1.14")
+@instruction("popc.{type}", type=("b32", "b64"), d="u32", a="{type}", unit=Unit.SPECIAL, section="9.7.1.14")
 def popc(v: Algebra, a: Value, type: str) -> Value:
     """How many bits are 1."""
     return v.convert(v.popc(a), U32)
 
 
-@instruction("clz.{type}", type=("b32", "b64"), d="u32", a="{type}", section="9.7.1.15")
+@instruction("clz.{type}", type=("b32", "b64"), d="u32", a="{type}", unit=Unit.SPECIAL, section="9.7.1.15")
 def clz(v: Algebra, a: Value, type: str) -> Value:
     """How many bits above the highest 1; the width for 0."""
     return v.convert(v.clz(a), U32)
 
 
 @instruction("bfind.{shiftamt?}.{type}", shiftamt=("shiftamt",), type=("u32", "u64", "s32", "s64"), d="u32", a="{type}",
-             section="9.7.1.16")  # fmt: skip
+             unit=Unit.SPECIAL, section="9.7.1.16")  # fmt: skip
 def bfind(v: Algebra, a: Value, type: str, shiftamt: str = "") -> Value:
     """The place of the highest bit that is not sign; with `shiftamt`, the shift that brings it to the top; all ones if none."""
     kind = dtype(type)
@@ -180,7 +186,7 @@ def bfind(v: Algebra, a: Value, type: str, shiftamt: str = "") -> Value:
     return v.select(word == 0, v.const(0xFFFFFFFF, U32), zeros if shiftamt else kind.bits - 1 - zeros)
 
 
-@instruction("brev.{type}", type=("b32", "b64"), d="{type}", a="{type}", section="9.7.1.18")
+@instruction("brev.{type}", type=("b32", "b64"), d="{type}", a="{type}", unit=Unit.SPECIAL, section="9.7.1.18")
 def brev(v: Algebra, a: Value, type: str) -> Value:
     """The bits in the opposite order."""
     return v.brev(a)
@@ -222,7 +228,7 @@ def szext(v: Algebra, a: Value, b: Value, mode: str, type: str) -> Value:
 
 
 @instruction("dp4a.{a_type}.{b_type}", a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32", a="b32", b="b32", c="=d",
-             section="9.7.1.23")  # fmt: skip
+             unit=Unit.DOT, section="9.7.1.23")  # fmt: skip
 def dp4a(v: Algebra, a: Value, b: Value, c: Value, a_type: str, b_type: str) -> Value:
     """Add the four byte products of a and b to c."""
     for i in range(4):
@@ -232,7 +238,7 @@ def dp4a(v: Algebra, a: Value, b: Value, c: Value, a_type: str, b_type: str) -> 
 
 
 @instruction("dp2a.{half}.{a_type}.{b_type}", half=("lo", "hi"), a_type=("u32", "s32"), b_type=("u32", "s32"), d="u32|s32",
-             a="b32", b="b32", c="=d", section="9.7.1.24")  # fmt: skip
+             a="b32", b="b32", c="=d", unit=Unit.DOT, section="9.7.1.24")  # fmt: skip
 def dp2a(v: Algebra, a: Value, b: Value, c: Value, half: str, a_type: str, b_type: str) -> Value:
     """Add to c the products of the two halves of a with two bytes of b, the low or the high two."""
     for i, word in enumerate(v.lanes_of(v.bits(a, B32))):

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, INTEGERS, dtype
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import B32, U32
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
 LOGIC = ("pred", *BITS)
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect, Lanes
+from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
-from ptxgen.isa.parts import dtype, state_space
-from ptxgen.isa.rows.integer import clamp, wide
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.parts import dtype
+from ptxgen.isa.rows.integer import clamp
+from ptxgen.isa.units import Unit
 from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.TENSOR, lanes=Lanes.MIXED)
 
 LANES = range(32)
 NUMS = ("x1", "x2", "x4")
 SPACES = ("shared", "shared::cta")
-SPACE_NEEDS: dict[str, Need] = {"space=shared::cta": (75, (7, 8))}
+SPACE_NEEDS: dict[str, table.Need] = {"space=shared::cta": (75, (7, 8))}
 
 
 @instruction("ldmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, d="b32[num]",
-             a="addr", ptx=(6, 5), needs=SPACE_NEEDS, section="9.7.14.5.15")  # fmt: skip
+             a="shared addr", ptx=(6, 5), needs=SPACE_NEEDS, effect=Effect.LOAD, unit=Unit.SHARED,
+             section="9.7.14.5.15")  # fmt: skip
 def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "") -> tuple[Value, ...]:
     """Load 8x8 matrices of 16-bit elements; lane 8 m + r gives the address of row r of matrix m. Lane l gets elements
     2 (l mod 4) and the next of row l / 4 (of column l / 4 with `trans`)."""
@@ -38,8 +45,9 @@ def ldmatrix(v: Algebra, a: Address, num: str, trans: str = "", space: str = "")
     return tuple(words)
 
 
-@instruction("stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES, a="addr",
-             b="b32[num]", sm=90, ptx=(7, 8), section="9.7.14.5.16")  # fmt: skip
+@instruction("stmatrix.sync.aligned.m8n8.{num}.{trans?}.{space?}.b16", num=NUMS, trans=("trans",), space=SPACES,
+             a="shared addr", b="b32[num]", sm=90, ptx=(7, 8), effect=Effect.STORE, unit=Unit.SHARED,
+             section="9.7.14.5.16")  # fmt: skip
 def stmatrix(v: Algebra, a: Address, b: tuple[Value, ...], num: str, trans: str = "", space: str = "") -> None:
     """The inverse of ldmatrix."""
     rows = v.address_of(a)

@@ -4,19 +4,23 @@ registers are in move.py, asynchronous copies in async_copy.py, atomics in atomi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address
-from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, dtype, state_space, together
-from ptxgen.isa.table import Need, instruction
+from ptxgen.isa.parts import CLUSTER_SCOPE, SCOPES, dtype, together
+from ptxgen.isa.units import Unit, by_space
 
 Data = Value | tuple[Value, ...]
 MEMORY_TYPES = ("b8", "b16", "b32", "b64", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 VECTORS = ("v2", "v4", "v8")
 L1_EVICTION = tuple(f"L1::{p}" for p in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"))
 PREFETCH_SIZES = ("L2::64B", "L2::128B", "L2::256B")
-HINT_NEEDS: dict[str, Need] = {
+HINT_NEEDS: dict[str, table.Need] = {
     "evict": (75, (7, 4)),
     "prefetch": (75, (7, 4)),
     "prefetch=L2::256B": (80, (7, 4)),
@@ -26,6 +30,12 @@ HINT_NEEDS: dict[str, Need] = {
     "vec=v8": (100, (8, 8)),
     **CLUSTER_SCOPE,
 }
+load = partial(
+    table.instruction, type=MEMORY_TYPES, d="{type}+*", a="addr", effect=Effect.LOAD, unit=by_space, needs=HINT_NEEDS
+)
+store = partial(
+    table.instruction, type=MEMORY_TYPES, a="addr", b="{type}+*", effect=Effect.STORE, unit=by_space, needs=HINT_NEEDS
+)
 
 
 def _vector_fits(modifiers: Mapping[str, str]) -> str:
@@ -65,99 +75,97 @@ def _store(v: Algebra, space: str, a: Address, b: Data, type: str) -> None:
     v.store(space, a, b if isinstance(b, tuple) else (b,), dtype(type))
 
 
-@instruction("ld.{order?}.{space?}.{cop?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
-             cop=("ca", "cg", "cs", "lu", "cv"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS, type=MEMORY_TYPES,
-             d="{type}+*", a="addr", needs=HINT_NEEDS, section="9.7.9.8",
-             rule=together(_vector_fits, _one_policy, _volatile_alone))  # fmt: skip
+@load("ld.{order?}.{space?}.{cop?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
+      cop=("ca", "cg", "cs", "lu", "cv"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=VECTORS,
+      rule=together(_vector_fits, _one_policy, _volatile_alone), section="9.7.9.8")  # fmt: skip
 def ld(v: Algebra, a: Address, type: str, order: str = "", space: str = "", cop: str = "", evict: str = "", prefetch: str = "",
        vec: str = "") -> Any:  # fmt: skip
     """Load from global memory, or from wherever a generic address points."""
     return _load(v, state_space(space), a, type, vec)
 
 
-@instruction("ld.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"),
-             vec=("v2", "v4"), type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
-             rule=_vector_fits)  # fmt: skip
-@instruction("ld.{space}.{vec?}.{type}", space=("local", "param", "const", "param::entry", "param::func"), vec=("v2", "v4"),
-             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
-             rule=_vector_fits)  # fmt: skip
+@load("ld.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"), vec=("v2", "v4"),
+      name="ld", rule=_vector_fits, section="9.7.9.8")  # fmt: skip
+@load("ld.{space}.{vec?}.{type}", space=("local", "param", "const", "param::entry", "param::func"), vec=("v2", "v4"), name="ld",
+      rule=_vector_fits, section="9.7.9.8")  # fmt: skip
 def ld_space(v: Algebra, a: Address, space: str, type: str, order: str = "", vec: str = "") -> Any:
     """Load from the named state space."""
     return _load(v, state_space(space), a, type, vec)
 
 
-@instruction("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
-             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=("v2", "v4"),
-             type=MEMORY_TYPES, d="{type}+*", a="addr", name="ld", needs=HINT_NEEDS, section="9.7.9.8",
-             rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
+@load("ld.{order}.{scope}.{space?}.{evict?}.{prefetch?}.{vec?}.{type}", order=("relaxed", "acquire"), scope=SCOPES,
+      space=("global", "shared", "shared::cta"), evict=L1_EVICTION, prefetch=PREFETCH_SIZES, vec=("v2", "v4"), name="ld",
+      rule=together(_vector_fits, _hints_are_for_global), section="9.7.9.8")  # fmt: skip
 def ld_ordered(v: Algebra, a: Address, order: str, scope: str, type: str, space: str = "", evict: str = "", prefetch: str = "",
                vec: str = "") -> Any:  # fmt: skip
     """A load that other threads of the scope can synchronise with."""
     return _load(v, state_space(space), a, type, vec)
 
 
-@instruction("ld.global.{cop?}.nc.{evict?}.{prefetch?}.{vec?}.{type}", cop=("ca", "cg", "cs"), evict=L1_EVICTION,
-             prefetch=PREFETCH_SIZES, vec=VECTORS, type=MEMORY_TYPES, d="{type}+*", a="addr", needs=HINT_NEEDS,
-             section="9.7.9.9", rule=together(_vector_fits, _one_policy))  # fmt: skip
+@load("ld.global.{cop?}.nc.{evict?}.{prefetch?}.{vec?}.{type}", cop=("ca", "cg", "cs"), evict=L1_EVICTION,
+      prefetch=PREFETCH_SIZES, vec=VECTORS, effect=Effect.READ_ONLY_LOAD, rule=together(_vector_fits, _one_policy),
+      section="9.7.9.9")  # fmt: skip
 def ld_nc(v: Algebra, a: Address, type: str, cop: str = "", evict: str = "", prefetch: str = "", vec: str = "") -> Any:
     """Load through the read-only path: nobody may write the memory while the kernel runs."""
     return _load(v, "global", a, type, vec)
 
 
-@instruction("st.{order?}.{space?}.{cop?}.{evict?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
-             cop=("wb", "cg", "cs", "wt"), evict=L1_EVICTION, vec=VECTORS, type=MEMORY_TYPES, a="addr", b="{type}+*",
-             needs=HINT_NEEDS, section="9.7.9.11", rule=together(_vector_fits, _one_policy, _volatile_alone))  # fmt: skip
+@store("st.{order?}.{space?}.{cop?}.{evict?}.{vec?}.{type}", order=("weak", "volatile"), space=("global",),
+       cop=("wb", "cg", "cs", "wt"), evict=L1_EVICTION, vec=VECTORS, rule=together(_vector_fits, _one_policy, _volatile_alone),
+       section="9.7.9.11")  # fmt: skip
 def st(v: Algebra, a: Address, b: Data, type: str, order: str = "", space: str = "", cop: str = "",
        evict: str = "", vec: str = "") -> None:  # fmt: skip
     """Store to global memory, or to wherever a generic address points."""
     _store(v, state_space(space), a, b, type)
 
 
-@instruction("st.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"),
-             vec=("v2", "v4"), type=MEMORY_TYPES, a="addr", b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
-             rule=_vector_fits)  # fmt: skip
-@instruction("st.{space}.{vec?}.{type}", space=("local", "param", "param::func"), vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
-             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11", rule=_vector_fits)  # fmt: skip
+@store("st.{order?}.{space}.{vec?}.{type}", order=("weak", "volatile"), space=("shared", "shared::cta"), vec=("v2", "v4"),
+       name="st", rule=_vector_fits, section="9.7.9.11")  # fmt: skip
+@store("st.{space}.{vec?}.{type}", space=("local", "param", "param::func"), vec=("v2", "v4"), name="st", rule=_vector_fits,
+       section="9.7.9.11")  # fmt: skip
 def st_space(v: Algebra, a: Address, b: Data, space: str, type: str, order: str = "", vec: str = "") -> None:
     """Store to the named state space; to a parameter only for a call."""
     _store(v, state_space(space), a, b, type)
 
 
-@instruction("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
-             space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=("v2", "v4"), type=MEMORY_TYPES, a="addr",
-             b="{type}+*", name="st", needs=HINT_NEEDS, section="9.7.9.11",
-             rule=together(_vector_fits, _hints_are_for_global))  # fmt: skip
+@store("st.{order}.{scope}.{space?}.{evict?}.{vec?}.{type}", order=("relaxed", "release"), scope=SCOPES,
+       space=("global", "shared", "shared::cta"), evict=L1_EVICTION, vec=("v2", "v4"), name="st",
+       rule=together(_vector_fits, _hints_are_for_global), section="9.7.9.11")  # fmt: skip
 def st_ordered(v: Algebra, a: Address, b: Data, order: str, scope: str, type: str, space: str = "",
                evict: str = "", vec: str = "") -> None:  # fmt: skip
     """A store that other threads of the scope can synchronise with."""
     _store(v, state_space(space), a, b, type)
 
 
-@instruction("prefetch.{space?}.{level}", space=("global", "local"), level=("L1", "L2"), a="addr", section="9.7.9.15")
-@instruction("prefetch.global.{level}", level=("L2::evict_last", "L2::evict_normal"), a="addr", sm=80, ptx=(7, 4),
-             section="9.7.9.15")  # fmt: skip
-@instruction("prefetchu.{level}", level=("L1",), a="addr", name="prefetchu", section="9.7.9.15")
+@table.instruction("prefetch.{space?}.{level}", space=("global", "local"), level=("L1", "L2"), a="addr", effect=Effect.PREFETCH,
+                   unit=by_space, section="9.7.9.15")  # fmt: skip
+@table.instruction("prefetch.global.{level}", level=("L2::evict_last", "L2::evict_normal"), a="addr", sm=80, ptx=(7, 4),
+                   effect=Effect.PREFETCH, unit=by_space, section="9.7.9.15")  # fmt: skip
+@table.instruction("prefetchu.{level}", level=("L1",), a="addr", name="prefetchu", effect=Effect.PREFETCH, unit=by_space,
+                   section="9.7.9.15")  # fmt: skip
 def prefetch(v: Algebra, a: Address, level: str, space: str = "") -> None:
     """Bring the cache line of the address nearer."""
     v.no_effect()
 
 
 WINDOWS = ("const", "global", "local", "shared", "shared::cta")
-WINDOW_NEEDS: dict[str, Need] = {
+WINDOW_NEEDS: dict[str, table.Need] = {
     "space=shared::cta": (75, (7, 8)),
     "space=param": (75, (7, 7)),
     "space=param::entry": (75, (8, 3)),
 }
 
 
-@instruction("isspacep.{space}", space=WINDOWS, d="pred", a="u64", needs=WINDOW_NEEDS, section="9.7.9.19")
+@table.instruction("isspacep.{space}", space=WINDOWS, d="pred", a="u64", needs=WINDOW_NEEDS, effect=Effect.NONE, unit=Unit.ALU,
+                   section="9.7.9.19")  # fmt: skip
 def isspacep(v: Algebra, a: Value, space: str) -> Value:
     """Whether a generic address falls in the window of a state space."""
     return v.is_space(state_space(space), a)
 
 
-@instruction("cvta.{to?}.{space}.{type}", to=("to",), space=(*WINDOWS, "param", "param::entry"), type=("u64",), d="{type}",
-             a="{type}", needs=WINDOW_NEEDS, section="9.7.9.20")  # fmt: skip
+@table.instruction("cvta.{to?}.{space}.{type}", to=("to",), space=(*WINDOWS, "param", "param::entry"), type=("u64",),
+                   d="{type}", a="{type}", needs=WINDOW_NEEDS, effect=Effect.NONE, unit=Unit.ALU,
+                   section="9.7.9.20")  # fmt: skip
 def cvta(v: Algebra, a: Value, space: str, type: str, to: str = "") -> Value:
     """The generic address of an address in a state space (of a variable, too); with `to`, the other way round."""
     return v.from_generic(state_space(space), a) if to else v.to_generic(state_space(space), a)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import BITS, INTEGERS
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import B32, B64, U32, U64
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
 
 @instruction("mov.{type}", type=("pred", *BITS, *INTEGERS, "f32", "f64"), d="{type}", a="{type}", section="9.7.9.3")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect, Lanes
 from ptxgen.isa.parts import dtype
-from ptxgen.isa.table import instruction
+from ptxgen.isa.units import Unit
 from ptxgen.types import B32, PRED, S32, U32
+
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
 LANES = range(32)
 
@@ -18,7 +23,7 @@ def members(v: Algebra, mask: Value) -> Value:
 
 
 @instruction("shfl.sync.{mode}.b32", mode=("up", "down", "bfly", "idx"), d="b32", dp="pred?", a="b32", b="b32", c="b32",
-             mask="b32", section="9.7.9.6")  # fmt: skip
+             mask="b32", unit=Unit.SHUFFLE, lanes=Lanes.SHUFFLED, section="9.7.9.6")  # fmt: skip
 def shfl(v: Algebra, a: Value, b: Value, c: Value, mask: Value, mode: str) -> tuple[Value, Value]:
     """The value of a in another lane: b lanes up or down, lane ^ b, or lane b. c holds the last lane (bits 0-4) and the
     width of the segments as a mask (bits 8-12). Out of range, a lane keeps its own value and the predicate is false."""
@@ -33,7 +38,8 @@ def shfl(v: Algebra, a: Value, b: Value, c: Value, mask: Value, mode: str) -> tu
     return v.from_lane(a, source), valid
 
 
-@instruction("vote.sync.{mode}.pred", mode=("all", "any", "uni"), d="pred", a="pred", mask="b32", section="9.7.13.9")
+@instruction("vote.sync.{mode}.pred", mode=("all", "any", "uni"), d="pred", a="pred", mask="b32", lanes=Lanes.SAME,
+             section="9.7.13.9")  # fmt: skip
 def vote(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     """Whether the predicate holds in all, in any, or in all or none of the lanes of the mask."""
     here = members(v, mask)
@@ -41,14 +47,15 @@ def vote(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     return {"all": yes == here, "any": yes != 0, "uni": (yes == here) | (yes == 0)}[mode]
 
 
-@instruction("vote.sync.{mode}.b32", mode=("ballot",), d="b32", a="pred", mask="b32", name="vote", section="9.7.13.9")
+@instruction("vote.sync.{mode}.b32", mode=("ballot",), d="b32", a="pred", mask="b32", name="vote", lanes=Lanes.SAME,
+             section="9.7.13.9")  # fmt: skip
 def vote_ballot(v: Algebra, a: Value, mask: Value, mode: str) -> Value:
     """One bit a lane of the mask: its predicate."""
     return v.bits(v.ballot(a) & members(v, mask), B32)
 
 
 @instruction("match.{mode}.sync.{type}", mode=("any",), type=("b32", "b64"), d="b32", a="{type}", mask="b32", name="match",
-             section="9.7.13.10")  # fmt: skip
+             lanes=Lanes.MIXED, section="9.7.13.10")  # fmt: skip
 def match_any(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> Value:
     """The lanes of the mask that hold the same value as this one."""
     d = v.const(0, U32)
@@ -59,7 +66,7 @@ def match_any(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> Value:
 
 
 @instruction("match.{mode}.sync.{type}", mode=("all",), type=("b32", "b64"), d="b32", dp="pred?", a="{type}", mask="b32",
-             name="match", section="9.7.13.10")  # fmt: skip
+             name="match", lanes=Lanes.MIXED, section="9.7.13.10")  # fmt: skip
 def match_all(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> tuple[Value, Value]:
     """The mask if all its lanes hold one value, else 0; the predicate says which."""
     here = members(v, mask)
@@ -68,16 +75,16 @@ def match_all(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> tuple[
     return v.bits(v.select(same, here, v.const(0, U32)), B32), same
 
 
-@instruction("activemask.b32", d="b32", section="9.7.13.11")
+@instruction("activemask.b32", d="b32", lanes=Lanes.SAME, section="9.7.13.11")
 def activemask(v: Algebra) -> Value:
     """The lanes that execute this instruction together."""
     return v.bits(v.ballot(v.const(1, PRED)), B32)
 
 
 @instruction("redux.sync.{op}.{type}", op=("add", "min", "max"), type=("u32", "s32"), d="{type}", a="{type}", mask="b32", sm=80,
-             ptx=(7, 0), section="9.7.13.12")  # fmt: skip
+             ptx=(7, 0), unit=Unit.SPECIAL, lanes=Lanes.SAME, section="9.7.13.12")  # fmt: skip
 @instruction("redux.sync.{op}.{type}", op=("and", "or", "xor"), type=("b32",), d="{type}", a="{type}", mask="b32", sm=80,
-             ptx=(7, 0), section="9.7.13.12")  # fmt: skip
+             ptx=(7, 0), unit=Unit.SPECIAL, lanes=Lanes.SAME, section="9.7.13.12")  # fmt: skip
 def redux(v: Algebra, a: Value, mask: Value, op: str, type: str) -> Value:
     """The sum, least, greatest, and, or, xor of a over the lanes of the mask."""
     kind = dtype(type)
@@ -94,7 +101,7 @@ def redux(v: Algebra, a: Value, mask: Value, op: str, type: str) -> Value:
     return d
 
 
-@instruction("elect.sync", d="b32", dp="pred", mask="b32", sm=90, ptx=(8, 0), section="9.7.13.14")
+@instruction("elect.sync", d="b32", dp="pred", mask="b32", sm=90, ptx=(8, 0), lanes=Lanes.MIXED, section="9.7.13.14")
 def elect(v: Algebra, mask: Value) -> tuple[Value, Value]:
     """The number of one lane of the mask (the lowest), and whether this is it."""
     here = members(v, mask)

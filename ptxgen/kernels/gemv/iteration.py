@@ -133,8 +133,8 @@ def advance(array: Part, index: Index, stride: int) -> Part:
     """The array that starts `index * stride` elements further: one instruction for a register, none for a constant."""
     if isinstance(index, int):
         return further(array, index * stride) if index else array
-    multiply_add = "mad" if isinstance(array, SharedPart) else "mad_wide"
-    return replace(array, base=array.k.op(multiply_add, index, stride * array.dtype.bytes, array.base))
+    base = array.k.op("mad" if isinstance(array, SharedPart) else "mad_wide", index, stride * array.dtype.bytes, array.base)
+    return replace(array, base=base)
 
 
 def further(array: Part, elements: int) -> Part:

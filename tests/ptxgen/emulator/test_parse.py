@@ -87,7 +87,7 @@ def test_vectors_sinks_guards_and_negative_offsets() -> None:
         ("add.u32 %r1, %r2, %f1;", "must be u32, got f32"),
         ("mov.u32 %r1, 09;", "not an octal number"),
         ("@%p99 ret;", "%p99 is not declared"),
-        ("ld.global.u32 %r1, %rd1;", "must be a addr, got %rd1"),
+        ("ld.global.u32 %r1, %rd1;", "must be an address, got %rd1"),
         ("call foo, ();", "not declared"),
         ("mov.u32 %r1, `;", "no PTX token"),
     ],

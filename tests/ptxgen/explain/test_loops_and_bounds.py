@@ -11,8 +11,8 @@ from ptxgen.explain.bounds import ISSUE, LOAD_STORE, MEMORY, READ_LIMIT, bounds,
 from ptxgen.explain.gpus import GPUS, MULTIPROCESSORS, find_gpu, newest_for
 from ptxgen.explain.loops import executions, find_loops, innermost
 from ptxgen.explain.occupancy import occupancy
-from ptxgen.isa import table
-from ptxgen.isa.units import Unit, unit
+from ptxgen.isa import instructions
+from ptxgen.isa.units import Unit
 from ptxgen.target import ALL, Target
 from ptxgen.types import F32
 from ptxgen.verify.cfg import graph
@@ -62,9 +62,9 @@ def test_straight_code_has_no_loops() -> None:
 
 
 def test_every_row_of_the_table_runs_on_a_unit() -> None:
-    for row in table.rows():
+    for row in instructions.ROWS:
         modifiers = {slot.name: slot.values[0] for slot in row.modifiers if not slot.optional}
-        assert isinstance(unit(row, modifiers), Unit)
+        assert isinstance(row.unit_of(modifiers), Unit)
 
 
 def test_instructions_are_counted_by_unit_and_bytes_by_memory() -> None:

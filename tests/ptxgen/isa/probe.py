@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ptxgen.isa.instructions import ROWS
+from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import AnyOperand, Immediate, Register, Vector
-from ptxgen.isa.table import Instruction, Need, Operand, rows
+from ptxgen.isa.table import Instruction, Need, Operand
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, PRED, S32, DType
 from tests.ptxgen.isa.combinations import sensible
@@ -143,45 +145,31 @@ class Writer:
 Form = Callable[[Writer, Instruction, Mapping[str, str]], None]
 
 
-def spelt(row: Instruction, modifiers: Mapping[str, str], operands: Mapping[str, AnyOperand]) -> str:
-    """The instruction as text."""
-    written: list[str] = []
-    for place in row.operands:
-        operand = operands.get(place.name)
-        if operand is None:
-            continue
-        if place.name == "dp":
-            written[-1] += f"|{operand}"
-        else:
-            written.append(str(operand))
-    return f"{row.opcode(modifiers)} {', '.join(written)};" if written else f"{row.opcode(modifiers)};"
-
-
 def operand_type(row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> DType:
     """The type a probe gives the operand; `=x` follows operand x."""
-    if place.spec.startswith("="):
-        return operand_type(row, next(o for o in row.operands if o.name == place.spec[1:]), modifiers)
-    return row.spec_types(place, modifiers)[-1]
+    if place.spec.like:
+        return operand_type(row, next(o for o in row.operands if o.name == place.spec.like), modifiers)
+    return place.spec.allowed(modifiers)[-1]
 
 
 def make_source(w: Writer, row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> AnyOperand:
     """A plain operand, loaded from the record."""
-    if place.spec == "imm":
+    if place.spec.kind is OperandKind.CONSTANT:
         return Immediate(0, S32)
     type = operand_type(row, place, modifiers)
     hint = f"{row.mnemonic}.{place.name}"
-    if not row.is_vector(place, modifiers):
+    if not place.spec.in_braces(modifiers):
         return w.load(type, hint)
-    count = row.vector_length(place, modifiers)
+    count = place.spec.length(modifiers)
     where = w.input_field(type, count, hint)
     return Vector(tuple(w.load(type, place=where, index=i) for i in range(count)))
 
 
 def make_destination(w: Writer, row: Instruction, place: Operand, modifiers: Mapping[str, str]) -> AnyOperand:
     type = operand_type(row, place, modifiers)
-    if not row.is_vector(place, modifiers):
+    if not place.spec.in_braces(modifiers):
         return w.register(type)
-    return Vector(tuple(w.register(type) for _ in range(row.vector_length(place, modifiers))))
+    return Vector(tuple(w.register(type) for _ in range(place.spec.length(modifiers))))
 
 
 def keep(w: Writer, operand: AnyOperand) -> None:
@@ -199,7 +187,7 @@ def plain(w: Writer, row: Instruction, modifiers: Mapping[str, str], **given: An
     """Load every source, run the instruction, store every destination. `given` operands are used as they are."""
     sources = {o.name: given.get(o.name) or make_source(w, row, o, modifiers) for o in row.sources}
     destinations = {o.name: make_destination(w, row, o, modifiers) for o in row.destinations}
-    w.test(spelt(row, modifiers, {**destinations, **sources}))
+    w.test(row.text(modifiers, {**destinations, **sources}))
     for operand in destinations.values():
         keep(w, operand)
 
@@ -222,7 +210,7 @@ def batches(row: Instruction) -> Iterator[Batch]:
 
 def all_batches() -> Iterator[Batch]:
     """Every probe of the table."""
-    for row in rows():
+    for row in ROWS:
         yield from batches(row)
 
 

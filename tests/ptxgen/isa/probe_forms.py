@@ -9,7 +9,7 @@ from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Regist
 from ptxgen.isa.table import Instruction
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, B64, BY_NAME, PRED, S32, U32, U64
-from tests.ptxgen.isa.probe import Field, Form, Writer, keep, make_destination, plain, spelt
+from tests.ptxgen.isa.probe import Field, Form, Writer, keep, make_destination, plain
 
 Modifiers = Mapping[str, str]
 FULL = Immediate(0xFFFFFFFF, U32)
@@ -93,7 +93,7 @@ def _load(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     else:
         address = _memory(w, space, w.input_field(type, count), None)
     d = make_destination(w, row, row.destinations[0], modifiers)
-    w.test(spelt(row, modifiers, {"d": d, "a": address}))
+    w.test(row.text(modifiers, {"d": d, "a": address}))
     keep(w, d)
 
 
@@ -103,7 +103,7 @@ def _store(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     registers = tuple(w.load(type) for _ in range(count))
     result = w.output_field(type, count)
     address = _memory(w, space, None, result)
-    w.test(spelt(row, modifiers, {"a": address, "b": Vector(registers) if count > 1 else registers[0]}))
+    w.test(row.text(modifiers, {"a": address, "b": Vector(registers) if count > 1 else registers[0]}))
     if space in ("shared", "local"):
         assert isinstance(address.base, Register)
         _copy(w, space, address.base, result, into=False)
@@ -119,7 +119,7 @@ def _atomic(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     w.line(f"st{'' if space == 'generic' else '.' + space}.{bits} {address}, {start};")
     operands = {o.name: w.load(type, f"atom.{o.name}") for o in row.sources if o.name != "a"}
     d = {o.name: make_destination(w, row, o, modifiers) for o in row.destinations}
-    w.test(spelt(row, modifiers, {**d, "a": address, **operands}))
+    w.test(row.text(modifiers, {**d, "a": address, **operands}))
     for operand in d.values():
         keep(w, operand)
     if space == "shared":
@@ -134,7 +134,7 @@ def _carry(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     plain_sources = {o.name: w.load(type, f"add.{o.name}") for o in row.sources}
     d = w.register(type)
     w.line(f"add.cc.{type} {seen}, {x}, {y};")
-    w.test(spelt(row, modifiers, {"d": d, **plain_sources}))
+    w.test(row.text(modifiers, {"d": d, **plain_sources}))
     w.line(f"addc.{type} {seen}, 0, 0;")
     w.store(d)
     w.store(seen)
@@ -146,7 +146,7 @@ def _address_only(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     if "L2::" in modifiers["level"]:
         space = "global"
     address = _memory(w, space, w.input_field(B64), None)
-    w.test(spelt(row, modifiers, {"a": address}))
+    w.test(row.text(modifiers, {"a": address}))
 
 
 def _window(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
@@ -160,7 +160,7 @@ def _window(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     w.line(f"cvta.global.u64 {generic}, %in;")
     for address in (*places, generic):
         d = w.register(PRED)
-        w.test(spelt(row, modifiers, {"d": d, "a": address}))
+        w.test(row.text(modifiers, {"d": d, "a": address}))
         w.store(d)
 
 
@@ -177,9 +177,9 @@ def _convert_address(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     there, back, difference = w.register(U64), w.register(U64), w.register(U64)
     if "to" in modifiers:
         w.line(f"cvta.{modifiers['space']}.u64 {there}, {start};")
-        w.test(spelt(row, modifiers, {"d": back, "a": there}))
+        w.test(row.text(modifiers, {"d": back, "a": there}))
     else:
-        w.test(spelt(row, modifiers, {"d": there, "a": start}))
+        w.test(row.text(modifiers, {"d": there, "a": start}))
         w.line(f"cvta.to.{modifiers['space']}.u64 {back}, {there};")
     w.line(f"sub.u64 {difference}, {back}, {start};")
     w.store(difference)
@@ -191,7 +191,7 @@ def _branch(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     label = f"over{len(w.registers)}"
     w.line(f"setp.lt.s32 {odd}, {w.load(S32)}, 0;")
     guard = "" if "uni" in modifiers else f"@{odd} "
-    w.test(guard + spelt(row, modifiers, {"target": LabelRef(label)}))
+    w.test(guard + row.text(modifiers, {"target": LabelRef(label)}))
     w.line(f"add.u32 {value}, {value}, 1;")
     w.line(f"{label}:")
     w.store(value)
@@ -202,7 +202,7 @@ def _indexed_branch(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     value, index = w.load(U32), w.load(U32)
     w.line(f"and.b32 {index}, {index}, {0 if 'uni' in modifiers else 1};")
     w.line(f"list{number}: .branchtargets first{number}, second{number};")
-    w.test(spelt(row, modifiers, {"index": index, "targets": LabelRef(f"list{number}")}))
+    w.test(row.text(modifiers, {"index": index, "targets": LabelRef(f"list{number}")}))
     w.line(f"first{number}:")
     w.line(f"add.u32 {value}, {value}, 1;")
     w.line(f"second{number}:")
@@ -213,7 +213,7 @@ def _never(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     """ret, exit, trap under a guard that does not hold."""
     guard = w.register(PRED)
     w.line(f"setp.gt.u32 {guard}, %lane, {WARP_SIZE};")
-    w.test(f"@{guard} {spelt(row, modifiers, {})}")
+    w.test(f"@{guard} {row.text(modifiers, {})}")
 
 
 def _call(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
@@ -226,12 +226,11 @@ def _call(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
 
 
 def _barrier(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
-    a = FULL if row.name == "bar_warp_sync" else Immediate(0, U32)
-    w.test(spelt(row, modifiers, {"a": a}))
+    w.test(row.text(modifiers, {"a": Immediate(0, U32), "mask": FULL}))
 
 
 def _sleep(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
-    w.test(spelt(row, modifiers, {"a": Immediate(20, U32)}))
+    w.test(row.text(modifiers, {"a": Immediate(20, U32)}))
 
 
 def _words(w: Writer, space: str, count: int) -> tuple[Register, Field]:
@@ -261,7 +260,7 @@ def _load_matrix(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     if "space" not in modifiers:
         w.line(f"cvta.shared.u64 {rows.base}, {rows.base};")
     d = make_destination(w, row, row.destinations[0], modifiers)
-    w.test(spelt(row, modifiers, {"d": d, "a": rows}))
+    w.test(row.text(modifiers, {"d": d, "a": rows}))
     keep(w, d)
 
 
@@ -272,7 +271,7 @@ def _store_matrix(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
     if "space" not in modifiers:
         w.line(f"cvta.shared.u64 {rows.base}, {rows.base};")
     b = Vector(tuple(w.load(B32) for _ in range(count)))
-    w.test(spelt(row, modifiers, {"a": rows, "b": b}))
+    w.test(row.text(modifiers, {"a": rows, "b": b}))
     w.line("bar.warp.sync 0xffffffff;")
     _copy(w, "shared", address, w.output_field(B32, count), into=False)
 
@@ -288,7 +287,7 @@ def _async_copy(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
             operands: dict[str, AnyOperand] = {"a": Address(slot), "b": Address(global_address), "size": Immediate(size, U32)}
             if taken is not None:
                 operands["taken"] = taken
-            w.test(spelt(row, modifiers, operands))
+            w.test(row.text(modifiers, operands))
             w.line("cp.async.wait_all;")
             _copy(w, "shared", slot, w.output_field(B32, size // 4), into=False)
 

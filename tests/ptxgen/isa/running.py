@@ -30,10 +30,10 @@ def emulate(batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
 @cache
 def emulated(name: str, count: int = 64, of: int = 0) -> tuple[tuple[probe.Batch, NDArray[np.uint8], NDArray[np.uint8]], ...]:
     """Every batch of the rows called `name`, with its input and output records: `count` of them, the first of `of` if given."""
-    from ptxgen.isa import table
+    from ptxgen.isa import instructions
 
     found = []
-    for row in table.named(name):
+    for row in instructions.named(name):
         for batch in probe.batches(row):
             given = operand_values.records(batch, of or count)[:count]
             found.append((batch, given, emulate(batch, given)))

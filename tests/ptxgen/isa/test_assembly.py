@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ptxgen.isa import special, table
+from ptxgen.isa import instructions, special
 from ptxgen.isa.table import Instruction, Need
 from ptxgen.target import ALL, FIRST_PTX, Target
 from ptxgen.toolchain.assemble import AssembleError, assemble
@@ -21,7 +21,7 @@ TAKEN_EARLIER = {"cp_async"}
 
 
 def _names() -> list[str]:
-    return list(dict.fromkeys(row.name for row in table.rows()))
+    return list(dict.fromkeys(row.name for row in instructions.ROWS))
 
 
 def _older(need: Need) -> Iterator[Need]:
@@ -35,14 +35,14 @@ def _older(need: Need) -> Iterator[Need]:
 
 @pytest.mark.parametrize("name", _names())
 def test_row_assembles_for_its_least_gpu_and_ptx_version(name: str) -> None:
-    for row in table.named(name):
+    for row in instructions.named(name):
         for batch in probe.batches(row):
             assemble(batch.text(), Target(batch.need[0]))
 
 
 @pytest.mark.parametrize("name", _names())
 def test_row_is_refused_below_its_least_gpu_and_ptx_version(name: str) -> None:
-    for row in table.named(name):
+    for row in instructions.named(name):
         for batch in probe.batches(row):
             for older in _older(batch.need):
                 accepted = _accepted(batch, older)
@@ -64,16 +64,15 @@ def test_every_probe_decodes_to_its_own_row_and_modifiers() -> None:
     for batch in probe.all_batches():
         for one in batch.probes:
             opcode = one.instruction.removeprefix("@").split()[1 if one.instruction.startswith("@") else 0].rstrip(";")
-            assert (one.row, dict(one.modifiers)) in list(table.decode(opcode)), one.instruction
+            assert (one.row, dict(one.modifiers)) in list(instructions.decode(opcode)), one.instruction
 
 
 def test_no_two_rows_take_the_same_opcode_with_the_same_operand_types() -> None:
-    seen: dict[tuple[str, ...], Instruction] = {}
-    for row in table.rows():
+    seen: dict[tuple[object, ...], Instruction] = {}
+    for row in instructions.ROWS:
         for modifiers in sensible(row):
-            types = [(o.spec if not row.spec_types(o, modifiers) else str(row.spec_types(o, modifiers))) for o in row.operands]
-            lengths = [str(row.vector_length(o, modifiers)) for o in row.operands]
-            key = (row.opcode(modifiers), *types, *lengths)
+            types = [(o.spec.kind, o.spec.like, o.spec.allowed(modifiers), o.spec.length(modifiers)) for o in row.operands]
+            key = (row.opcode(modifiers), *types)
             assert key not in seen, f"{key} is in {seen[key].name} and {row.name}"
             seen[key] = row
 

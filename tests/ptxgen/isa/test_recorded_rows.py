@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptxgen.isa import table
+from ptxgen.isa import instructions
 from tests.paths import GOLDEN
 from tests.ptxgen.isa import fragments, operand_values, recording
 from tests.ptxgen.isa.comparison import first_difference
@@ -26,7 +26,7 @@ def recorded() -> recording.Recording:
     return recording.Recording.read(RECORDED)
 
 
-@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in table.rows())))
+@pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in instructions.ROWS)))
 def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
     known = recorded()
     differences = []

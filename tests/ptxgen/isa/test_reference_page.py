@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptxgen.isa import reference, special, table
+from ptxgen.isa import instructions, reference, special
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "instructions.md"
@@ -14,9 +14,9 @@ def test_committed_page_is_current() -> None:
 
 def test_every_row_is_on_the_page_once() -> None:
     lines = [line for line in reference.page().splitlines() if line.startswith("| `")]
-    assert len(lines) == len(table.rows()) + len(special.ALL)
+    assert len(lines) == len(instructions.ROWS) + len(special.ALL)
 
 
 def test_every_row_has_a_summary_that_is_a_sentence() -> None:
-    for row in table.rows():
+    for row in instructions.ROWS:
         assert row.summary.endswith("."), row.name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ptxgen.isa import table
+from ptxgen.isa import instructions
+from ptxgen.isa.table import Instruction
 from ptxgen.types import BY_NAME
 from tests.ptxgen.isa import oracles_bits  # noqa: F401 - registers its oracles
 from tests.ptxgen.isa.exact import FORMATS
@@ -15,21 +16,21 @@ from tests.ptxgen.isa.running import emulated, numbers
 APPROXIMATE = {"approx", "full"}
 
 
-def _oracle_name(row: table.Instruction) -> str:
+def _oracle_name(row: Instruction) -> str:
     """`mul.hi`, `mad.wide`: some mnemonics are several operations."""
     words = {slot.values[0] for slot in row.slots if not slot.name}
     found = words & {"hi", "wide"}
     return f"{row.mnemonic}.{found.pop()}" if found else row.mnemonic
 
 
-def _has_oracle(row: table.Instruction) -> bool:
+def _has_oracle(row: Instruction) -> bool:
     words = {slot.values[0] for slot in row.slots if not slot.name}
-    vectors = any("[" in o.spec for o in row.operands)
+    vectors = any(o.spec.braces for o in row.operands)
     tf32 = any(slot.values == ("tf32",) for slot in row.modifiers)
     return _oracle_name(row) in ORACLES and not words & (APPROXIMATE | {"cc"}) and not vectors and not tf32
 
 
-NAMES = sorted({row.name for row in table.rows() if _has_oracle(row)})
+NAMES = sorted({row.name for row in instructions.ROWS if _has_oracle(row)})
 
 
 def _type(probe: Probe) -> str:
@@ -40,7 +41,7 @@ def _type(probe: Probe) -> str:
         return m.get("of", "f32")
     if "type" in m:
         return m["type"]
-    return fixed[0] if fixed else str(row.spec_types(row.sources[0], m)[0])
+    return fixed[0] if fixed else str(row.sources[0].spec.allowed(m)[0])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,8 +12,8 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function, Label, Op, Parameter, Remark, SharedArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import Location, VerifyError
+from ptxgen.isa.instructions import named
 from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Special, Symbol
-from ptxgen.isa.table import named
 from ptxgen.target import MAX_STATIC_SHARED, Target
 from ptxgen.types import F16, F32, PRED, U32, U64
 from ptxgen.verify.verify import verify

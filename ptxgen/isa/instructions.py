@@ -1,0 +1,65 @@
+"""The whole instruction table: every family of rows is imported here, and looked up here. A new family file is named here and
+nowhere else."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ptxgen.errors import UnknownInstruction
+from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its rows
+    approximate,
+    async_copy,
+    atomic,
+    compare,
+    control,
+    convert,
+    extended,
+    floating,
+    half,
+    integer,
+    logic,
+    matrix,
+    memory,
+    move,
+    warp,
+)
+from ptxgen.isa.table import REGISTERED, Instruction
+
+ROWS = tuple(REGISTERED)
+"""Every row, in the order of the family files."""
+
+
+def _indexed(key: Callable[[Instruction], Any]) -> dict[Any, tuple[Instruction, ...]]:
+    index: dict[Any, list[Instruction]] = {}
+    for row in ROWS:
+        index.setdefault(key(row), []).append(row)
+    return {name: tuple(rows) for name, rows in index.items()}
+
+
+_BY_NAME = _indexed(lambda row: row.name)
+_BY_MNEMONIC = _indexed(lambda row: row.mnemonic)
+_BY_MEANING = _indexed(lambda row: row.meaning)
+
+
+def named(name: str) -> tuple[Instruction, ...]:
+    """The rows the builder knows by this name; UnknownInstruction (with near names) if there are none."""
+    if name not in _BY_NAME:
+        near = difflib.get_close_matches(name, _BY_NAME, n=3)
+        raise UnknownInstruction(f"no instruction is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "")
+    return _BY_NAME[name]
+
+
+def row_of(meaning: Callable[..., Any]) -> Instruction:
+    """The first row that this function is the meaning of: an instruction named by what it does, not by its text."""
+    return _BY_MEANING[meaning][0]
+
+
+def decode(opcode: str) -> Iterator[tuple[Instruction, dict[str, str]]]:
+    """Every row, with its modifiers, that spells this opcode text. Usually one; rows that differ in operands only share it."""
+    mnemonic, *words = opcode.split(".")
+    for row in _BY_MNEMONIC.get(mnemonic, ()):
+        modifiers = row.match(tuple(words))
+        if modifiers is not None:
+            yield row, modifiers
