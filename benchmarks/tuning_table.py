@@ -17,7 +17,7 @@ import click
 from executor.choice.store import save, shipped_path
 from executor.choice.strategies import DIGITS, bit_free, default_strategy
 from executor.choice.table import TuningEntry, TuningTable
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.registry import find
@@ -77,9 +77,9 @@ def _median(result: Result) -> float:
     return float(result["microseconds"]["median"])
 
 
-def _gpu(machine: Mapping[str, Any]) -> Gpu:
+def _gpu(machine: Mapping[str, Any]) -> GpuModel:
     product = machine.get("product") or re.sub(r"^cuda:\d+ \((.*)\)$", r"\1", machine["name"])
-    return Gpu(product, machine["gpu"], machine["multiprocessors"])
+    return GpuModel(product, machine["gpu"], machine["multiprocessors"])
 
 
 def _versions(record: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from executor.measure.profiler import TileProfiler
 from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import foreign_stream
 from executor.memory.single_weight import HostData, host_weight
-from executor.memory.weights import Progress, TensorFile, Weight, Weights, load_weights
+from executor.memory.weights import LoadedWeight, Progress, TensorFile, Weights, load_weights
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
 from ptxgen.types import F32, DType
@@ -120,7 +120,7 @@ class CudaExecutor:
         self.weights.take(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
         return self.weights
 
-    def load_weight(self, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
+    def load_weight(self, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> LoadedWeight:
         """Put one tensor on the device, in the place of any of this name; see executor/memory/single_weight.py."""
         weight = host_weight(self.device, name, data, type, shape)
         self.weights.put({name: weight}, [weight.buffer])

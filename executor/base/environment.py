@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Variable(Generic[T]):
+class EnvironmentVariable(Generic[T]):
     """One variable, or one for each weight format where the name holds <FORMAT>.
 
     Not set or empty means `unset()`; 0 and false, in any case, mean `off`; `parse` makes a value of any other text, and raises
@@ -109,7 +109,7 @@ def parse_variant(text: str) -> tuple[str, dict[str, int | bool]]:
     return name.strip(), parameters
 
 
-CACHE_DIR: Final = Variable[Path | None](
+CACHE_DIR: Final = EnvironmentVariable[Path | None](
     "PTXGEN_CACHE_DIR",
     "where compiled kernels, tuning tables and fetched models are kept",
     "a folder; 0 keeps nothing",
@@ -118,7 +118,7 @@ CACHE_DIR: Final = Variable[Path | None](
     None,
     _folder,
 )
-CACHE_LIMIT: Final = Variable[int](
+CACHE_LIMIT: Final = EnvironmentVariable[int](
     "PTXGEN_CACHE_LIMIT_MB",
     "size at which the compiled kernels used least recently go",
     "a whole number of MiB; 0 keeps no kernels",
@@ -127,7 +127,7 @@ CACHE_LIMIT: Final = Variable[int](
     0,
     _number,
 )
-WORKERS: Final = Variable[int](
+WORKERS: Final = EnvironmentVariable[int](
     "PTXGEN_EMULATOR_WORKERS",
     "threads of the emulator",
     "a whole number; 0 runs without a thread pool",
@@ -136,7 +136,7 @@ WORKERS: Final = Variable[int](
     1,
     _number,
 )
-PRECISION: Final = Variable[str | None](
+PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
     "how activations are rounded where no option says it",
     f"{' or '.join(PRECISIONS)}; 0 for the default",
@@ -145,7 +145,7 @@ PRECISION: Final = Variable[str | None](
     None,
     _precision,
 )
-GEMV: Final = Variable[str | None](
+GEMV: Final = EnvironmentVariable[str | None](
     f"PTXGEN_GEMV_{FORMAT}",
     "the kernel that multiplies weights of a format (Q4K, Q8_0, ...) by a vector",
     "NAME or NAME:parameter=value,...; 0 for the kernel that is used anyway",
@@ -154,7 +154,7 @@ GEMV: Final = Variable[str | None](
     None,
     _variant,
 )
-TUNING: Final = Variable[Path | bool](
+TUNING: Final = EnvironmentVariable[Path | bool](
     "PTXGEN_TUNING",
     "where `ptxrun tune` keeps what it measures, and what is used of it",
     "a file; 1 for the default; 0 uses no table, not even the shipped ones",
@@ -163,7 +163,7 @@ TUNING: Final = Variable[Path | bool](
     False,
     lambda text: is_on(text) or _folder(text),
 )
-DEBUG: Final = Variable[bool](
+DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
     "1 or 0",
@@ -172,7 +172,7 @@ DEBUG: Final = Variable[bool](
     False,
     _switch,
 )
-VARIABLES: Final[tuple[Variable[Any], ...]] = (CACHE_DIR, CACHE_LIMIT, WORKERS, PRECISION, GEMV, TUNING, DEBUG)
+VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (CACHE_DIR, CACHE_LIMIT, WORKERS, PRECISION, GEMV, TUNING, DEBUG)
 
 
 @dataclass(frozen=True)

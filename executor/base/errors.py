@@ -53,10 +53,10 @@ class DeviceFailed(DeviceError):
 
 
 class OutOfMemory(DeviceError):
-    """Memory that a device does not have. Bytes: `wanted` in one piece, `free` when it was asked for."""
+    """Memory that a device does not have. Bytes: `requested` in one piece, `free` when it was asked for."""
 
-    def __init__(self, message: str, wanted: int, free: int) -> None:
-        self.wanted = wanted
+    def __init__(self, message: str, requested: int, free: int) -> None:
+        self.requested = requested
         self.free = free
         super().__init__(message)
 

@@ -22,7 +22,7 @@ from executor.device.dry_run import DryRunMemory
 from executor.gguf.gguf_file import GgufFile, TensorInfo
 from executor.layers.calls import KernelCall
 from executor.layers.indexed import OUTPUTS, sites
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import Weights, load_weights
 from executor.memory.workspace import Workspace
@@ -126,9 +126,9 @@ def _arguments(call: KernelCall, owners: Mapping[Any, tuple[str, str]]) -> dict[
     return said
 
 
-def _used(calls: Iterable[KernelCall], weights: Container[Allocation]) -> list[GpuBuffer]:
+def _used(calls: Iterable[KernelCall], weights: Container[DeviceAllocation]) -> list[GpuBuffer]:
     """The buffers of the calls, without the weights: of each allocation the first one met."""
-    met: dict[Allocation, GpuBuffer] = {}
+    met: dict[DeviceAllocation, GpuBuffer] = {}
     for call in calls:
         for value in call.arguments.values():
             if isinstance(value, GpuBuffer) and value.allocation not in weights:

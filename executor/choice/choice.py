@@ -12,7 +12,7 @@ from executor.base.environment import PRECISIONS, parse_variant, settings
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, require_precision
 from executor.choice.table import TuningEntry, TuningTable
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -60,7 +60,7 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device) -> Self:
         """What the environment says, and what was measured on this device's GPU."""
-        return replace(cls.from_environment(), tables=tables_for(Gpu.of(device), settings()))
+        return replace(cls.from_environment(), tables=tables_for(GpuModel.of(device), settings()))
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:

@@ -11,7 +11,7 @@ from typing import Final
 from executor.base.disk_cache import cache_folder
 from executor.base.environment import Settings
 from executor.choice.table import ANY, TuningEntry, TuningTable
-from executor.device.gpu import EMULATOR, Gpu
+from executor.device.gpu import EMULATOR, GpuModel
 from ptxgen.errors import ArgumentError
 from ptxgen.files import make_folder, read_regular, replacing
 
@@ -23,7 +23,7 @@ PRIVATE: Final = 0o700
 """Of a folder that is made for tables: nobody but the user."""
 
 
-def tables_for(gpu: Gpu, environment: Settings) -> tuple[TuningTable, ...]:
+def tables_for(gpu: GpuModel, environment: Settings) -> tuple[TuningTable, ...]:
     """What was measured on this GPU: the user's table first, then a shipped one.
 
     The emulator has no shipped table, and uses one of the user's only where the environment names it: its bits are
@@ -42,7 +42,7 @@ def tables_for(gpu: Gpu, environment: Settings) -> tuple[TuningTable, ...]:
     return tuple(tables)
 
 
-def own_path(gpu: Gpu, environment: Settings) -> Path | None:
+def own_path(gpu: GpuModel, environment: Settings) -> Path | None:
     """The user's file for this GPU; None if nothing is kept on disk."""
     if isinstance(environment.tuning, Path):
         return environment.tuning
@@ -62,7 +62,7 @@ def load(path: Path, *, shipped: bool = False) -> TuningTable:
     return TuningTable.from_json(str(path), facts, shipped=shipped)
 
 
-def load_for(path: Path, gpu: Gpu) -> TuningTable:
+def load_for(path: Path, gpu: GpuModel) -> TuningTable:
     """The table in a file. ArgumentError if it was measured on another GPU."""
     table = load(path)
     if table.gpu.name not in (gpu.name, ANY):
@@ -82,7 +82,7 @@ def save(path: Path, table: TuningTable) -> None:
         stream.write(f'{head},\n "entries": [\n{entries}\n ]\n}}\n'.encode())
 
 
-def add(path: Path, gpu: Gpu, entry: TuningEntry) -> TuningTable:
+def add(path: Path, gpu: GpuModel, entry: TuningEntry) -> TuningTable:
     """Put a measurement into the file, which is made if it is not there."""
     table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)
     table = table.with_entry(entry)
@@ -95,7 +95,7 @@ def shipped_tables() -> tuple[TuningTable, ...]:
     return tuple(load(path, shipped=True) for path in sorted(SHIPPED.glob("*.json")))
 
 
-def shipped_for(gpu: Gpu) -> TuningTable | None:
+def shipped_for(gpu: GpuModel) -> TuningTable | None:
     """The shipped table of this GPU; else that of a GPU of the same generation, the one with the nearest number of
     multiprocessors: what it holds changes no bits. None if there is none of the generation."""
     related = [table for table in shipped_tables() if table.gpu.name == gpu.name or table.gpu.target == gpu.target]
@@ -105,7 +105,7 @@ def shipped_for(gpu: Gpu) -> TuningTable | None:
     return related[apart.index(min(apart))]
 
 
-def shipped_path(gpu: Gpu) -> Path:
+def shipped_path(gpu: GpuModel) -> Path:
     """Where this GPU's table stands in the package, if there is one."""
     return SHIPPED / f"{_file_name(gpu.name)}.json"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from executor.base.environment import PRECISIONS
 from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
@@ -64,7 +64,7 @@ class TuningTable:
     and hold nothing that changes bits."""
 
     source: str
-    gpu: Gpu
+    gpu: GpuModel
     entries: tuple[TuningEntry, ...] = ()
     shipped: bool = False
 
@@ -132,7 +132,7 @@ class TuningTable:
         if not isinstance(entries, list):
             raise ArgumentError(f"{source}: has no list of entries")
         read = tuple(_entry(f"{source}: entry {number}", one, shipped) for number, one in enumerate(entries, 1))
-        return cls(source, Gpu(**gpu), read, shipped)
+        return cls(source, GpuModel(**gpu), read, shipped)
 
 
 def _is_size(value: object) -> bool:

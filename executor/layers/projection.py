@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from executor.choice.choice import GpuProfile
-from executor.memory.weights import Weight
+from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
@@ -18,7 +18,7 @@ class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector. `reason`: why this
     kernel."""
 
-    weight: Weight
+    weight: LoadedWeight
     kernel: KernelType
     reason: str
 
@@ -42,7 +42,7 @@ class Projection:
         return self.weight.n, self.weight.k
 
 
-def bind(weight: Weight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
+def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
     """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is. Raises
     ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)

@@ -20,7 +20,7 @@ from executor.layers.digits import SharedDigits
 from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
 from executor.layers.sequence import LayerSequence
 from executor.memory.buffers import GpuBuffer
-from executor.memory.weights import Weight, Weights
+from executor.memory.weights import LoadedWeight, Weights
 from executor.memory.workspace import Workspace
 from ptxgen.formats.format import Format
 from ptxgen.types import F32
@@ -45,7 +45,7 @@ class Session:
         """A caller's f32 vector; see operands.vector."""
         return vector(self.device, value, shape, name)
 
-    def weight(self, value: WeightLike, n: int, k: int, format: Format | None = None) -> Weight:
+    def weight(self, value: WeightLike, n: int, k: int, format: Format | None = None) -> LoadedWeight:
         """A caller's matrix of n rows of k values; see operands.weight."""
         return weight(self.device, self.weights, value, n, k, format)
 

@@ -30,12 +30,12 @@ FROM_NUMPY = {
 }
 
 
-_registry: dict[tuple[int, int] | None, weakref.WeakSet[Allocation]] = {}
+_registry: dict[tuple[int, int] | None, weakref.WeakSet[DeviceAllocation]] = {}
 """By where the memory is, as DLPack numbers it: whoever opened it, one address means one thing there."""
 _lock = threading.Lock()
 
 
-def allocation_at(device: DeviceMemory, pointer: int, nbytes: int) -> Allocation | None:
+def allocation_at(device: DeviceMemory, pointer: int, nbytes: int) -> DeviceAllocation | None:
     """The live memory behind buffers of this device that holds all these bytes; None if there is none."""
     for allocation in _live_beside(device):
         if allocation.device is device and allocation.base <= pointer and pointer + nbytes <= allocation.end:
@@ -43,7 +43,7 @@ def allocation_at(device: DeviceMemory, pointer: int, nbytes: int) -> Allocation
     return None
 
 
-def _live_beside(device: DeviceMemory) -> list[Allocation]:
+def _live_beside(device: DeviceMemory) -> list[DeviceAllocation]:
     """What is alive where this device's memory is, of whatever device."""
     with _lock:
         return [a for a in _registry.get(_location(device), ()) if a.alive and not a.device.closed]
@@ -62,7 +62,7 @@ class Writes:
         self.count = count
 
 
-class Allocation:
+class DeviceAllocation:
     """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or when
     nobody has a buffer over it any more: then the device takes it back when it is next used. `borrowed`: it is memory of
     another library; borrowed allocations that overlap share one count, whichever devices they are of."""
@@ -143,7 +143,9 @@ class GpuBuffer:
 
     __slots__ = ("_retired", "allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
 
-    def __init__(self, allocation: Allocation, pointer: int, dtype: DType, shape: tuple[int, ...], name: str = "") -> None:
+    def __init__(
+        self, allocation: DeviceAllocation, pointer: int, dtype: DType, shape: tuple[int, ...], name: str = ""
+    ) -> None:
         self.allocation = allocation
         self.device = allocation.device
         self.pointer = pointer
@@ -161,7 +163,7 @@ class GpuBuffer:
         shape = extents(f"the shape of {name or 'a buffer'}", shape)
         nbytes = prod(shape) * dtype.bytes
         base = device.alloc(nbytes, name)
-        return cls(Allocation(device, base, nbytes), base, dtype, shape, name)
+        return cls(DeviceAllocation(device, base, nbytes), base, dtype, shape, name)
 
     @classmethod
     def zeros(cls, device: DeviceMemory, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:

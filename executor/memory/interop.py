@@ -12,7 +12,7 @@ import numpy as np
 
 from executor.device.allocations import BorrowedMemory
 from executor.device.protocol import Device
-from executor.memory.buffers import FROM_NUMPY, Allocation, GpuBuffer
+from executor.memory.buffers import FROM_NUMPY, DeviceAllocation, GpuBuffer
 from executor.memory.dlpack import CPU, CUDA, VERSION, ForeignArray, device_label, read_capsule
 from ptxgen.arrays import numpy_dtype
 from ptxgen.errors import ArgumentError
@@ -63,7 +63,9 @@ def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = 
     _check(array, element, label)
     memory = BorrowedMemory(array.pointer, prod(array.shape) * element.bytes, array.owner, name, array.read_only)
     device.sharing.borrow(memory)
-    return GpuBuffer(Allocation(device, memory.pointer, memory.nbytes, memory), memory.pointer, element, array.shape, name)
+    return GpuBuffer(
+        DeviceAllocation(device, memory.pointer, memory.nbytes, memory), memory.pointer, element, array.shape, name
+    )
 
 
 def _foreign_array(device: Device, obj: Any, label: str) -> ForeignArray:

@@ -12,7 +12,7 @@ from executor.base.arguments import described, extents, instance, same_shape, wh
 from executor.base.errors import ModelError
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
-from executor.memory.weights import Weight
+from executor.memory.weights import LoadedWeight
 from ptxgen.formats import find as find_format
 from ptxgen.formats import of_type
 from ptxgen.formats.format import Format
@@ -28,7 +28,9 @@ def format_of(type: str | int | Format) -> Format:
     return find_format(type) if isinstance(type, str | Format) else of_type(whole("the type of the weight", type))
 
 
-def host_weight(device: DeviceMemory, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> Weight:
+def host_weight(
+    device: DeviceMemory, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]
+) -> LoadedWeight:
     """Upload a tensor. data: its blocks as they lie in a GGUF file, as bytes or u8 (F32 and F16 also as numbers of that type);
     shape: rows first, as NumPy has it, (n, k) or (k,); a vector of F32 becomes f32[k].
 
@@ -50,8 +52,8 @@ def host_weight(device: DeviceMemory, name: str, data: HostData, type: str | int
             f"tensor {name}: {format.name} of shape {list(shape)} has {n * row} bytes ({n} rows of {row}), got {blocks.size}"
         )
     if format.name == "F32" and len(shape) == 1:
-        return Weight(name, GpuBuffer.from_numpy(device, blocks.view("<f4"), F32, name), format, n, k)
-    return Weight(name, GpuBuffer.from_numpy(device, blocks.reshape(n, row), U8, name), format, n, k)
+        return LoadedWeight(name, GpuBuffer.from_numpy(device, blocks.view("<f4"), F32, name), format, n, k)
+    return LoadedWeight(name, GpuBuffer.from_numpy(device, blocks.reshape(n, row), U8, name), format, n, k)
 
 
 def _bytes(name: str, data: HostData, format: Format, shape: tuple[int, ...]) -> NDArray[np.uint8]:

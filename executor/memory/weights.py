@@ -17,7 +17,7 @@ from executor.base.errors import ModelError
 from executor.device.allocations import ALIGNMENT, free_on_error
 from executor.device.protocol import BytesCopied, DeviceMemory
 from executor.gguf.gguf_file import TensorInfo
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Format
@@ -40,7 +40,7 @@ class TensorFile(Protocol):
 
 
 @dataclass(frozen=True)
-class Weight:
+class LoadedWeight:
     """A tensor on a device: `n` rows of `k` values in `format`.
 
     buffer: u8[n, bytes of a row], the blocks as they lie in the file; a vector of F32 (a norm, a bias) is f32[k] instead.
@@ -57,18 +57,18 @@ class Weight:
         return self.buffer.nbytes
 
 
-class Weights(Mapping[str, Weight]):
+class Weights(Mapping[str, LoadedWeight]):
     """Weights by tensor name. A name that is not there is a ModelError that says near names. `generation` rises when a weight
     is another than it was.
 
     A name means one tensor, whether it lies in a pool or in memory of its own, so there is no order to look them up in."""
 
-    def __init__(self, weights: Mapping[str, Weight] | None = None, pool: Sequence[GpuBuffer] = ()) -> None:
+    def __init__(self, weights: Mapping[str, LoadedWeight] | None = None, pool: Sequence[GpuBuffer] = ()) -> None:
         self.generation = 0
         self._weights = dict(weights or {})
         self._pool = tuple(pool)
 
-    def put(self, weights: Mapping[str, Weight], memory: Sequence[GpuBuffer]) -> None:
+    def put(self, weights: Mapping[str, LoadedWeight], memory: Sequence[GpuBuffer]) -> None:
         """Take over weights and the memory they lie in. What had one of their names before may not be used any more; memory in
         which no weight lies any more is freed."""
         known = self._weights
@@ -92,14 +92,14 @@ class Weights(Mapping[str, Weight]):
         self.put(other._weights, other._pool)
         other._weights, other._pool = {}, ()
 
-    def at(self, pointer: int) -> Weight | None:
+    def at(self, pointer: int) -> LoadedWeight | None:
         """The weight whose memory holds this address."""
         for weight in self._weights.values():
             if weight.buffer.pointer <= pointer < weight.buffer.pointer + weight.nbytes:
                 return weight
         return None
 
-    def __getitem__(self, name: str) -> Weight:
+    def __getitem__(self, name: str) -> LoadedWeight:
         if name not in self._weights:
             near = difflib.get_close_matches(str(name), self._weights, n=3)
             raise ModelError(f"no weight is called {name}" + (f"; near: {', '.join(near)}" if near else ""))
@@ -149,7 +149,7 @@ def load_weights(device: DeviceMemory, file: TensorFile, names: Sequence[str], p
 
 
 def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], advance: BytesCopied) -> Weights:
-    weights: dict[str, Weight] = {}
+    weights: dict[str, LoadedWeight] = {}
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
@@ -157,7 +157,7 @@ def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], ad
         if pointer is None:
             copied.append(info)
             continue
-        whole = GpuBuffer(Allocation(device, pointer, info.nbytes), pointer, U8, (info.nbytes,), info.name)
+        whole = GpuBuffer(DeviceAllocation(device, pointer, info.nbytes), pointer, U8, (info.nbytes,), info.name)
         owned.append(whole)
         weights[info.name] = _weight(info, whole, 0)
         advance(info.nbytes)
@@ -183,14 +183,14 @@ def _info(file: TensorFile, name: str) -> TensorInfo:
     return info
 
 
-def _weight(info: TensorInfo, pool: GpuBuffer, offset: int) -> Weight:
+def _weight(info: TensorInfo, pool: GpuBuffer, offset: int) -> LoadedWeight:
     n, k = prod(info.shape[:-1]), info.shape[-1]
     if info.nbytes % n:
         raise ArgumentError(f"tensor {info.name}: {info.nbytes} bytes do not make {n} rows")
     is_vector = len(info.shape) == 1 and info.ggml_type.name == "F32"
     view = pool.view(offset, (k,), F32) if is_vector else pool.view(offset, (n, info.nbytes // n), U8)
     view.name = info.name
-    return Weight(info.name, view, FORMATS[info.ggml_type.name], n, k)
+    return LoadedWeight(info.name, view, FORMATS[info.ggml_type.name], n, k)
 
 
 def _offsets(infos: Sequence[TensorInfo]) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Final
 from executor.base.errors import DeviceFailed, SanitizerError
 from executor.choice.store import PRIVATE, add, load_for
 from executor.choice.table import TuningEntry, TuningTable
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
@@ -65,7 +65,7 @@ def tune(
 
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
-    gpu = Gpu.of(device)
+    gpu = GpuModel.of(device)
     make_folder(path.parent, PRIVATE)  # before anything is measured
     versions = f"ptxgen {__version__}, {device.build}"
     table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.tuning_table import table
 from executor.choice.store import load, shipped_path
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
 from tests.paths import ROOT
 
@@ -62,5 +62,5 @@ def test_results_of_two_gpus_are_refused_and_so_are_results_of_nothing() -> None
 
 
 def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
-    path = shipped_path(Gpu("NVIDIA H200", "sm_90", 132))
+    path = shipped_path(GpuModel("NVIDIA H200", "sm_90", 132))
     assert table([json.loads((RESULTS / "gemv-hw-dp4a-h200.json").read_text())]).entries == load(path, shipped=True).entries

@@ -39,7 +39,7 @@ GRANULE = 8 * MIB
 PROMPT = (1, 500, 7, 42)
 SCRIPT = """
 import numpy as np
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.device import open_device
 from executor.base.errors import DeviceFailed
 from executor.launch.launch import Launcher
@@ -54,7 +54,7 @@ def plan_on(device, stray=False):
     x = GpuBuffer.from_numpy(device, np.arange(100, dtype=np.float32), name="x")
     y = GpuBuffer.zeros(device, F32, (100,), "result")
     if stray:
-        y = GpuBuffer(Allocation(device, STRAY, 400), STRAY, F32, (100,), "stray")
+        y = GpuBuffer(DeviceAllocation(device, STRAY, 400), STRAY, F32, (100,), "stray")
     return Launcher(device, Modules(device, limit_bytes=0)).prepare(Scale(n=100), y=y, x=x, factor=2.0, offset=1), y
 
 

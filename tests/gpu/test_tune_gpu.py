@@ -15,7 +15,7 @@ from executor.choice.choice import GpuProfile
 from executor.choice.strategies import bit_free, default_strategy
 from executor.choice.table import TuningTable
 from executor.device import open_device
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
@@ -132,7 +132,7 @@ def test_the_shipped_table_and_the_emulator_give_the_same_logits(gpu: Device, tm
     path = write_model(tmp_path / "m.gguf", types=types, layers=2, hidden=512, heads=8, kv_heads=2, ff=1024, context=16)
     profile = GpuProfile.for_device(gpu)
     if not profile.tables:
-        pytest.skip(f"no table is shipped for {Gpu.of(gpu).name} or its generation")
+        pytest.skip(f"no table is shipped for {GpuModel.of(gpu).name} or its generation")
     tuned = LanguageModel.load(path, gpu, profile=profile)
     plain = LanguageModel.load(path, gpu, profile=GpuProfile())
     with open_device("emulator") as emulator:
@@ -149,7 +149,7 @@ def test_a_profile_set_anew_takes_its_table_at_the_next_step(gpu: Device, tmp_pa
     model = LanguageModel.load(path, gpu, profile=GpuProfile())
     before = model.logits(TOKENS)
     captures = model.decoder.captures
-    model.decoder.profile = replace(model.decoder.profile, tables=(TuningTable("here", Gpu.of(gpu), done.table.entries),))
+    model.decoder.profile = replace(model.decoder.profile, tables=(TuningTable("here", GpuModel.of(gpu), done.table.entries),))
     after = model.logits(TOKENS)
     assert model.decoder.captures > captures
     assert any(plan.kernel.name == "q8_0_gemv" for plan in model.decoder.prepare().whole)

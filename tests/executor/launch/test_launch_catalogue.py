@@ -10,7 +10,7 @@ import pytest
 
 from executor.base.errors import LaunchError
 from executor.launch.launch import Launcher
-from executor.memory.buffers import Allocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.conformance.type_checks import smallest
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.kernels.registry import Entry
@@ -39,7 +39,7 @@ def right(device: RememberingDevice, signature: Signature) -> dict[str, Any]:
 
 
 def placed(device: RememberingDevice, address: int, array: Array) -> GpuBuffer:
-    return GpuBuffer(Allocation(device, address, array.nbytes), address, array.dtype, array.shape)
+    return GpuBuffer(DeviceAllocation(device, address, array.nbytes), address, array.dtype, array.shape)
 
 
 def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) -> Iterator[tuple[str, Any]]:
@@ -57,7 +57,7 @@ def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) ->
     yield "null", placed(device, 0, argument)
     yield (
         "its memory ends",
-        GpuBuffer(Allocation(device, value.pointer, argument.nbytes - 1), value.pointer, argument.dtype, argument.shape),
+        GpuBuffer(DeviceAllocation(device, value.pointer, argument.nbytes - 1), value.pointer, argument.dtype, argument.shape),
     )
     if argument.align > 1:
         yield "boundary", placed(device, value.pointer + argument.align // 2, argument)

@@ -17,7 +17,7 @@ from executor.choice.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
-from executor.device.gpu import Gpu
+from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
 from executor.layers.batched import batched_forms
 from executor.tune.candidates import candidates
@@ -35,7 +35,7 @@ from tests.executor.device.fake_driver import FakeDriver
 from tests.ptxgen.kernels.running import emulate, inputs
 
 Q4_K, Q6_K = FORMATS["Q4_K"], FORMATS["Q6_K"]
-H200 = Gpu("NVIDIA H200", "sm_90", 132)
+H200 = GpuModel("NVIDIA H200", "sm_90", 132)
 SM_90 = Target(90)  # the oldest that has programmatic launches
 HW, MWV = "hw_dp4a_q4k_gemv", "mwv_q4k_gemv"
 
@@ -146,10 +146,10 @@ def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
-    shipped = shipped_for(Gpu("NVIDIA GH200 480GB", "sm_90", 132))
+    shipped = shipped_for(GpuModel("NVIDIA GH200 480GB", "sm_90", 132))
     assert shipped is not None
     assert shipped.gpu == H200
-    assert shipped_for(Gpu("NVIDIA L4", "sm_89", 58)) is None
+    assert shipped_for(GpuModel("NVIDIA L4", "sm_89", 58)) is None
 
 
 GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": HW, "parameters": {"num_warps": 4}}
@@ -227,7 +227,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 def test_a_gpu_uses_the_users_table_of_its_name_from_the_cache_folder(driver: FakeDriver, own_cache: Path) -> None:
     with CudaDevice() as device:
-        gpu = Gpu.of(device)
+        gpu = GpuModel.of(device)
         assert gpu.name in device.name
         assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == HW
         name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
@@ -247,7 +247,7 @@ def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with EmulatedDevice() as device:
-        gpu = Gpu.of(device)
+        gpu = GpuModel.of(device)
         add(own_cache / "tuning" / "emulator.json", gpu, entry(4096, 64, MWV, parameters={}))
         assert GpuProfile.for_device(device) == GpuProfile()
         monkeypatch.setenv("PTXGEN_TUNING", str(own_cache / "tuning" / "emulator.json"))
@@ -344,7 +344,7 @@ def test_entries_of_other_versions_are_measured_again(tmp_path: Path) -> None:
     with EmulatedDevice() as device:
         tune(device, [(Q4_K, 256, 5)], "accurate", path, pattern="q4k_gemv", runs=1)
         (old,) = load(path).entries
-        add(path, Gpu.of(device), replace(old, versions="older"))
+        add(path, GpuModel.of(device), replace(old, versions="older"))
         assert tune(device, [(Q4_K, 256, 5)], "accurate", path, pattern="q4k_gemv", runs=1).measured == 1
     (new,) = load(path).entries
     assert new.versions == old.versions
