@@ -117,7 +117,7 @@ class CudaExecutor:
         """Put tensors of a GGUF file (default: all) into one pool on the device; see executor/memory/weights.py. Returns all
         weights there are now."""
         opened = file if isinstance(file, TensorFile) else GgufFile.open(file)
-        self.weights.take(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
+        self.weights.absorb(load_weights(self.device, opened, list(opened.tensors) if names is None else names, progress))
         return self.weights
 
     def load_weight(self, name: str, data: HostData, type: str | int | Format, shape: tuple[int, ...]) -> LoadedWeight:

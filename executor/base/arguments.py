@@ -1,5 +1,5 @@
-"""The checks of what callers give as numbers, names, tokens, shapes and objects, one for each kind. A check returns the value
-as it is used from then on, or raises ArgumentError: name, value, what is allowed. (Buffers and weights: ops/operands.py.)"""
+"""Checks of the numbers, names, tokens, shapes and objects that callers pass, one for each kind. A check returns the value as
+it is used from then on, or raises ArgumentError: name, value, what is allowed. (Buffers and weights: layers/operands.py.)"""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
 
 def number(name: str, value: Any, low: float | None = None, high: float | None = None) -> float:
     """A finite number from `low` to `high`; bools are none."""
-    good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or (low is not None and value < low) or (high is not None and value > high):
+    finite = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not finite or (low is not None and value < low) or (high is not None and value > high):
         raise ArgumentError(f"{name} is {described(value)}; allowed: a finite number{_range(low, high)}")
     return float(value)
 
 
 def one_of(name: str, value: Any, allowed: Collection[Name]) -> Name:
     """One of these names."""
-    found = next((one for one in allowed if isinstance(value, str) and one == value), None)
-    if found is None:
-        raise ArgumentError(f"{name} is {described(value)}; allowed: {', '.join(allowed)}")
-    return found
+    for choice in allowed:
+        if isinstance(value, str) and choice == value:
+            return choice
+    raise ArgumentError(f"{name} is {described(value)}; allowed: {', '.join(allowed)}")
 
 
 def tokens(name: str, value: Any, vocab: int) -> list[int]:
@@ -63,11 +63,11 @@ def token(name: str, value: Any, vocab: int) -> int:
 
 def extents(name: str, value: Any, low: int = 1) -> tuple[int, ...]:
     """A shape: whole numbers of at least `low`."""
-    given = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else None
-    if given is None or not all(_is_whole(extent) and extent >= low for extent in given):
-        said = described(value) if given is None else f"[{', '.join(map(described, given))}]"
-        raise ArgumentError(f"{name} is {said}; allowed: whole numbers of at least {low}")
-    return tuple(extent if isinstance(extent, int) else int(extent) for extent in given)
+    shape = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else None
+    if shape is None or not all(_is_whole(extent) and extent >= low for extent in shape):
+        text = described(value) if shape is None else f"[{', '.join(map(described, shape))}]"
+        raise ArgumentError(f"{name} is {text}; allowed: whole numbers of at least {low}")
+    return tuple(extent if isinstance(extent, int) else int(extent) for extent in shape)
 
 
 def array(name: str, value: Any) -> NDArray[Any]:
@@ -80,24 +80,24 @@ def array(name: str, value: Any) -> NDArray[Any]:
 
 def numbers(name: str, value: Any) -> NDArray[np.float64]:
     """An array of real numbers."""
-    given = array(name, value)
-    if given.dtype.kind not in "biuf":
-        raise ArgumentError(f"{name} is an array of {given.dtype}; allowed: real numbers")
-    return given.astype(np.float64)
+    values = array(name, value)
+    if values.dtype.kind not in "biuf":
+        raise ArgumentError(f"{name} is an array of {values.dtype}; allowed: real numbers")
+    return values.astype(np.float64)
 
 
-def same_shape(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether values of one shape stand for those of another as they lie: it is the same, or flat. Axes of one element do not
-    count: they move no value."""
-    if len(given) == 1:
-        return given[0] == math.prod(wanted)
-    return [extent for extent in given if extent != 1] == [extent for extent in wanted if extent != 1]
+def same_shape(shape: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Whether row-major values of one shape can be read as the expected one: it is the same, or flat. Axes of one element do
+    not count: they move no value."""
+    if len(shape) == 1:
+        return shape[0] == math.prod(expected)
+    return [extent for extent in shape if extent != 1] == [extent for extent in expected if extent != 1]
 
 
-def instance(name: str, value: Any, kind: type[Kind], made: str = "") -> Kind:
-    """An object of this class; `made` says where one comes from."""
+def instance(name: str, value: Any, kind: type[Kind], source: str = "") -> Kind:
+    """An object of this class; `source` says what returns one."""
     if not isinstance(value, kind):
-        raise ArgumentError(f"{name} is {described(value)}; allowed: a {kind.__name__}{made and f', which {made} gives'}")
+        raise ArgumentError(f"{name} is {described(value)}; allowed: a {kind.__name__}{source and f', which {source} gives'}")
     return value
 
 

@@ -1,5 +1,5 @@
-"""The environment variables that count: one table, from which reading them, their errors, the help of `ptxrun` and the README's
-list derive. Nothing else in the package reads the environment."""
+"""The environment variables in one table: reading them, their errors, the help of `ptxrun` and the README's list derive from
+it. Nothing else in the package reads the environment."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 class EnvironmentVariable(Generic[T]):
     """One variable, or one for each weight format where the name holds <FORMAT>.
 
-    Not set or empty means `unset()`; 0 and false, in any case, mean `off`; `parse` makes a value of any other text, and raises
-    ValueError for one that is not allowed. `allowed` and `default` are words for people."""
+    Not set or empty means `unset()`; 0 and false, in any case, mean `off`; `parse` turns any other text into a value and raises
+    ValueError for one that is not allowed. `allowed` and `default` are texts for people."""
 
     name: str
     does: str
@@ -47,7 +47,7 @@ class EnvironmentVariable(Generic[T]):
         return tuple(self.name.replace(FORMAT, id.upper()) for id in _format_ids()) if FORMAT in self.name else (self.name,)
 
     def read(self, name: str = "") -> T:
-        """What the environment says now. ArgumentError, with variable, value and what is allowed, if it says nonsense."""
+        """Its value now. ArgumentError, with variable, value and what is allowed, for a value that is not."""
         name = name or self.name
         text = os.environ.get(name, "").strip()
         if not text:
@@ -62,10 +62,12 @@ class EnvironmentVariable(Generic[T]):
 
 
 def is_off(text: str) -> bool:
+    """Whether a text switches a thing off."""
     return text.lower() in ("0", "false")
 
 
 def is_on(text: str) -> bool:
+    """Whether a text switches a thing on."""
     return text.lower() in ("1", "true")
 
 
@@ -177,10 +179,10 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (CACHE_DIR, CACHE_LIMIT
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment says.
+    """The values of all variables.
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
-    threads; precision: None where nothing is said; gemv: kernels by format id; tuning: a table's file, True for the default,
+    threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
     False for none; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
@@ -193,8 +195,7 @@ class Settings:
 
 
 def settings() -> Settings:
-    """What the environment says now. ArgumentError for a value that is not allowed, and for a name that looks like ours and is
-    not."""
+    """The values now. ArgumentError for one that is not allowed, and for an unknown variable that looks like ours."""
     _check_names()
     gemv = {id: GEMV.read(name) for id, name in zip(_format_ids(), GEMV.names, strict=True)}
     return Settings(
@@ -209,10 +210,10 @@ def settings() -> Settings:
 
 
 def _check_names() -> None:
-    known = [name for variable in VARIABLES for name in variable.names]
+    names = [name for variable in VARIABLES for name in variable.names]
     for name in os.environ:
-        if name.startswith(PREFIX) and not name.startswith(FOR_TESTS) and name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
+        if name.startswith(PREFIX) and not name.startswith(FOR_TESTS) and name not in names:
+            near = difflib.get_close_matches(name, names, n=3, cutoff=0.75)
             hint = f"near: {', '.join(near)}" if near else f"known: {', '.join(variable.name for variable in VARIABLES)}"
             raise ArgumentError(f"there is no environment variable {name}; {hint}")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed, OutOfMemory
 from executor.device.allocations import Allocations
-from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_words
+from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_message
 from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
@@ -48,7 +48,7 @@ def driver() -> Any:
     except RuntimeError as error:  # what the bindings raise when libcuda.so.1 is not found
         raise DeviceError(f"no NVIDIA driver on this machine ({error})") from error
     if status != bindings.CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"the NVIDIA driver does not start: {driver_words(bindings, status)}")
+        raise DeviceError(f"the NVIDIA driver does not start: {driver_message(bindings, status)}")
     return bindings
 
 
@@ -335,7 +335,7 @@ class CudaDevice(Device):
         steps += self._context.leave(self)
         for status, *_ in steps:
             if status and not failed:
-                _log.warning("closing %s: %s", self.name, driver_words(cuda, status))
+                _log.warning("closing %s: %s", self.name, driver_message(cuda, status))
                 break
 
     def enter(self, doing: str, *, immediate: bool = False) -> None:
@@ -372,7 +372,7 @@ def _gpus(count: int) -> str:
 
 
 def _emission_target(name: str, gpu: Target) -> Target:
-    known = [sm for sm in FIRST_PTX if sm <= gpu.sm]
-    if not known:
+    targets = [sm for sm in FIRST_PTX if sm <= gpu.sm]
+    if not targets:
         raise DeviceError(f"{name} is {gpu}; the oldest GPU supported is sm_{min(FIRST_PTX)}")
-    return Target(max(known))
+    return Target(max(targets))

@@ -85,13 +85,13 @@ class PrimaryContext:
     def failure(self, status: Any, doing: str, launched: Iterable[object], name: str) -> DeviceError:
         """What to raise when the driver answers `status`, no success. A sticky one breaks the context; then, and ever after,
         this is a DeviceFailed with the first cause. `launched`: what may have been running."""
-        words = driver_words(self._cuda, status)
+        message = driver_message(self._cuda, status)
         with _lock:
             if self.cause:
                 return DeviceFailed(f"{name} has failed and refuses {doing}; it failed with: {self.cause}", self.cause)
             if getattr(status, "name", "") not in STICKY:
-                return DeviceError(f"{doing}: {words}")
-            self.cause = f"{doing}: {words}{suspects(launched)}"
+                return DeviceError(f"{doing}: {message}")
+            self.cause = f"{doing}: {message}{suspects(launched)}"
         _log.error("%s failed: %s", name, self.cause)
         return DeviceFailed(f"{self.cause}\n{name} is lost until all who opened it have closed it", self.cause)
 
@@ -103,10 +103,10 @@ class PrimaryContext:
 
 def _not_opened(cuda: Any, ordinal: int, status: Any, name: str) -> DeviceError:
     cause = _causes.get((id(cuda), ordinal))
-    words = f"making a context on {name}: {driver_words(cuda, status)}"
+    message = f"making a context on {name}: {driver_message(cuda, status)}"
     if cause is None or getattr(status, "name", "") not in STICKY:
-        return DeviceError(words)
-    return DeviceFailed(f"{words}\nCUDA keeps a fault until the process ends: restart it; {name} failed with: {cause}", cause)
+        return DeviceError(message)
+    return DeviceFailed(f"{message}\nCUDA keeps a fault until the process ends: restart it; {name} failed with: {cause}", cause)
 
 
 def suspects(launched: Iterable[object]) -> str:
@@ -126,11 +126,11 @@ def checked(cuda: Any, result: tuple[Any, ...], doing: str) -> Any:
     """The values of a driver call that needs no context. Raises DeviceError with the driver's words and what was being done."""
     status, *values = result
     if status:
-        raise DeviceError(f"{doing}: {driver_words(cuda, status)}")
+        raise DeviceError(f"{doing}: {driver_message(cuda, status)}")
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def driver_words(cuda: Any, status: Any) -> str:
+def driver_message(cuda: Any, status: Any) -> str:
     """Name and description of a driver's answer."""
     _, name = cuda.cuGetErrorName(status)
     _, text = cuda.cuGetErrorString(status)

@@ -50,10 +50,10 @@ class CudaGraph:
         """Grid and block of each launch, read back from the driver, in the order in which they were added."""
         cuda = self._cuda
         _, count = self._checked(cuda.cuGraphGetNodes(self._graph, 0), "counting the nodes of a graph")
-        found, _ = self._checked(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
+        nodes, _ = self._checked(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
         sizes = []
         kernels = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-        for node in found:
+        for node in nodes:
             if self._checked(cuda.cuGraphNodeGetType(node), "reading the kind of a node of a graph") != kernels:
                 continue
             p = self._checked(cuda.cuGraphKernelNodeGetParams(node), "reading a node of a graph")
@@ -78,8 +78,8 @@ class CudaGraph:
                 edge = self._cuda.CUgraphEdgeData()
                 edge.from_port = PROGRAMMATIC_PORT
                 edge.type = self._cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
-                made = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
-                self._checked(made, f"letting {node.kernel.entry} start early in a graph")
+                answer = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
+                self._checked(answer, f"letting {node.kernel.entry} start early in a graph")
 
     def _add_timed(self, nodes: Sequence[Node], events: Sequence[CudaEvent]) -> None:
         before = self._mark(events[0], [])

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from executor.base.errors import DeviceError
-from executor.device.cuda_context import driver_words
+from executor.device.cuda_context import driver_message
 from executor.device.cuda_event import Check
 from executor.device.protocol import LoadedKernel
 
@@ -42,6 +42,7 @@ class CudaModules:
             raise
 
     def unload(self, module: Any) -> None:
+        """Give a module back."""
         self.forget(module)
         self._check(self._cuda.cuModuleUnload(module), f"unloading a kernel on {self._name}")
 
@@ -78,9 +79,12 @@ class CudaModules:
         options = [cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
         status, module = cuda.cuModuleLoadDataEx(text.encode() + b"\0", 2, options, [log, len(log)])
         if status:
-            words = log.split(b"\0", 1)[0].decode(errors="replace").strip()
-            found = re.search(r"line (\d+)", words)
-            line = f"\n  {text.splitlines()[int(found[1]) - 1].strip()}" if found and int(found[1]) <= text.count("\n") else ""
-            raise DeviceError(f"{self._name}: the driver cannot compile {entry}: {driver_words(cuda, status)}\n  {words}{line}")
+            message = log.split(b"\0", 1)[0].decode(errors="replace").strip()
+            match = re.search(r"line (\d+)", message)
+            number = int(match[1]) if match else 0
+            line = f"\n  {text.splitlines()[number - 1].strip()}" if 0 < number <= text.count("\n") else ""
+            raise DeviceError(
+                f"{self._name}: the driver cannot compile {entry}: {driver_message(cuda, status)}\n  {message}{line}"
+            )
         _log.info("%s: %s compiled by the driver", self._name, entry)
         return module

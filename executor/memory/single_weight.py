@@ -65,12 +65,9 @@ def _bytes(name: str, data: HostData, format: Format, shape: tuple[int, ...]) ->
     if array.dtype not in (np.uint8, plain):
         allowed = f"uint8 or {plain}" if plain is not None else "uint8"
         raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array of {allowed}, got {array.dtype}")
-    wanted = shape if array.dtype == plain else (*shape[:-1], format.row_bytes(shape[-1]))
-    if array.size == prod(wanted) and not (same_shape(array.shape, wanted) or same_shape(array.shape, _rows(wanted))):
-        raise ModelError(f"tensor {name}: {array.dtype}{list(array.shape)} are not the rows of {list(wanted)}")
+    expected = shape if array.dtype == plain else (*shape[:-1], format.row_bytes(shape[-1]))
+    rows = prod(expected[:-1]), expected[-1]
+    if array.size == prod(expected) and not (same_shape(array.shape, expected) or same_shape(array.shape, rows)):
+        raise ModelError(f"tensor {name}: {array.dtype}{list(array.shape)} are not the rows of {list(expected)}")
     flat: NDArray[np.uint8] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat
-
-
-def _rows(shape: tuple[int, ...]) -> tuple[int, int]:
-    return prod(shape[:-1]), shape[-1]

@@ -4,7 +4,7 @@ business."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -29,14 +29,17 @@ Progress = Callable[[int, int], None]
 
 @runtime_checkable
 class TensorFile(Protocol):
-    """What is needed of executor.model.gguf_file.GgufFile."""
+    """What is needed of gguf_file.GgufFile."""
 
     @property
-    def tensors(self) -> Mapping[str, TensorInfo]: ...
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """By name, where each tensor lies."""
 
-    def data(self, name: str) -> NDArray[np.uint8]: ...
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The packed bytes of a tensor."""
 
-    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None: ...
+    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None:
+        """Fill an array with the packed bytes of a tensor from `start` on."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,13 @@ class LoadedWeight:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its blocks."""
         return self.buffer.nbytes
 
 
 class Weights(Mapping[str, LoadedWeight]):
-    """Weights by tensor name. A name that is not there is a ModelError that says near names. `generation` rises when a weight
-    is another than it was.
-
-    A name means one tensor, whether it lies in a pool or in memory of its own, so there is no order to look them up in."""
+    """Weights by tensor name, whether in a pool or in memory of their own. An unknown name is a ModelError that lists similar
+    ones. `generation` rises when a weight is replaced."""
 
     def __init__(self, weights: Mapping[str, LoadedWeight] | None = None, pool: Sequence[GpuBuffer] = ()) -> None:
         self.generation = 0
@@ -69,16 +71,16 @@ class Weights(Mapping[str, LoadedWeight]):
         self._pool = tuple(pool)
 
     def put(self, weights: Mapping[str, LoadedWeight], memory: Sequence[GpuBuffer]) -> None:
-        """Take over weights and the memory they lie in. What had one of their names before may not be used any more; memory in
-        which no weight lies any more is freed."""
-        known = self._weights
-        replaced = [known[name].buffer for name, new in weights.items() if name in known and known[name] is not new]
-        known.update(weights)
+        """Own these weights and the memory they lie in from now on. Earlier weights of the same names may not be used any more;
+        memory in which no weight lies any more is freed."""
+        old = self._weights
+        replaced = [old[name].buffer for name, new in weights.items() if name in old and old[name] is not new]
+        self._weights = old | dict(weights)
         self._pool += tuple(memory)
         if not replaced:
             return
         self.generation += 1
-        unused = {buffer.allocation for buffer in replaced} - {weight.buffer.allocation for weight in known.values()}
+        unused = {buffer.allocation for buffer in replaced} - {weight.buffer.allocation for weight in self._weights.values()}
         for buffer in self._pool:
             if buffer.allocation in unused and buffer.alive:
                 buffer.free()
@@ -87,7 +89,7 @@ class Weights(Mapping[str, LoadedWeight]):
                 buffer.retire()  # its pool stays, for the others in it
         self._pool = tuple(buffer for buffer in self._pool if buffer.alive)
 
-    def take(self, other: Weights) -> None:
+    def absorb(self, other: Weights) -> None:
         """`put` all that another has, which is empty afterwards."""
         self.put(other._weights, other._pool)
         other._weights, other._pool = {}, ()
@@ -101,12 +103,11 @@ class Weights(Mapping[str, LoadedWeight]):
 
     def __getitem__(self, name: str) -> LoadedWeight:
         if name not in self._weights:
-            near = difflib.get_close_matches(str(name), self._weights, n=3)
-            raise ModelError(f"no weight is called {name}" + (f"; near: {', '.join(near)}" if near else ""))
+            raise ModelError(f"no weight is called {name}{_near(str(name), self._weights)}")
         return self._weights[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._weights
+        return name in self._weights  # Mapping's own would make the error's message first
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
@@ -157,9 +158,9 @@ def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], ad
         if pointer is None:
             copied.append(info)
             continue
-        whole = GpuBuffer(DeviceAllocation(device, pointer, info.nbytes), pointer, U8, (info.nbytes,), info.name)
-        owned.append(whole)
-        weights[info.name] = _weight(info, whole, 0)
+        memory = GpuBuffer(DeviceAllocation(device, pointer, info.nbytes), pointer, U8, (info.nbytes,), info.name)
+        owned.append(memory)
+        weights[info.name] = _weight(info, memory, 0)
         advance(info.nbytes)
     if copied:
         offsets = _offsets(copied)
@@ -174,13 +175,17 @@ def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], ad
 def _info(file: TensorFile, name: str) -> TensorInfo:
     info = file.tensors.get(name)
     if info is None:
-        near = difflib.get_close_matches(name, file.tensors, n=3)
-        raise ModelError(f"the model has no tensor {name}" + (f"; near: {', '.join(near)}" if near else ""))
+        raise ModelError(f"the model has no tensor {name}{_near(name, file.tensors)}")
     if info.ggml_type.name not in FORMATS:
         raise ModelError(
             f"tensor {name} has type {info.ggml_type.name}, which no kernel reads; known types: {', '.join(FORMATS)}"
         )
     return info
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), n=3)
+    return f"; near: {', '.join(near)}" if near else ""
 
 
 def _weight(info: TensorInfo, pool: GpuBuffer, offset: int) -> LoadedWeight:

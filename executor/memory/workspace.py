@@ -42,15 +42,16 @@ class Workspace:
     def arrays(self, kernel: KernelType, name: str, arguments: Sequence[str]) -> dict[str, GpuBuffer]:
         """Buffers for these arguments of a kernel, in its dtypes and shapes; `name` says what they belong to."""
         signature = kernel.signature()
-        made = {}
+        buffers = {}
         for argument in arguments:
             array = signature[argument]
             assert isinstance(array, Array)
-            made[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype)
-        return made
+            buffers[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype)
+        return buffers
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all memory in it."""
         return sum(memory.nbytes for memory in self._memory.values())
 
     def free(self) -> None:

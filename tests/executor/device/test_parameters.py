@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from executor.device.parameters import ParameterBlock, why_not
+from executor.device.parameters import ParameterBlock, scalar_fault
 from ptxgen.dsl.kernel_type import Scalar, read
 from ptxgen.errors import ArgumentError
 from ptxgen.types import B32, BF16, F16, F32, F64, S8, S32, U8, U16, U32, U64
@@ -46,17 +46,17 @@ def test_a_kernel_without_arguments_has_an_empty_block() -> None:
     ],
 )
 def test_the_ends_of_a_type_fit(dtype: object, value: float) -> None:
-    assert why_not(Scalar(dtype), value) == ""  # type: ignore[arg-type]
+    assert scalar_fault(Scalar(dtype), value) == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(U8, 256), (S8, -129), (U32, 2**32), (U64, -1), (F16, 65520.0), (F32, 2**128)])
 def test_one_beyond_the_ends_does_not(dtype: object, value: float) -> None:
-    assert why_not(Scalar(dtype), value)  # type: ignore[arg-type]
+    assert scalar_fault(Scalar(dtype), value)  # type: ignore[arg-type]
 
 
 def test_declared_bounds_are_inclusive() -> None:
     scalar = Scalar(F32, low=0.0, high=1.0)
-    assert [why_not(scalar, value) == "" for value in (-0.001, 0.0, 1, 1.001)] == [False, True, True, False]
+    assert [scalar_fault(scalar, value) == "" for value in (-0.001, 0.0, 1, 1.001)] == [False, True, True, False]
 
 
 def test_a_type_that_cannot_be_passed_by_value_is_named() -> None:

@@ -1,4 +1,4 @@
-"""The KV cache knows how many positions are taken and refuses one too many."""
+"""The KV cache knows how many positions are filled and refuses one too many."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_layer_has_keys_and_values_of_its_own(emulator: Device) -> None:
 def test_positions_are_given_out_until_the_context_is_full(emulator: Device) -> None:
     cache = KvCache(emulator, layers=1, kv_heads=1, head_dim=32, max_len=4)
     assert [cache.advance(), cache.advance(3)] == [0, 1]
-    with pytest.raises(ArgumentError, match="the context is full: 4 of 4 positions are taken, 1 more do not fit"):
+    with pytest.raises(ArgumentError, match="the context is full: 4 of 4 positions are filled, 1 more do not fit"):
         cache.advance()
     assert cache.length == 4
 
