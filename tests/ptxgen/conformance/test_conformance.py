@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ptxgen.commands.catalogue import checked_on
-from ptxgen.conformance import Nonconformity, check, shape_checks
+from ptxgen.conformance import Nonconformity, check, shape_checks, type_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
@@ -104,6 +104,37 @@ def test_a_missing_tail_is_found_though_no_sample_shape_has_one() -> None:
     assert list(failed) == ["tails"]
     assert "out of bounds" in failed["tails"]
     assert "with the shape test_doubled(n=37), which cases() does not have" in failed["tails"]
+
+
+@dataclass(frozen=True)
+class Tuned(Doubled):
+    """A size, a field that only an assembler reads, and one that changes the instructions."""
+
+    n: int = 64
+    resident: int = 4
+    step: int = 4
+
+    def __post_init__(self) -> None:
+        require(self, "n", "resident", "step")
+
+    def launch(self) -> LaunchConfig:
+        return replace(super().launch(), resident=self.resident)
+
+    def emit(self, k: KernelBuilder) -> None:
+        super().emit(k)
+        for _ in range(self.step):
+            k.barrier()
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls()
+
+
+def test_what_the_emulator_cannot_tell_apart_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[KernelType] = []
+    monkeypatch.setattr(type_checks, "emulator", run.append)
+    type_checks.tails(Entry("test_doubled", Tuned))
+    assert run == [Tuned(n=37), Tuned(n=1), Tuned(step=37), Tuned(step=1)]
 
 
 def emit_wide(self: Doubled, k: KernelBuilder) -> None:
