@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from executor.bundle.describe import Description
-from executor.bundle.formula import Traced
+from executor.bundle.formula import TracedInt
 from executor.layers.batched import PREFIX, batched_forms, tiles
 from executor.layers.calls import KernelCall
 from executor.memory.buffers import GpuBuffer
@@ -16,7 +16,7 @@ from ptxgen.kernels.registry import entries
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchPlan:
     """m sequences. kernels: by id; launches: by id, the numbers of the token's launches that this kernel does for as many
     sequences as it has rows; firsts: by id, the sequences that it is launched from. A launch that no kernel names runs once a
     sequence."""
@@ -28,22 +28,22 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _BatchedTile:
     """A batched kernel and the sequences that it is launched from."""
 
     kernel: KernelType
     firsts: range
 
 
-def batch(model: Description, m: int) -> Batch:
+def batch(model: Description, m: int) -> BatchPlan:
     """The batched kernels of a model for m sequences; matrices are multiplied in tiles, as the executor does.
 
     Raises ArgumentError for an m below 2, for one that a kernel cannot do, and where a matrix has no batched GEMV: without
     one a batch saves nothing."""
     if m < 2:
         raise ArgumentError(f"a batch of {m} has no batched kernels; use 1 for single launches, or 2 and more")
-    made = Batch(m, {}, {}, {})
-    forms: dict[tuple[str, tuple[str, ...]], list[_Tile]] = {}
+    made = BatchPlan(m, {}, {}, {})
+    forms: dict[tuple[str, tuple[str, ...]], list[_BatchedTile]] = {}
     for number, call in enumerate(model.calls):
         arguments = model.launches[number]["arguments"]
         tensors = tuple(name for name, argument in arguments.items() if "tensor" in argument)
@@ -63,12 +63,12 @@ def batch(model: Description, m: int) -> Batch:
     return made
 
 
-def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[_Tile]:
+def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[_BatchedTile]:
     """The kernels that together do the call for all m sequences; none if there is no batched form."""
     for rows, firsts in tiles(m) if call.kernel.family == "gemv" else [(m, range(1))]:
-        kernel = _batched(call, tensors, Traced(rows, "m"))
+        kernel = _batched(call, tensors, TracedInt(rows, "m"))
         if kernel is not None:
-            yield _Tile(kernel, firsts)
+            yield _BatchedTile(kernel, firsts)
 
 
 def _batched(call: KernelCall, tensors: Iterable[str], m: int) -> KernelType | None:

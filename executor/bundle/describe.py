@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.bundle.formula import Traced, formula_of, traced
+from executor.bundle.formula import TracedInt, formula_of, traced
 from executor.choice.choice import GpuProfile
 from executor.device.allocations import ALIGNMENT
 from executor.device.dry_run import DryRunMemory
@@ -60,7 +60,7 @@ def describe(
     device = DryRunMemory()
     source = _TracedFile(file, config)
     weights = load_weights(device, source, list(expected_tensors(config)))
-    cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, Traced(context, "context"))
+    cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, TracedInt(context, "context"))
     table = GpuBuffer.from_numpy(device, rope_cosines(source, config, context), name="rope table")
     flagged = sites(config.layers) if accurate else ()
     token = TokenLaunches.build(config, weights, cache, Workspace(device), table, profile, flagged=flagged, fused=False)
@@ -73,7 +73,7 @@ def describe(
     )
     a = token.activations
     return Description(
-        numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), Traced)}
+        numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), TracedInt)}
         | {"context": context},
         kernels={str(call.kernel): call.kernel for call in calls},
         tensors=_tensors(weights, file, launches),
@@ -169,7 +169,7 @@ def _buffers(buffers: Iterable[GpuBuffer], calls: Iterable[KernelCall]) -> dict[
     said: dict[str, dict[str, Any]] = {}
     for buffer in buffers:
         shape = buffer.shape
-        if not any(isinstance(extent, Traced) for extent in shape):
+        if not any(isinstance(extent, TracedInt) for extent in shape):
             shape = shapes.get(buffer, shape)
         said[buffer.name] = {
             "dtype": buffer.dtype.name,

@@ -17,7 +17,7 @@ LONGEST: Final = 120
 _SUM, _PRODUCT, _NEGATIVE, _ATOM = range(4)
 
 
-class Traced(int):
+class TracedInt(int):
     """An int with a formula: names, numbers, + - * // % and brackets, with Python's meaning (// and % round down).
 
     Equal to, hashed as and printed as the plain number, so a kernel of traced sizes is the kernel of these sizes. Any operation
@@ -27,7 +27,7 @@ class Traced(int):
     formula: str
     _binds: int
 
-    def __new__(cls, value: int, formula: str, binds: int = _ATOM) -> Traced:
+    def __new__(cls, value: int, formula: str, binds: int = _ATOM) -> TracedInt:
         made = super().__new__(cls, value)
         made.formula = formula
         made._binds = binds
@@ -69,19 +69,19 @@ class Traced(int):
 
 def formula_of(value: int) -> str:
     """How the number was computed; a plain number is its own formula."""
-    return value.formula if isinstance(value, Traced) else str(value)
+    return value.formula if isinstance(value, TracedInt) else str(value)
 
 
 def traced(record: D) -> D:
     """The dataclass with every whole number replaced by one that is named as its field."""
     numbers = {f.name: value for f in fields(record) if type(value := getattr(record, f.name)) is int}
-    return replace(record, **{name: Traced(value, name) for name, value in numbers.items()})
+    return replace(record, **{name: TracedInt(value, name) for name, value in numbers.items()})
 
 
 def plain(record: D) -> D:
     """The dataclass with its numbers without formulae."""
     values: dict[str, Any] = {f.name: getattr(record, f.name) for f in fields(record) if f.init}
-    return replace(record, **{name: int(value) for name, value in values.items() if isinstance(value, Traced)})
+    return replace(record, **{name: int(value) for name, value in values.items() if isinstance(value, TracedInt)})
 
 
 _COMPUTED: Final[dict[str, tuple[int, Callable[[Any, Any], Any]]]] = {
@@ -99,24 +99,24 @@ def _binary(left: Any, right: Any, sign: str) -> Any:
     binds, compute = _COMPUTED[sign]
     if not (isinstance(left, int) and isinstance(right, int)):
         return compute(_number(left), _number(right))
-    if _NEUTRAL.get((sign, int(right))) and not isinstance(right, Traced):
+    if _NEUTRAL.get((sign, int(right))) and not isinstance(right, TracedInt):
         return left
-    if _NEUTRAL.get((sign, int(left))) == "both" and not isinstance(left, Traced):
+    if _NEUTRAL.get((sign, int(left))) == "both" and not isinstance(left, TracedInt):
         return right
     text = f"{_within(left, binds)} {sign} {_within(right, binds + 1)}"
     return _made(compute(int(left), int(right)), text, binds)
 
 
 def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, Traced) else value
+    return int(value) if isinstance(value, TracedInt) else value
 
 
 def _made(value: int, formula: str, binds: int) -> Any:
-    return Traced(value, formula, binds) if len(formula) <= LONGEST else value
+    return TracedInt(value, formula, binds) if len(formula) <= LONGEST else value
 
 
 def _within(value: int, least: int) -> str:
     """The formula, in brackets where it binds less than its place asks."""
-    if isinstance(value, Traced):
+    if isinstance(value, TracedInt):
         return f"({value.formula})" if value._binds < least else value.formula
     return f"({value})" if value < 0 else str(value)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.base.errors import BundleError
-from executor.bundle.batches import Batch, batch
+from executor.bundle.batches import BatchPlan, batch
 from executor.bundle.describe import Description, describe, is_zero, outlier_kernels
 from executor.bundle.formula import formula_of, plain
 from executor.choice.choice import GpuProfile, reads_one_digit
@@ -134,7 +134,7 @@ def _buffers(folder: Path, model: Description) -> dict[str, dict[str, Any]]:
     return said
 
 
-def _batch(group: Batch) -> list[dict[str, Any]]:
+def _batch(group: BatchPlan) -> list[dict[str, Any]]:
     return [
         {"kernel": name, "sequences": list(group.firsts[name]), "launches": numbers} for name, numbers in group.launches.items()
     ]

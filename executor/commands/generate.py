@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import Session, model_argument, session, session_options, write_text
+from executor.commands.session import ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
 from ptxgen.commands.options import json_option
 from ptxgen.errors import ArgumentError
@@ -82,7 +82,9 @@ def _sampler(greedy: bool, sampling: dict[str, Any]) -> Sampler:
     return Sampler(**NEUTRAL | {"seed": secrets.randbits(32)} | chosen)
 
 
-def _facts(path: Path, running: Session, ids: list[int], generation: Generation, text: str, sampler: Sampler) -> dict[str, Any]:
+def _facts(
+    path: Path, running: ModelSession, ids: list[int], generation: Generation, text: str, sampler: Sampler
+) -> dict[str, Any]:
     return {
         "model": str(path),
         "prompt_ids": ids,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import Session, context_option, device_option, model_argument, precision_option, session
+from executor.commands.session import ModelSession, context_option, device_option, model_argument, precision_option, session
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
@@ -85,7 +85,7 @@ def profile_command(
             plot_roofline(profile.tiles, output / PLOT)
 
 
-def _ids(running: Session, prompt: str | None, tokens: int | None) -> list[int]:
+def _ids(running: ModelSession, prompt: str | None, tokens: int | None) -> list[int]:
     """What is run before the timed steps, and their first token."""
     model = running.model
     ids = (
@@ -100,7 +100,7 @@ def _ids(running: Session, prompt: str | None, tokens: int | None) -> list[int]:
     return ids
 
 
-def _facts(path: Path, running: Session, ids: list[int], profile: DecodeProfile) -> dict[str, Any]:
+def _facts(path: Path, running: ModelSession, ids: list[int], profile: DecodeProfile) -> dict[str, Any]:
     from executor.measure.tile_summary import tile_facts
 
     return {

@@ -49,7 +49,7 @@ def session_options(command: Command) -> Command:
 
 
 @dataclass(frozen=True)
-class Session:
+class ModelSession:
     """load_seconds: until the model was ready, kernels included."""
 
     model: LanguageModel
@@ -105,7 +105,7 @@ def session(
     sanitize: bool = False,
     bundle: Path | None = None,
     precision: str | None = None,
-) -> Iterator[Session]:
+) -> Iterator[ModelSession]:
     """Open the device, load the model onto it with a progress bar, and close both afterwards."""
     from executor.api.executor import CudaExecutor
 
@@ -117,7 +117,7 @@ def session(
             executor.profile = replace(executor.profile, precision=precision)
         with console.progress() as report:
             model = executor.load_model(path, context=context, progress=report)
-        yield Session(model, time.perf_counter() - start)
+        yield ModelSession(model, time.perf_counter() - start)
 
 
 def write_text(text: str) -> None:

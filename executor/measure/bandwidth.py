@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from executor.base.errors import DeviceError
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.measure.timing import chain_seconds, repeated
+from executor.measure.timing import chain_seconds, freed, repeated
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
@@ -35,23 +36,22 @@ _log = logging.getLogger(__name__)
 
 
 def bandwidth(device: Device) -> float:
-    """Bytes a second that a kernel reads from the GPU's memory. It is kept by GPU and driver; if it is not known yet it is
-    measured now (1 GiB of memory, under a second). DeviceError for the emulator, whose memory is the host's."""
-    known = known_bandwidth(device)
-    if known is not None:
-        return known
-    measured = _measured(device)
+    """Bytes a second that a kernel reads from the GPU's memory. It is kept on disk by GPU and driver, and measured now if it is
+    not there (1 GiB of memory, under a second). DeviceError for the emulator, whose memory is the host's."""
+    if (rate := known_bandwidth(device)) is not None:
+        return rate
+    rate = _measured(device)
     root = settings().cache_dir
     if root is not None:
         path = cache_folder(root) / FILE
-        content = json.dumps(_kept(path) | {_key(device): measured}, indent=1) + "\n"
+        content = json.dumps(_kept(path) | {_key(device): rate}, indent=1) + "\n"
         with replacing(path) as stream:
             stream.write(content.encode())
-    return measured
+    return rate
 
 
 def known_bandwidth(device: Device) -> float | None:
-    """What was measured on this GPU with this driver before; None if nothing was, and for the emulator."""
+    """What was measured before on this GPU with this driver; None if nothing was, and for the emulator."""
     root = settings().cache_dir
     if device.kind != "cuda" or root is None or not os.path.exists(root / FILE):
         return None
@@ -66,19 +66,12 @@ def _measured(device: Device) -> float:
     sample = entry.make(k=SIZE, n=4).inputs(np.random.default_rng(0))
     weights = kernel.signature()["w"]
     assert isinstance(weights, Array)
-    taken: list[GpuBuffer] = []
-    modules = Modules(device)
-    try:
-        taken.append(w := repeated(device, sample["w"], weights))
-        taken.append(x := GpuBuffer.from_numpy(device, sample["x"]))
-        taken.append(y := GpuBuffer.empty(device, F32, (SIZE,)))
+    with freed(device) as buffers, closing(Modules(device)) as modules:
+        buffers.append(w := repeated(device, sample["w"], weights))
+        buffers.append(x := GpuBuffer.from_numpy(device, sample["x"]))
+        buffers.append(y := GpuBuffer.empty(device, F32, (SIZE,)))
         plan = Launcher(device, modules).prepare(kernel, w=w, x=x, y=y)
         seconds = min(chain_seconds(device, [plan], RUNS))
-    finally:
-        modules.close()
-        if not device.closed:
-            for buffer in taken:
-                buffer.free()
     _log.info("%s reads %.0f GB/s", device.name, weights.nbytes / seconds / 1e9)
     return weights.nbytes / seconds
 
@@ -97,5 +90,5 @@ def _kept(path: Path) -> dict[str, float]:
     except (OSError, ValueError, RecursionError) as error:
         raise ArgumentError(f"{path} cannot be read as a file of bandwidths ({error}); remove it") from error
     if not isinstance(kept, dict) or not all(isinstance(value, float) and value > 0 for value in kept.values()):
-        raise ArgumentError(f"{path} is no file of bandwidths, a name with bytes a second each; remove it")
+        raise ArgumentError(f"{path} is not a file of bandwidths (bytes a second by the name of a GPU); remove it")
     return kept

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def watch(launcher: Launcher) -> None:
-    """Have the launcher checked after each launch if the environment asks for it; else do nothing."""
+    """Check each launch of the launcher if the environment asks for it (GPU_DEBUG=1); else do nothing."""
     if settings().debug:
         _log.warning("GPU_DEBUG is on: every launch is waited for and checked, which is slow")
         launcher.observers.append(FiniteCheck(launcher))
@@ -66,10 +66,9 @@ class Statistics:
 
 class FiniteCheck:
     """An observer of `launcher` that raises NumericalFault for the first launch that writes a NaN or an infinity; a fault of
-    the device shows at the launch that it is of. Logs what each layer wrote last, at level DEBUG.
+    the device is raised at the launch that caused it. Logs what each layer wrote last, at level DEBUG.
 
-    What a kernel says to write in part only is not looked at: it shows in what is made of it. Nor are results that are no
-    numbers to NumPy: integers, bf16.
+    Not checked: arrays that a kernel writes only in part (the next kernel's result shows it), integers and bf16.
     """
 
     def __init__(self, launcher: Launcher) -> None:
@@ -83,14 +82,14 @@ class FiniteCheck:
             if not np.isfinite(values).all():
                 raise _fault(record, name, buffer, values)
             if _log.isEnabledFor(logging.DEBUG):
-                self._remember(record.place, f"{name} ({buffer})", values)
+                self._log_layer(record.place, f"{name} ({buffer})", values)
 
-    def _remember(self, place: LayerOperation, what: str, values: NDArray[Any]) -> None:
-        """Keep what was written last, and tell of it when another layer begins."""
+    def _log_layer(self, place: LayerOperation, result: str, values: NDArray[Any]) -> None:
+        """Log the last result of the layer before when another layer begins."""
         if self._last is not None and self._last[0].layer != place.layer:
-            before, written, kept = self._last
-            _log.debug("%s wrote %s: %s", before, written, Statistics.of(kept))
-        self._last = place, what, values
+            before, last_result, last_values = self._last
+            _log.debug("%s wrote %s: %s", before, last_result, Statistics.of(last_values))
+        self._last = place, result, values
 
 
 def _written(record: LaunchRecord) -> Iterator[tuple[str, GpuBuffer]]:
@@ -135,8 +134,8 @@ def _inputs(record: LaunchRecord, row: int | None) -> Iterator[str]:
         if not isinstance(argument, Array) or not isinstance(value, GpuBuffer):
             yield f"  read {name}: {value}"
         elif argument.direction == "in":
-            told = "only a part" if argument.partial else _statistics(value, format, row if name == WEIGHTS else None)
-            yield f"  read {name} ({value}){told and f': {told}'}"
+            content = "only a part" if argument.partial else _statistics(value, format, row if name == WEIGHTS else None)
+            yield f"  read {name} ({value}){content and f': {content}'}"
 
 
 def _statistics(buffer: GpuBuffer, format: Format | None, row: int | None) -> str:

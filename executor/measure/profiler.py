@@ -1,5 +1,5 @@
-"""Device time of every launch of a step, from events that the device itself records: nothing waits between two launches. How
-the times are summed up and shown is the business of tile_summary.py, trace.py and roofline.py."""
+"""Measures the device time of every launch of a step, from events that the device itself records: nothing waits between two
+launches. tile_summary.py, trace.py and roofline.py sum the times up and show them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from executor.base.arguments import whole
 from executor.device.protocol import Device, Event, Grid
@@ -19,7 +19,7 @@ from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 
 
-class Level(StrEnum):
+class TileLevel(StrEnum):
     """How much of a step's work a launch carries: a matrix product most, attention less, a pass over a vector least. OTHER: of
     a family of kernels that LEVELS does not have, another package's."""
 
@@ -30,15 +30,15 @@ class Level(StrEnum):
 
 
 LEVELS: Final = {
-    "gemv": Level.MACRO,
-    "gemm": Level.MACRO,
-    "attention": Level.MIDI,
-    "activation": Level.MICRO,
-    "dequant": Level.MICRO,
-    "norm": Level.MICRO,
-    "quantize": Level.MICRO,
-    "rope": Level.MICRO,
-    "token": Level.MICRO,
+    "gemv": TileLevel.MACRO,
+    "gemm": TileLevel.MACRO,
+    "attention": TileLevel.MIDI,
+    "activation": TileLevel.MICRO,
+    "dequant": TileLevel.MICRO,
+    "norm": TileLevel.MICRO,
+    "quantize": TileLevel.MICRO,
+    "rope": TileLevel.MICRO,
+    "token": TileLevel.MICRO,
 }
 """By the family of a kernel."""
 LEGEND: Final = "Macro: matrix products; Midi: attention; Micro: passes over a vector"
@@ -48,7 +48,7 @@ LEGEND: Final = "Macro: matrix products; Midi: attention; Micro: passes over a v
 @dataclass(frozen=True)
 class Limit:
     """What a device does at most: `read_bytes` of its memory and f32 `flops` in a second (a fused multiply-add is two; 0 where
-    nobody knows them). source: where the figures come from."""
+    they are not known). source: where the figures come from."""
 
     read_bytes: float
     flops: float = 0.0
@@ -69,7 +69,7 @@ class Tile:
     the one after it, so with what the device needs to start it."""
 
     step: int
-    length: int | None  # positions that attention went over; None: nobody told
+    length: int | None  # positions that attention went over; None: not given
     place: LayerOperation
     kernel: KernelType
     grid: Grid
@@ -79,12 +79,13 @@ class Tile:
     seconds: float
 
     @property
-    def level(self) -> Level:
+    def level(self) -> TileLevel:
+        """That of its kernel."""
         return level_of(self.kernel)
 
 
 @dataclass
-class _Step:
+class _OpenStep:
     """A step that is being launched one by one: the launches, each with the events before and after it. last: the latest
     event."""
 
@@ -110,7 +111,7 @@ class TileProfiler:
         self.untimed = 0
         self.steps = 0
         self._origin = device.record()
-        self._open: _Step | None = None
+        self._open: _OpenStep | None = None
 
     def __call__(self, record: LaunchRecord) -> None:
         """What a Launcher calls after each launch."""
@@ -134,20 +135,20 @@ class TileProfiler:
             length = whole("the length of a step", length, 1)
         if self._open is not None:
             raise ArgumentError("a step is being profiled already; its block must end before the next one starts")
-        opened = self._open = _Step(self.device.record())
+        opened = self._open = _OpenStep(self.device.record())
         try:
             yield
         finally:
             self._open = None
         self.device.synchronize()
-        self._take(opened.records, opened.spans, length)
+        self._append_step(opened.records, opened.spans, length)
 
     def add(self, graph: LaunchGraph, length: int | None = None) -> None:
-        """Take the times of the last replay of a timed graph, after waiting for it. ArgumentError for any other graph."""
+        """Append the times of the last replay of a timed graph, after waiting for it. ArgumentError for any other graph."""
         if not graph.events:
             raise ArgumentError(f"{graph} was not captured with timed=True, so it has no times")
         self.device.synchronize()
-        self._take(graph.records, list(pairwise(graph.events)), length)
+        self._append_step(graph.records, list(pairwise(graph.events)), length)
 
     def run(self, launcher: Launcher, plans: Sequence[Plan], length: int | None = None) -> None:
         """Launch the plans once as one step, in a timed graph of their own."""
@@ -159,11 +160,11 @@ class TileProfiler:
             graph.close()
 
     def clear(self) -> None:
-        """Forget what was timed."""
+        """Drop what was timed."""
         self.tiles.clear()
         self.untimed = self.steps = 0
 
-    def _take(self, records: Sequence[LaunchRecord], spans: Sequence[tuple[Event, Event]], length: int | None) -> None:
+    def _append_step(self, records: Sequence[LaunchRecord], spans: Sequence[tuple[Event, Event]], length: int | None) -> None:
         last, start = None, 0.0
         for record, (before, after) in zip(records, spans, strict=True):
             if before is not last:
@@ -183,14 +184,14 @@ class Timing:
     profiler: TileProfiler | None = None
 
 
-def level_of(kernel: KernelType) -> Level:
-    return LEVELS.get(kernel.family, Level.OTHER)
+def level_of(kernel: KernelType) -> TileLevel:
+    """By the kernel's family."""
+    return LEVELS.get(kernel.family, TileLevel.OTHER)
 
 
 def work_of(kernel: KernelType, length: int | None) -> Work:
     """What the kernel itself says that a launch has to do; `length` counts where it depends on the positions."""
-    given: dict[str, Any] = {"length": length} if _depends_on_length(type(kernel)) else {}
-    return kernel.work(**given)
+    return kernel.work(**{"length": length} if _depends_on_length(type(kernel)) else {})
 
 
 @cache

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from executor.measure.profiler import Level, Limit, TileProfiler
-from executor.measure.tile_summary import Row, summed
+from executor.measure.profiler import Limit, TileLevel, TileProfiler
+from executor.measure.tile_summary import TileSum, summed
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
 
 GREY: Final = "#7f8790"
 FAINT: Final = "#7f879055"
-COLOURS: Final = {Level.MACRO: "#2f81f7", Level.MIDI: "#d9822b", Level.MICRO: "#2da44e", Level.OTHER: "#9a6fe0"}
+COLOURS: Final = {TileLevel.MACRO: "#2f81f7", TileLevel.MIDI: "#d9822b", TileLevel.MICRO: "#2da44e", TileLevel.OTHER: "#9a6fe0"}
 NAMED_FROM: Final = 0.01
 """Share of the step from which an operation's name stands at its point: the small ones lie on each other."""
 STYLE: Final = {
@@ -73,7 +73,7 @@ def plot_roofline(profiler: TileProfiler, path: Path) -> None:
             figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
 
 
-def _roof(limit: Limit, rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+def _roof(limit: Limit, rows: Sequence[TileSum]) -> tuple[list[float], list[float]]:
     """Operations a byte and GFLOP/s of the corners of the roof, over the rows and its ridge."""
     intensities = [row.intensity for row in rows]
     corners = [min(intensities) / 2, max(intensities) * 2]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from executor.measure.profiler import Level, Limit, Tile, TileProfiler
+from executor.measure.profiler import Limit, Tile, TileLevel, TileProfiler
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ IN_ORDER: Final = ("level", "layer")
 
 
 @dataclass(frozen=True)
-class Row:
+class TileSum:
     """Launches that are counted together: their time in seconds, their operations and bytes. share: of the time of all tiles;
     limit_share: the time that the device's limit allows, as part of the time taken; None where no limit is known."""
 
@@ -77,7 +77,7 @@ class Row:
         }
 
 
-def summed(tiles: Sequence[Tile], by: str = "operation", limit: Limit | None = None) -> list[Row]:
+def summed(tiles: Sequence[Tile], by: str = "operation", limit: Limit | None = None) -> list[TileSum]:
     """A row for each operation, kernel, level or layer. Raises ArgumentError for another grouping."""
     if by not in GROUPINGS:
         raise ArgumentError(f"tiles cannot be grouped by {by!r}; allowed: {', '.join(GROUPINGS)}")
@@ -87,7 +87,7 @@ def summed(tiles: Sequence[Tile], by: str = "operation", limit: Limit | None = N
         groups.setdefault(GROUPINGS[by](tile), []).append(tile)
     rows = [_row(name, group, whole, limit) for name, group in groups.items()]
     if by == "level":
-        return sorted(rows, key=lambda row: list(Level).index(Level(row.name)))
+        return sorted(rows, key=lambda row: list(TileLevel).index(TileLevel(row.name)))
     return rows if by in IN_ORDER else sorted(rows, key=lambda row: -row.seconds)
 
 
@@ -131,11 +131,11 @@ def tile_facts(profiler: TileProfiler) -> dict[str, Any]:
     }
 
 
-def _row(name: str, tiles: Sequence[Tile], whole: float, limit: Limit | None) -> Row:
+def _row(name: str, tiles: Sequence[Tile], whole: float, limit: Limit | None) -> TileSum:
     seconds = sum(tile.seconds for tile in tiles)
     levels = {tile.level for tile in tiles}
     least = None if limit is None else sum(limit.seconds(tile.work) for tile in tiles)
-    return Row(
+    return TileSum(
         name=name,
         level=next(iter(levels)).value if len(levels) == 1 else "",
         samples=len(tiles),

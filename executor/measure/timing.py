@@ -1,5 +1,5 @@
-"""How long kernels take: a chain of launches as one graph, each on memory that no cache holds any more. What is timed and what
-follows from it is the caller's business."""
+"""How long kernels take: a chain of launches as one graph, each on weights that no cache holds any more. bandwidth.py, tuning
+and benchmarks say what is timed; profiler.py times the launches of a model."""
 
 from __future__ import annotations
 
@@ -74,25 +74,32 @@ class FreshWeights:
 
 
 @contextmanager
+def freed(device: Device) -> Iterator[list[GpuBuffer]]:
+    """A list whose buffers are freed when the block ends."""
+    buffers: list[GpuBuffer] = []
+    try:
+        yield buffers
+    finally:
+        if not device.closed:
+            for buffer in buffers:
+                buffer.free()
+
+
+@contextmanager
 def fresh_weights(device: Device, kernel: KernelType) -> Iterator[FreshWeights]:
     """The weights `w` of a matrix-vector kernel, u8[n, row bytes], random and never zeros; freed when the block ends. The
     emulator gets one copy, since its times mean nothing for a GPU."""
     weights = _array(kernel, "w")
     rows = _sample(kernel).inputs(np.random.default_rng(0))["w"]
-    wanted = min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes, MOST_COPIES)
-    count = max(2, wanted) if device.kind == "cuda" else 1
-    buffers: list[GpuBuffer] = []
+    copies = min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes, MOST_COPIES)
+    count = max(2, copies) if device.kind == "cuda" else 1
     scratch: GpuBuffer | None = None
-    try:
+    with freed(device) as buffers:
         for _ in range(count):
             buffers.append(repeated(device, rows, weights))
         if device.kind == "cuda" and count * weights.nbytes < FRESH_BYTES:
-            scratch = GpuBuffer.empty(device, U8, (FRESH_BYTES,), "scratch")
-        yield FreshWeights(rows, tuple(buffers), scratch)
-    finally:
-        if not device.closed:
-            for buffer in (*buffers, *([scratch] if scratch is not None else [])):
-                buffer.free()
+            buffers.append(scratch := GpuBuffer.empty(device, U8, (FRESH_BYTES,), "scratch"))
+        yield FreshWeights(rows, tuple(buffers[:count]), scratch)
 
 
 @dataclass(frozen=True)
@@ -112,27 +119,23 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
     """Time a matrix-vector kernel on these weights. PtxGenError if what it computes is beyond its tolerance."""
     device = launcher.device
     sample = _sample(kernel)
-    given = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
-    signature = kernel.signature()
+    inputs = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
     y = _array(kernel, "y")
-    made: dict[str, GpuBuffer] = {}
-    try:
-        for name in signature:
+    with freed(device) as buffers:
+        arguments: dict[str, GpuBuffer] = {}
+        for name in kernel.signature():
             if name not in ("w", "y"):
-                made[name] = GpuBuffer.from_numpy(device, given[name])
-        made["y"] = GpuBuffer.zeros(device, y.dtype, y.shape)
-        plans = [launcher.prepare(kernel, w=buffer, **made) for buffer in weights.buffers]
+                buffers.append(GpuBuffer.from_numpy(device, inputs[name]))
+                arguments[name] = buffers[-1]
+        buffers.append(result := GpuBuffer.zeros(device, y.dtype, y.shape))
+        plans = [launcher.prepare(kernel, w=copy, y=result, **arguments) for copy in weights.buffers]
         if device.kind == "cuda":
             plans *= -(-LEAST_LAUNCHES // len(plans))
         seconds = chain_seconds(device, plans, runs, weights.scratch)
-        got = made["y"].to_numpy()[..., : len(given["w"])].astype("f8")
-    finally:
-        if not device.closed:
-            for buffer in made.values():
-                buffer.free()
-    expected = sample.reference(**given)["y"]
-    wrong = got - expected
-    off = float(np.max(np.abs(wrong) / sample.tolerance(**given)["y"]))
+        computed = result.to_numpy()[..., : len(inputs["w"])].astype("f8")
+    expected = sample.reference(**inputs)["y"]
+    wrong = computed - expected
+    off = float(np.max(np.abs(wrong) / sample.tolerance(**inputs)["y"]))
     if not off <= 1:
         raise PtxGenError(f"{kernel} is wrong on {device.name}: {off:.2g} times the tolerance off")
     error = float(np.sqrt(np.mean(wrong**2) / np.mean(expected**2)))

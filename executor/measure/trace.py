@@ -6,12 +6,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any, Final
 
-from executor.measure.profiler import Level, Tile, TileProfiler
+from executor.measure.profiler import Tile, TileLevel, TileProfiler
 
 PROCESS: Final = 0
 STEPS: Final = 0
 """The track of the steps; those of the levels follow."""
-TRACKS: Final = {level: number for number, level in enumerate(Level, 1)}
+TRACKS: Final = {level: number for number, level in enumerate(TileLevel, 1)}
 
 
 def chrome_trace(profiler: TileProfiler) -> dict[str, Any]:

@@ -39,11 +39,9 @@ class Candidate:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that a table has to say to get this kernel again, but its shape."""
-        mine = self.kernel.parameters()
-        return {
-            name: mine[name] for name in self.entry.parameters if name not in ("k", "n") and type(mine[name]) in (int, bool)
-        }
+        """What a table needs, beside the shape, to make this kernel again."""
+        values = {name: self.kernel.parameters()[name] for name in self.entry.parameters if name not in ("k", "n")}
+        return {name: value for name, value in values.items() if type(value) in (int, bool)}
 
 
 def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*") -> list[Candidate]:
@@ -51,8 +49,8 @@ def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*
     weights. ArgumentError for an unknown precision."""
     require_precision(precision)
     limit = ERROR_LIMIT[precision]
-    found = [one for entry in entries().values() if fnmatchcase(entry.name, pattern) for one in _kernels(entry, format, k, n)]
-    return [candidate for candidate in found if candidate.error <= limit]
+    matching = [entry for entry in entries().values() if fnmatchcase(entry.name, pattern)]
+    return [candidate for entry in matching for candidate in _kernels(entry, format, k, n) if candidate.error <= limit]
 
 
 def _kernels(entry: Entry, format: Format, k: int, n: int) -> Iterator[Candidate]:

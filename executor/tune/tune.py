@@ -1,4 +1,4 @@
-"""Measures candidates on this device, one after another, and keeps each result at once, so that a run that was cut off goes on
+"""Measures candidates on this device, one after another, and saves each result at once, so that an interrupted run goes on
 where it stopped."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tuned:
-    """table: all that is known now; measured: how many candidates this run measured, known: how many it found in the table;
+    """table: old and new entries; measured: how many candidates this run measured, known: how many were in the table already;
     left_out: what could not be measured, and why."""
 
     table: TuningTable
@@ -60,8 +60,8 @@ def tune(
     runs: int = RUNS,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure every candidate for every shape that the table in `path` does not have yet from the same versions; `again`:
-    those, too. The file has each result as soon as it is known.
+    """Measure every candidate for every shape that the table in `path` does not have yet from the same versions, and with
+    `again` those, too. Each result is saved at once.
 
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
@@ -69,45 +69,45 @@ def tune(
     make_folder(path.parent, PRIVATE)  # before anything is measured
     versions = f"ptxgen {__version__}, {device.build}"
     table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)
-    known = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
-    work = [(shape, candidates(*shape, precision, pattern)) for shape in shapes]
-    total = sum(len(found) for _, found in work)
+    measured = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
+    work = [
+        [(candidate, _entry(shape, precision, candidate, versions)) for candidate in candidates(*shape, precision, pattern)]
+        for shape in shapes
+    ]
+    total = sum(len(pairs) for pairs in work)
     if not total:
         raise ArgumentError(f"no kernel called {pattern!r} multiplies any of these matrices at precision {precision}")
+    report = progress or (lambda done, total: None)
     done = skipped = 0
     left_out: list[tuple[str, str]] = []
     with closing(Modules(device)) as modules:
         launcher = Launcher(device, modules)
-        for shape, found in work:
-            todo = [(one, _entry(shape, precision, one, versions)) for one in found]
-            new = [(one, entry) for one, entry in todo if entry.same not in known]
-            skipped += len(todo) - len(new)
-            done += len(todo) - len(new)
-            if progress is not None:
-                progress(done, total)
+        for pairs in work:
+            new = [(candidate, entry) for candidate, entry in pairs if entry.same not in measured]
+            skipped += len(pairs) - len(new)
+            done += len(pairs) - len(new)
+            report(done, total)
             if not new:
                 continue
             with fresh_weights(device, new[0][0].kernel) as weights:
-                for one, entry in new:
+                for candidate, entry in new:
                     try:
-                        measured = _measured(launcher, one, entry, weights, runs)
+                        result = _measured(launcher, candidate, entry, weights, runs)
                     except (DeviceFailed, SanitizerError):
                         raise
                     except PtxGenError as error:
-                        _log.info("%s is left out: %s", one.kernel, error)
-                        left_out.append((str(one.kernel), str(error)))
+                        _log.info("%s is left out: %s", candidate.kernel, error)
+                        left_out.append((str(candidate.kernel), str(error)))
                     else:
-                        table = add(path, gpu, measured)
+                        table = add(path, gpu, result)
                     done += 1
-                    if progress is not None:
-                        progress(done, total)
+                    report(done, total)
     return Tuned(table, total - skipped - len(left_out), skipped, tuple(left_out))
 
 
 def winners(table: TuningTable, shapes: Iterable[Shape], precision: str) -> list[tuple[Shape, TuningEntry]]:
     """The fastest entry for each shape that has one."""
-    found = ((shape, table.fastest(precision, *shape)) for shape in shapes)
-    return [(shape, entry) for shape, entry in found if entry is not None]
+    return [(shape, entry) for shape in shapes if (entry := table.fastest(precision, *shape)) is not None]
 
 
 def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) -> TuningEntry:

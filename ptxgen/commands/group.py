@@ -132,7 +132,7 @@ def _require_command(loaded: Any) -> click.Command:
     return loaded
 
 
-class _Formatter(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     """Log lines as `console.echo` prints them."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -145,7 +145,7 @@ def command_group(name: str, help: str, failures: tuple[type[PtxGenError], ...] 
 
     def started(verbose: bool) -> None:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(_Formatter(f"{name}: %(message)s"))
+        handler.setFormatter(_LogFormatter(f"{name}: %(message)s"))
         logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
 
     group = CommandGroup(

@@ -11,8 +11,8 @@ from ptxgen.dsl.ir import Label, Op, Remark
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, Location, PtxGenError
 from ptxgen.explain.bounds import Bound, Mix, bounds, mix
-from ptxgen.explain.gpus import Gpu
-from ptxgen.explain.loops import Loop, executions, find_loops, innermost
+from ptxgen.explain.gpus import GpuModel
+from ptxgen.explain.loops import NaturalLoop, executions, find_loops, innermost
 from ptxgen.explain.occupancy import Occupancy, occupancy
 from ptxgen.explain.sass import NoDisassembler, SassLine, disassemble
 from ptxgen.target import Target
@@ -43,7 +43,7 @@ class Explanation:
     kernel type measured of itself (KernelType.accuracy)."""
 
     emitted: Emitted
-    gpu: Gpu
+    gpu: GpuModel
     assembled: Assembled
     assembler: str
     sass: tuple[SassLine, ...]
@@ -76,7 +76,7 @@ class Explanation:
         return x * y * z / (self.gpu.multiprocessors * max(self.occupancy.blocks, 1))
 
     @cached_property
-    def loops(self) -> tuple[Loop, ...]:
+    def loops(self) -> tuple[NaturalLoop, ...]:
         return find_loops(self._graph)
 
     @cached_property
@@ -113,7 +113,7 @@ class Explanation:
     def _graph(self) -> Graph:
         return graph(self.emitted.function)
 
-    def _inner(self, loop: Loop) -> InnerLoop:
+    def _inner(self, loop: NaturalLoop) -> InnerLoop:
         ops = [op for number in sorted(loop.blocks) for op in self._graph.blocks[number].ops]
         inside = {id(op) for op in ops}
         numbers = [number for number, op in self.lines.items() if id(op) in inside]
@@ -122,7 +122,7 @@ class Explanation:
         return InnerLoop(min(numbers), max(numbers), loop.passes, loop.exact, per_pass, machine)
 
 
-def explain(kernel: KernelType, target: Target, gpu: Gpu) -> Explanation:
+def explain(kernel: KernelType, target: Target, gpu: GpuModel) -> Explanation:
     """Write, assemble and take apart a kernel for `target` as it would run on `gpu`. Raises what writing and assembling raise,
     and ArgumentError where the GPU cannot run code for the target."""
     if gpu.sm < target.sm:

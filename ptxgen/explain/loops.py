@@ -16,7 +16,7 @@ from ptxgen.verify.cfg import Graph
 
 
 @dataclass(frozen=True)
-class Loop:
+class NaturalLoop:
     """Blocks of the graph that run again and again. `passes` is how often at most (None: not known before the launch), `exact`
     that it is the same in every thread."""
 
@@ -26,7 +26,7 @@ class Loop:
     exact: bool
 
 
-def find_loops(graph: Graph) -> tuple[Loop, ...]:
+def find_loops(graph: Graph) -> tuple[NaturalLoop, ...]:
     """The natural loops, in the order of the text; loops with one header are one loop."""
     place = {number: index for index, number in enumerate(graph.order)}
     bodies: dict[int, set[int]] = {}
@@ -37,17 +37,17 @@ def find_loops(graph: Graph) -> tuple[Loop, ...]:
                 bodies.setdefault(successor, {successor}).update(_reaching(graph, number, successor))
                 ends[successor] = number
     return tuple(
-        Loop(header, frozenset(blocks), *_passes(graph, frozenset(blocks), ends[header]))
+        NaturalLoop(header, frozenset(blocks), *_passes(graph, frozenset(blocks), ends[header]))
         for header, blocks in sorted(bodies.items())
     )
 
 
-def innermost(loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def innermost(loops: tuple[NaturalLoop, ...]) -> tuple[NaturalLoop, ...]:
     """Those that hold no other."""
     return tuple(loop for loop in loops if not any(other.header in loop.blocks for other in loops if other is not loop))
 
 
-def executions(graph: Graph, loops: tuple[Loop, ...]) -> dict[int, int]:
+def executions(graph: Graph, loops: tuple[NaturalLoop, ...]) -> dict[int, int]:
     """How often each block runs if every branch into it is taken; a loop of unknown passes counts as one."""
     times = dict.fromkeys(graph.order, 1)
     for loop in loops:

@@ -27,7 +27,7 @@ _OPCODE: Final = re.compile(r"^(\s*(?:@!?\S+ )?)([A-Za-z][\w.:]*)(.*)$", re.DOTA
 
 
 @dataclass(frozen=True)
-class Row:
+class PaneLine:
     """A line of a pane. `links` are the PTX lines that it belongs with; `hue` colours it, -1 for none; `inner`: it is in an
     inner loop."""
 
@@ -44,7 +44,7 @@ class Pane:
     """A column of the page. `note` stands in place of rows that there are not."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[PaneLine, ...]
     note: str = ""
 
 
@@ -79,52 +79,52 @@ def render(explanation: Explanation) -> str:
     )
 
 
-def _python(e: Explanation, hues: dict[Location, int]) -> Iterator[Row]:
+def _python(e: Explanation, hues: dict[Location, int]) -> Iterator[PaneLine]:
     """Every file that wrote something, cut down to the lines that did and what is around them."""
     files: dict[str, dict[int, Location]] = {}
     for where in e.by_author:
         files.setdefault(where.file, {})[where.line] = where
     inner = _inner_lines(e)
     for file, wrote in files.items():
-        yield Row("", Markup('<span class="file">{}</span>').format(file))
+        yield PaneLine("", Markup('<span class="file">{}</span>').format(file))
         source = _source(file)
         painted = _painted_python(source)
         shown = sorted({near for line in wrote for near in range(line - AROUND, line + AROUND + 1) if 1 <= near <= len(source)})
         before = 0
         for line in shown or sorted(wrote):
             if before and line > before + 1:
-                yield Row("", Markup('<span class="gap">&#8943;</span>'))
+                yield PaneLine("", Markup('<span class="gap">&#8943;</span>'))
             before = line
             author = wrote.get(line)
             text = painted[line - 1] if line <= len(painted) else escape(author.source if author else "")
             if author is None:
-                yield Row(str(line), text)
+                yield PaneLine(str(line), text)
             else:
                 numbers = tuple(e.by_author[author])
-                yield Row(str(line), text, numbers, hues[author], not inner.isdisjoint(numbers))
+                yield PaneLine(str(line), text, numbers, hues[author], not inner.isdisjoint(numbers))
 
 
-def _ptx(e: Explanation, hues: dict[Location, int]) -> Iterator[Row]:
+def _ptx(e: Explanation, hues: dict[Location, int]) -> Iterator[PaneLine]:
     inner = _inner_lines(e)
     for number, text in enumerate(e.emitted.text.splitlines(), 1):
         op = e.lines.get(number)
         if op is None:
-            yield Row(str(number), _painted(text), inner=number in inner)
+            yield PaneLine(str(number), _painted(text), inner=number in inner)
         else:
             title = f"{op.where.file}:{op.where.line}: {op.row.summary}"
-            yield Row(str(number), _painted(text), (number,), hues[op.where], number in inner, title)
+            yield PaneLine(str(number), _painted(text), (number,), hues[op.where], number in inner, title)
 
 
-def _sass(e: Explanation, hues: dict[Location, int]) -> Iterator[Row]:
+def _sass(e: Explanation, hues: dict[Location, int]) -> Iterator[PaneLine]:
     inner = _inner_lines(e)
     for line in e.sass:
         if line.address < 0:
-            yield Row("", Markup('<span class="label">{}</span>').format(line.text))
+            yield PaneLine("", Markup('<span class="label">{}</span>').format(line.text))
             continue
         op = e.lines.get(line.ptx_line)
         links = (line.ptx_line,) if op is not None else ()
         hue = hues[op.where] if op is not None else -1
-        yield Row(f"{line.address:04x}", _painted(f"    {line.text}"), links, hue, line.ptx_line in inner)
+        yield PaneLine(f"{line.address:04x}", _painted(f"    {line.text}"), links, hue, line.ptx_line in inner)
 
 
 def _inner_lines(e: Explanation) -> frozenset[int]:

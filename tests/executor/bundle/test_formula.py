@@ -1,4 +1,4 @@
-"""Traced numbers: equal to the plain ones, with formulae that compute them."""
+"""TracedInt numbers: equal to the plain ones, with formulae that compute them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.bundle.formula import Traced, formula_of, plain, traced
+from executor.bundle.formula import TracedInt, formula_of, plain, traced
 
 NAMES = {"a": 7, "b": 3, "c": 64}
 
@@ -21,7 +21,7 @@ class Shape:
 
 def tree(depth: int) -> st.SearchStrategy[int]:
     """Expressions of names and small numbers, computed on traced numbers."""
-    leaves = st.sampled_from([Traced(value, name) for name, value in NAMES.items()]) | st.integers(-3, 5)
+    leaves = st.sampled_from([TracedInt(value, name) for name, value in NAMES.items()]) | st.integers(-3, 5)
     if depth == 0:
         return leaves
     pairs = st.tuples(tree(depth - 1), tree(depth - 1))
@@ -42,20 +42,20 @@ def test_a_formula_computes_its_number(number: int) -> None:
 
 
 def test_the_usual_sizes_read_well() -> None:
-    n, heads = Traced(576, "n"), Traced(9, "heads")
+    n, heads = TracedInt(576, "n"), TracedInt(9, "heads")
     assert formula_of(-(-n // 256)) == "-(-n // 256)"
     assert formula_of(1 * n // 32 * 20 + 0) == "n // 32 * 20"
     assert formula_of(heads * (n + 1)) == "heads * (n + 1)"
 
 
 def test_a_traced_number_is_the_plain_number_to_everybody_else() -> None:
-    n = Traced(576, "n")
+    n = TracedInt(576, "n")
     assert (n, hash(n), f"{n}", repr(n), {576: "found"}[n]) == (576, hash(576), "576", "576", "found")
     assert (n * 1.5, 2 * n) == (864.0, 1152)
 
 
 def test_a_formula_that_would_be_long_is_dropped() -> None:
-    n = Traced(1, "n")
+    n = TracedInt(1, "n")
     for _ in range(100):
         n += n // 3
     assert len(formula_of(n)) <= 120

@@ -51,7 +51,7 @@ def test_with_nothing_kept_on_disk_it_is_measured_each_time(measured: list[str],
 def test_a_damaged_file_is_named(measured: list[str], own_cache: Path) -> None:
     own_cache.mkdir()
     (own_cache / "bandwidth.json").write_text('{"NVIDIA H200": "fast"}')
-    with CudaDevice() as device, pytest.raises(ArgumentError, match=r"bandwidth.json is no file of bandwidths"):
+    with CudaDevice() as device, pytest.raises(ArgumentError, match=r"bandwidth.json is not a file of bandwidths"):
         bandwidth.bandwidth(device)
 
 

@@ -17,7 +17,7 @@ from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
-from executor.measure.profiler import LEVELS, Level, Limit, TileProfiler, level_of, work_of
+from executor.measure.profiler import LEVELS, Limit, TileLevel, TileProfiler, level_of, work_of
 from executor.memory.buffers import GpuBuffer
 from executor.model.decode_profile import profile_decoding
 from executor.model.generation import LanguageModel
@@ -79,7 +79,7 @@ KERNELS = (
 
 
 def test_a_family_that_nobody_here_knows_is_counted_apart() -> None:
-    assert level_of(Scale(n=1)) is Level.OTHER
+    assert level_of(Scale(n=1)) is TileLevel.OTHER
 
 
 def test_attention_has_the_work_of_the_positions_that_there_are() -> None:
