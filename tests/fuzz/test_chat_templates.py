@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from executor.model.marks import Span
 from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
 from executor.base.errors import ModelError
 from executor.model.chat import Limits, render_spans
+from executor.model.special_tokens import Span
 from tests.executor.model.conversations import (
     CONTROLS,
     HARMLESS,
