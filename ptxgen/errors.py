@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
 def spelt(value: object) -> str:
     """A value as Python writes it, for a message; a NumPy scalar as the number that it holds, not as `np.float64(1.0)`."""
     return repr(value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The hint for a name that nothing has: names that are spelt much like it, or else `otherwise`."""
+    import difflib  # late: most runs have no such error
+
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {', '.join(near)}?" if near else otherwise
 
 
 @dataclass(frozen=True)

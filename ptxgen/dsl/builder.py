@@ -25,11 +25,7 @@ class KernelBuilder(Cooperation):
     def __init__(
         self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = ""
     ) -> None:  # fmt: skip
-        parameters = tuple(
-            Parameter(key, U64, f"{arg}, {arg.direction}", arg.align) if isinstance(arg, Array) else Parameter(key, arg.dtype)
-            for key, arg in signature.items()
-        )
-        function = Function(name, parameters, max_threads=launch.block, resident=launch.resident, summary=summary)
+        function = Function(name, parameters(signature), max_threads=launch.block, resident=launch.resident, summary=summary)
         super().__init__(function, launch.threads, target)
         self.signature = signature
         self.arg = _Arguments(self)
@@ -58,17 +54,8 @@ class _Specials:
         self._k = k
         self._name = name
 
-    @property
-    def x(self) -> Value:
-        return self._k.special(f"%{self._name}.x")
-
-    @property
-    def y(self) -> Value:
-        return self._k.special(f"%{self._name}.y")
-
-    @property
-    def z(self) -> Value:
-        return self._k.special(f"%{self._name}.z")
+    def __getattr__(self, axis: str) -> Value:
+        return self._k.special(f"%{self._name}.{axis}")
 
 
 class _Arguments:
@@ -79,6 +66,16 @@ class _Arguments:
 
     def __getattr__(self, name: str) -> Any:
         return self._k.argument(name)
+
+
+def parameters(signature: Signature) -> tuple[Parameter, ...]:
+    """The entry's parameters for these arguments."""
+    return tuple(
+        Parameter(name, U64, f"{argument}, {argument.direction}", argument.align)
+        if isinstance(argument, Array)
+        else Parameter(name, argument.dtype)
+        for name, argument in signature.items()
+    )
 
 
 def build(kernel: KernelType, target: Target = DEFAULT) -> Function:

@@ -3,7 +3,6 @@ control flow and cooperation are layers on top (memory.py, flow.py, cooperation.
 
 from __future__ import annotations
 
-import difflib
 import linecache
 import struct
 import sys
@@ -16,7 +15,7 @@ from ptxgen.dsl import resolve as resolving
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
 from ptxgen.dsl.resolve import Fit, resolve
 from ptxgen.dsl.value import Value
-from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction, spelt
+from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction, did_you_mean, spelt
 from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
 from ptxgen.target import DEFAULT, Target
@@ -39,6 +38,14 @@ _PREFIX = {
 }  # fmt: skip
 
 
+def _converts(type: DType) -> Callable[[Core, Value | float], Value]:
+    def convert(self: Core, value: Value | float) -> Value:
+        return self.convert(value, type)
+
+    convert.__doc__ = f"The number as {type}; see `convert`."
+    return convert
+
+
 class Core:
     """Instructions, registers and conversions of KernelBuilder."""
 
@@ -49,7 +56,7 @@ class Core:
         self.broken: AuthorError | None = None
         self._function = function
         self._prologue: list[Line] = []
-        self._known: dict[str, Value] = {}
+        self._at_entry: dict[str, Value] = {}
         self._registers: dict[str, int] = {}
         self._labels = 0
         from ptxgen.isa.instructions import named  # late: kernels are listed without the table
@@ -104,9 +111,9 @@ class Core:
         values: list[Value] = []
         destinations: dict[str, AnyOperand] = {}
         for place, (type, count) in fit.destinations.items():
-            made = [into] if into is not None else [self._new(type) for _ in range(count)]
-            values += made
-            registers = tuple(value.register for value in made)
+            written = [into] if into is not None else [self._new(type) for _ in range(count)]
+            values += written
+            registers = tuple(value.register for value in written)
             destinations[place] = registers[0] if count == 1 else Vector(registers)
         line = Op(
             fit.row, fit.modifiers, {**destinations, **fit.sources}, self.where(),
@@ -163,8 +170,7 @@ class Core:
         """A special register (PTX ISA 10), e.g. %smid, read once at the entry; a clock is read here and now."""
         register = special.BY_NAME.get(name)
         if register is None:
-            near = difflib.get_close_matches(name, special.BY_NAME, n=3)
-            hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(special.BY_NAME)}"
+            hint = did_you_mean(name, special.BY_NAME, f"known: {', '.join(special.BY_NAME)}")
             raise AuthorError(f"no special register is called {name!r}", self.where(), hint)
         if "clock" in name or "timer" in name:
             return self.op("mov", register.operand)
@@ -176,9 +182,9 @@ class Core:
 
     def _once(self, key: str, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], type: DType) -> Value:
         """A value computed at the entry, from where it reaches every use."""
-        if key not in self._known:
-            self._known[key] = self.write(name, operands, modifiers, result=type, prologue=True)[0]
-        return self._known[key]
+        if key not in self._at_entry:
+            self._at_entry[key] = self.write(name, operands, modifiers, result=type, prologue=True)[0]
+        return self._at_entry[key]
 
     # Conversions and choices
 
@@ -194,29 +200,8 @@ class Core:
             return self.variable(value, type)
         return value if value.type == type else self.op("cvt", value, result=type)
 
-    def f32(self, value: Value | float) -> Value:
-        return self.convert(value, F32)
-
-    def f64(self, value: Value | float) -> Value:
-        return self.convert(value, F64)
-
-    def f16(self, value: Value | float) -> Value:
-        return self.convert(value, F16)
-
-    def bf16(self, value: Value | float) -> Value:
-        return self.convert(value, BF16)
-
-    def u32(self, value: Value | int) -> Value:
-        return self.convert(value, U32)
-
-    def s32(self, value: Value | int) -> Value:
-        return self.convert(value, S32)
-
-    def u64(self, value: Value | int) -> Value:
-        return self.convert(value, U64)
-
-    def s64(self, value: Value | int) -> Value:
-        return self.convert(value, S64)
+    f32, f64, f16, bf16 = map(_converts, (F32, F64, F16, BF16))
+    u32, s32, u64, s64 = map(_converts, (U32, S32, U64, S64))
 
     def bits(self, value: Value, type: DType) -> Value:
         """The same bits as another type of the same size."""
@@ -243,10 +228,12 @@ class Core:
         self.body.append(Remark(text, self.where()))
 
     def new_label(self, purpose: str) -> str:
+        """A label that nothing else has, named after its purpose."""
         self._labels += 1
         return f"${purpose}_{self._labels}"  # the $ keeps it apart from every other name
 
     def place(self, label: str) -> None:
+        """Put a label here."""
         self.body.append(Label(label))
 
     def where(self) -> Location:

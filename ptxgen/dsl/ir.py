@@ -71,14 +71,7 @@ class Op:
 
 
 def _registers(operands: Mapping[str, AnyOperand], places: Sequence[Operand]) -> tuple[Register, ...]:
-    found: list[Register] = []
-    for place in places:
-        operand = operands.get(place.name)
-        if isinstance(operand, Register):
-            found.append(operand)
-        elif operand is not None:
-            found += registers(operand)
-    return tuple(found)
+    return tuple(register for place in places for register in registers(operands.get(place.name)))
 
 
 @dataclass(frozen=True)

@@ -58,23 +58,22 @@ def resolve(
     sources' own type comes before one that moves their bits. TypeMismatch if none does. `result` is the type the author
     wants for the destination, where the sources do not settle it."""
     key = (name, tuple(map(_kind, sources)), tuple(modifiers.items()), result)
-    found = _found.get(key)
-    if found is not None:
-        return found.with_sources(sources)
+    fit = _fits.get(key)
+    if fit is not None:
+        return fit.with_sources(sources)
     rows = sorted(rows, key=lambda row: (row.sm, row.ptx))
     for as_bits in (False, True):
         misses: list[tuple[Miss, Instruction]] = []
         for row in rows:
             outcome = _fit(row, sources, modifiers, result, as_bits)
             if isinstance(outcome, Fit):
-                _found[key] = outcome
+                _fits[key] = outcome
                 return outcome
             misses.append((outcome, row))
     furthest = max(miss.stage for miss, _ in misses)
     meant = [row for miss, row in misses if miss.stage >= min(furthest, 3)]
     types = [str(s.type) if isinstance(s, Register | Special) else None for s in sources]
-    known = sorted({t for t in types if t})
-    if len(known) > 1 and all(len(_groups(row, len(sources))) == 1 for row in meant):
+    if len(set(filter(None, types))) > 1 and all(len(_groups(row, len(sources))) == 1 for row in meant):
         first = next(t for t in types if t)
         other, place = next((t, i) for i, t in enumerate(types) if t and t != first)
         ordinal = ("first", "second", "third", "fourth")[min(place, 3)]
@@ -88,8 +87,8 @@ def resolve(
     raise TypeMismatch(f"{name} does not take ({got}): {'; '.join(problems)}", where(), f"forms: {forms}")
 
 
-_found: dict[tuple[Any, ...], Fit] = {}
-"""What was found for sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
+_fits: dict[tuple[Any, ...], Fit] = {}
+"""The fit of sources of these kinds, so that a kernel's thousandth `add` is not a search. A constant counts with its
 value: which row takes it must not depend on what was written before."""
 
 
@@ -104,15 +103,15 @@ def _groups(row: Instruction, count: int) -> set[OperandSpec]:
 
 
 def _fit(
-    row: Instruction, sources: Sequence[Source], given: Mapping[str, str], result: DType | None, as_bits: bool
+    row: Instruction, sources: Sequence[Source], chosen: Mapping[str, str], result: DType | None, as_bits: bool
 ) -> Fit | Miss:
     slots = {slot.name: slot for slot in row.modifiers}
-    for name, value in given.items():
+    for name, value in chosen.items():
         if name not in slots:
             return Miss(0, [f"has no modifier {name!r}; it has {', '.join(slots) or 'none'}"])
         if value not in slots[name].values:
             return Miss(1, [f"{name} may be {', '.join(slots[name].values)}, not {value!r}"])
-    modifiers = {**row.defaults, **given}
+    modifiers = {**row.defaults, **chosen}
     needed = sum(not place.optional for place in row.sources)
     if not needed <= len(sources) <= len(row.sources):
         return Miss(2, [f"takes {needed} operands, got {len(sources)}"])

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 Number = int | float
 
 
+def _written(name: str, *, reflected: bool = False) -> Callable[[Value, Value | Number], Value]:
+    """The operator that writes the instruction `name`; `reflected` where the register stands on the right."""
+
+    def operator(self: Value, other: Value | Number) -> Value:
+        return self.k.op(name, other, self) if reflected else self.k.op(name, self, other)
+
+    return operator
+
+
+def _compared(relation: str) -> Callable[[Value, Value | Number], Value]:
+    def operator(self: Value, other: Value | Number) -> Value:
+        return self.k.compare(relation, self, other)
+
+    return operator
+
+
 def _refused(operator: str, plain: str) -> Callable[[Value, object], NoReturn]:
     """Python would bind the name to a new register, and a loop would never see it: silently wrong, so it is an error."""
 
@@ -39,28 +55,20 @@ class Value:
 
     @property
     def type(self) -> DType:
+        """The PTX type of the register."""
         return self.register.type
 
     def __repr__(self) -> str:
         return f"{self.register}: {self.type}"
 
-    def __add__(self, other: Value | Number) -> Value:
-        return self.k.op("add", self, other)
-
-    def __radd__(self, other: Number) -> Value:
-        return self.k.op("add", self, other)
-
-    def __sub__(self, other: Value | Number) -> Value:
-        return self.k.op("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Value:
-        return self.k.op("sub", other, self)
-
-    def __mul__(self, other: Value | Number) -> Value:
-        return self.k.op("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Value:
-        return self.k.op("mul", self, other)
+    __add__ = __radd__ = _written("add")
+    __sub__, __rsub__ = _written("sub"), _written("sub", reflected=True)
+    __mul__ = __rmul__ = _written("mul")
+    __and__ = __rand__ = _written("and")
+    __or__ = __ror__ = _written("or")
+    __xor__ = __rxor__ = _written("xor")
+    __lshift__, __rshift__ = _written("shl"), _written("shr")
+    __lt__, __le__, __gt__, __ge__ = map(_compared, ("lt", "le", "gt", "ge"))
 
     def __truediv__(self, other: Value | Number) -> Value:
         """Floats, correctly rounded (div.rn)."""
@@ -92,32 +100,11 @@ class Value:
         self._need(self.type.is_integer, "%", "floats have no remainder instruction")
         return self.k.op("rem", other, self)
 
-    def __and__(self, other: Value | int) -> Value:
-        return self.k.op("and", self, other)
-
-    __rand__ = __and__
-
-    def __or__(self, other: Value | int) -> Value:
-        return self.k.op("or", self, other)
-
-    __ror__ = __or__
-
-    def __xor__(self, other: Value | int) -> Value:
-        return self.k.op("xor", self, other)
-
-    __rxor__ = __xor__
-
     def __invert__(self) -> Value:
         return self.k.op("not", self)
 
     def __neg__(self) -> Value:
         return self.k.op("neg", self)
-
-    def __lshift__(self, other: Value | int) -> Value:
-        return self.k.op("shl", self, other)
-
-    def __rshift__(self, other: Value | int) -> Value:
-        return self.k.op("shr", self, other)
 
     def __rlshift__(self, other: int) -> Value:
         """A constant shifted by the register; the result has the register's type."""
@@ -125,18 +112,6 @@ class Value:
 
     def __rrshift__(self, other: int) -> Value:
         return self.k.op("shr", self.k.convert(other, self.type), self)
-
-    def __lt__(self, other: Value | Number) -> Value:
-        return self.k.compare("lt", self, other)
-
-    def __le__(self, other: Value | Number) -> Value:
-        return self.k.compare("le", self, other)
-
-    def __gt__(self, other: Value | Number) -> Value:
-        return self.k.compare("gt", self, other)
-
-    def __ge__(self, other: Value | Number) -> Value:
-        return self.k.compare("ge", self, other)
 
     def __eq__(self, other: object) -> Value:  # type: ignore[override]
         return self.k.compare("eq", self, cast("Value | Number", other))

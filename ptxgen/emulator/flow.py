@@ -80,16 +80,15 @@ def flow(program: Program, entry: str) -> Flow:
     constants = _constants(blocks)
     _liveness(blocks)
     crossing = {name for b in blocks for name in b.live_in} - set(constants)
-    known = {**registers, CARRY.name: CARRY}
-    return Flow(
-        blocks, registers, variables, constants, _loose(blocks, known), [known[n] for n in sorted(crossing) if n in known]
-    )
+    everyone = {**registers, CARRY.name: CARRY}
+    crossing_registers = [everyone[name] for name in sorted(crossing) if name in everyone]
+    return Flow(blocks, registers, variables, constants, _loose(blocks, everyone), crossing_registers)
 
 
 # Calls
 def _check_calls(program: Program, entry: str) -> None:
     """ParseError where `entry` cannot have its calls inlined, before any is."""
-    known: dict[str, tuple[int, int]] = {}
+    measured: dict[str, tuple[int, int]] = {}
 
     def measure(function: Function, stack: tuple[str, ...]) -> tuple[int, int]:
         """Instructions with all calls inlined, and how deep those are within each other."""
@@ -102,9 +101,9 @@ def _check_calls(program: Program, entry: str) -> None:
                     raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
                 if item.callee in stack:
                     raise ParseError(f"{item.callee} calls itself, which is not emulated", item.line)
-                if item.callee not in known and len(stack) <= _MAX_DEPTH:
-                    known[item.callee] = measure(callee, (*stack, item.callee))
-                inner_size, inner_depth = known.get(item.callee, (0, _MAX_DEPTH))
+                if item.callee not in measured and len(stack) <= _MAX_DEPTH:
+                    measured[item.callee] = measure(callee, (*stack, item.callee))
+                inner_size, inner_depth = measured.get(item.callee, (0, _MAX_DEPTH))
                 size, depth = size + inner_size, max(depth, inner_depth + 1)
             if depth > _MAX_DEPTH:
                 raise ParseError(f"{stack[0]} has more than {_MAX_DEPTH} calls within each other", item.line)
@@ -178,10 +177,10 @@ def _body(
         yield _move(target, source, call)
 
 
-def _check_width(register: Register, given: ParsedOperand | None, call: Call) -> None:
-    if isinstance(given, Immediate) or (isinstance(given, Register) and given.type.bits == register.type.bits):
+def _check_width(register: Register, argument: ParsedOperand | None, call: Call) -> None:
+    if isinstance(argument, Immediate) or (isinstance(argument, Register) and argument.type.bits == register.type.bits):
         return
-    got = f"{given}, which is {given.type}" if isinstance(given, Register) else "what is no register"
+    got = f"{argument}, which is {argument.type}" if isinstance(argument, Register) else "what is no register"
     raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
 
 

@@ -16,7 +16,7 @@ def targets(flow: Flow) -> frozenset[str] | None:
     """The names of parameters and variables whose memory, or what they point to, the kernel may write; None: any memory, as
     some address comes from memory or from nowhere."""
     origins = Origins(flow)
-    found: set[str] = set()
+    written: set[str] = set()
     for step in (step for block in flow.blocks for step in block.instructions):
         if step.row.effect in STORES:
             place, address = next((p, o) for p in step.row.operands if isinstance(o := step.operands.get(p.name), Address))
@@ -25,5 +25,5 @@ def targets(flow: Flow) -> frozenset[str] | None:
             names = origins.of(address)
             if not names or ANYWHERE in names:
                 return None
-            found |= names
-    return frozenset(found)
+            written |= names
+    return frozenset(written)

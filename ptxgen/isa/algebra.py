@@ -25,7 +25,9 @@ class Value(Protocol):
     """One number a lane."""
 
     @property
-    def type(self) -> DType: ...
+    def type(self) -> DType:
+        """The PTX type."""
+
     def __add__(self, other: Value | float) -> Value: ...
     def __radd__(self, other: float) -> Value: ...
     def __sub__(self, other: Value | float) -> Value: ...
@@ -55,141 +57,143 @@ class Algebra(Protocol):
     # Values
     def const(self, value: float, type: DType) -> Value:
         """The same number in every lane."""
-        ...
 
     def bits(self, a: Value, type: DType) -> Value:
         """The same bits seen as another type of the same size."""
-        ...
 
     def convert(self, a: Value, type: DType) -> Value:
         """The number as another type. Integer to integer truncates or extends by the source's sign; integer to float and
         float to float round to nearest even; float to integer truncates toward zero, clamps, and NaN gives 0. Every pair
         of f16, bf16, f32, f64 and the integers works, and e4m3/e5m2 are not types here."""
-        ...
 
-    def select(self, p: Value, a: Value, b: Value) -> Value: ...
+    def select(self, p: Value, a: Value, b: Value) -> Value:
+        """a where the predicate p holds, else b."""
+
     def lanes_of(self, a: Value) -> tuple[Value, Value]:
         """The low and high half of a packed pair (f16x2, bf16x2), or of a 32/64-bit integer or bits value, as its half type."""
-        ...
 
     def join(self, low: Value, high: Value, type: DType) -> Value:
         """The inverse of `lanes_of`."""
-        ...
 
     def byte(self, a: Value, index: int, type: DType) -> Value:
         """Byte `index` (0 lowest) of a 32-bit value, extended by the sign of `type` (u32 or s32) to that type."""
-        ...
 
     # Arithmetic beyond the operators
     def div(self, a: Value, b: Value) -> Value:
         """Integer quotient toward zero; by zero gives all ones (what the hardware gives; PTX leaves it open)."""
-        ...
 
     def rem(self, a: Value, b: Value) -> Value:
         """What the quotient leaves, with the sign of a; by zero all ones."""
-        ...
 
-    def mul_hi(self, a: Value, b: Value) -> Value: ...
+    def mul_hi(self, a: Value, b: Value) -> Value:
+        """The high half of the product of two integers."""
+
     def min(self, a: Value, b: Value) -> Value:
         """Floats: a NaN loses, -0 < +0."""
-        ...
 
-    def max(self, a: Value, b: Value) -> Value: ...
-    def abs(self, a: Value) -> Value: ...
+    def max(self, a: Value, b: Value) -> Value:
+        """As `min`, the larger."""
+
+    def abs(self, a: Value) -> Value:
+        """The magnitude; the least integer gives itself, a float loses its sign."""
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """One rounding, to nearest even."""
-        ...
 
-    def sqrt(self, a: Value) -> Value: ...
-    def isnan(self, a: Value) -> Value: ...
+    def sqrt(self, a: Value) -> Value:
+        """Correctly rounded, of a float."""
+
+    def isnan(self, a: Value) -> Value:
+        """A predicate."""
+
     def canonical(self, a: Value) -> Value:
         """Any NaN becomes the hardware's (0x7fffffff for f32, 0x7fff for f16 and bf16). May be put off until somebody looks at
-        the bits (`bits`, a store, a wider use), since arithmetic gives NaN for any NaN."""
-        ...
+        the bits (`bits`, a store, a wider use), since arithmetic gives NaN for any NaN. That of f64 stays what it is."""
 
     def rounded(self, mode: str, work: Callable[..., Value], *operands: Value) -> Value:
         """`work(*operands)` with every float rounding in it done in `mode`: rn, rz, rm (down) or rp (up)."""
-        ...
 
     def to_integral(self, a: Value, mode: str) -> Value:
         """A float rounded to a whole number, still a float: rni, rzi, rmi, rpi."""
-        ...
 
     def flush(self, a: Value) -> Value:
         """Subnormal f32 or f16 become zero of the same sign (`.ftz`)."""
-        ...
 
     def approx(self, function: str, a: Value) -> Value:
         """ex2, lg2, sin, cos, tanh, rcp, rsqrt, sqrt of f32: the right result within the error that the PTX ISA gives, not the
         hardware's bits. Default kernels never use it."""
-        ...
 
-    def popc(self, a: Value) -> Value: ...
-    def clz(self, a: Value) -> Value: ...
-    def brev(self, a: Value) -> Value: ...
+    def popc(self, a: Value) -> Value:
+        """How many bits are 1, in the type of a."""
+
+    def clz(self, a: Value) -> Value:
+        """How many bits above the highest 1, in the type of a; its width for 0."""
+
+    def brev(self, a: Value) -> Value:
+        """The bits in the opposite order."""
 
     # The warp
     def lane(self) -> Value:
         """The lane number, u32."""
-        ...
 
     def active(self) -> Value:
         """Which lanes execute this instruction, a predicate."""
-        ...
 
     def from_lane(self, a: Value, source: Value | Sequence[int]) -> Value:
         """In each lane, the value that lane `source` (u32, 0..31) holds; or 32 lane numbers known in advance."""
-        ...
 
     def ballot(self, p: Value) -> Value:
         """u32 with bit i set where lane i is active and p holds; the same in every lane."""
-        ...
 
     def check_shuffle(self, sources: Value, valid: Value, member_mask: Value) -> None:
         """Tell the sanitiser where a lane reads from, so that it can report an inactive source."""
-        ...
 
     # The carry flag, one bit a lane (PTX ISA 9.7.2)
     def carry(self) -> Value:
         """A predicate."""
-        ...
 
-    def set_carry(self, p: Value) -> None: ...
+    def set_carry(self, p: Value) -> None:
+        """The flag becomes p."""
 
     # Memory. `space` is global, shared, local, param, const or generic. An address is the operand, or a number that
     # `address_of` gave and arithmetic changed.
     def load(self, space: str, address: Address | Value, type: DType, count: int = 1) -> tuple[Value, ...]:
         """`count` consecutive elements a lane."""
-        ...
 
-    def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None: ...
+    def store(self, space: str, address: Address | Value, values: Sequence[Value], type: DType) -> None:
+        """Consecutive elements a lane."""
+
     def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Value:
         """For each active lane in turn: old = memory; memory = update(old, *operands). Returns old."""
-        ...
 
     def address_of(self, address: Address) -> Value:
         """The address as a number (u64, or u32 in the shared window)."""
-        ...
 
-    def to_generic(self, space: str, a: Value) -> Value: ...
-    def from_generic(self, space: str, a: Value) -> Value: ...
-    def is_space(self, space: str, a: Value) -> Value: ...
+    def to_generic(self, space: str, a: Value) -> Value:
+        """The generic address (u64) of an address in the space."""
+
+    def from_generic(self, space: str, a: Value) -> Value:
+        """The address in the space of a generic address."""
+
+    def is_space(self, space: str, a: Value) -> Value:
+        """Whether a generic address falls into the space, a predicate."""
+
     def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Value | None) -> None:
         """Global to shared, done at the wait that covers its group and not before; bytes past `bytes_read` become 0."""
-        ...
 
-    def commit_async(self) -> None: ...
+    def commit_async(self) -> None:
+        """Make a group of the copies since the last one."""
+
     def wait_async(self, pending: int) -> None:
         """Complete all but the last `pending` groups."""
-        ...
 
     # Control
     def barrier(self, kind: str, *operands: Value) -> None:
         """kind: `block` (bar.sync, barrier.sync) with the barrier's number and, if given, thread count; `warp` with a mask;
         `grid` waits for the grids before this one."""
-        ...
 
-    def trap(self) -> None: ...
+    def trap(self) -> None:
+        """End the kernel with an error."""
+
     def no_effect(self) -> None:
         """Said by rows whose effect no emulated machine can show: prefetches, fences, cache policies, nanosleep."""
-        ...

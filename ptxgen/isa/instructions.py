@@ -3,11 +3,10 @@ nowhere else."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ptxgen.errors import UnknownInstruction
+from ptxgen.errors import UnknownInstruction, did_you_mean
 from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its rows
     approximate,
     async_copy,
@@ -46,8 +45,7 @@ _BY_MEANING = _indexed(lambda row: row.meaning)
 def named(name: str) -> tuple[Instruction, ...]:
     """The rows the builder knows by this name; UnknownInstruction (with near names) if there are none."""
     if name not in _BY_NAME:
-        near = difflib.get_close_matches(name, _BY_NAME, n=3)
-        raise UnknownInstruction(f"no instruction is called {name!r}", hint=f"did you mean {', '.join(near)}?" if near else "")
+        raise UnknownInstruction(f"no instruction is called {name!r}", hint=did_you_mean(name, _BY_NAME))
     return _BY_NAME[name]
 
 

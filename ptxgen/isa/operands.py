@@ -9,14 +9,18 @@ from ptxgen.types import B32, F32, F64, DType
 
 
 @dataclass(frozen=True)
-class Register:
-    """A virtual register, e.g. %r3. `name` holds the percent sign; `type` is the type it carries."""
-
+class _Named:
     name: str
-    type: DType
 
     def __str__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True)
+class Register(_Named):
+    """A virtual register, e.g. %r3. `name` holds the percent sign; `type` is the type it carries."""
+
+    type: DType
 
 
 @dataclass(frozen=True)
@@ -36,25 +40,17 @@ class Immediate:
 
 
 @dataclass(frozen=True)
-class Special:
+class Special(_Named):
     """A read-only special register, e.g. %tid.x (PTX ISA 10)."""
 
-    name: str
     type: DType
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
-class Symbol:
+class Symbol(_Named):
     """The name of a variable or parameter, used as an address or as the base of one."""
 
-    name: str
     type: DType = B32
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True)
@@ -79,13 +75,8 @@ class Vector:
 
 
 @dataclass(frozen=True)
-class LabelRef:
+class LabelRef(_Named):
     """The target of a branch."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 AnyOperand = Register | Immediate | Special | Symbol | Address | Vector | LabelRef

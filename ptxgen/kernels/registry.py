@@ -3,7 +3,6 @@ is set aside with the reason; all others work."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import logging
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from ptxgen import plugins
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, did_you_mean
 from ptxgen.printable import spelt
 
 K = TypeVar("K", bound=type[KernelType])
@@ -150,8 +149,7 @@ def find(name: str) -> Entry:
     none of ours, so that a slow or broken one is not in the way."""
     found = known(name)
     if found is None:
-        near = difflib.get_close_matches(name, _entries, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "see `ptxgen list`"
+        hint = did_you_mean(name, _entries, "see `ptxgen list`")
         faults = "".join(f"\n  not loaded: {fault}" for fault in _broken)
         raise ArgumentError(f"no kernel is called {name!r}; {hint}{faults}")
     return found

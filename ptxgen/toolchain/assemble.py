@@ -126,7 +126,7 @@ def _code_bytes(cubin: bytes) -> int:
 
 
 def _largest(pattern: str, log: str) -> int:
-    return max((int(found) for found in re.findall(pattern, log)), default=0)
+    return max(map(int, re.findall(pattern, log)), default=0)
 
 
 def _explained(text: str, target: Target, log: str) -> AssembleError:
@@ -135,14 +135,14 @@ def _explained(text: str, target: Target, log: str) -> AssembleError:
     message = [f"{_entry(text)} does not assemble for {target}"]
     first = 0
     for complaint in log.splitlines():
-        found = re.search(r"line (\d+); (?:error|fatal)\s*: (.*)", complaint)
-        if not found:
+        located = re.search(r"line (\d+); (?:error|fatal)\s*: (.*)", complaint)
+        if not located:
             if "fatal" in complaint and "aborted due to errors" not in complaint:
                 message.append(f"  {complaint}")
             continue
-        number = int(found[1])
+        number = int(located[1])
         first = first or number
-        message.append(f"  ptx line {number}: {found[2]}")
+        message.append(f"  ptx line {number}: {located[2]}")
         if 0 < number <= len(lines):
             message.append(f"    {lines[number - 1].strip()}")
             author = _author(lines, number)
@@ -154,20 +154,17 @@ def _explained(text: str, target: Target, log: str) -> AssembleError:
 
 
 def _entry(text: str) -> str:
-    found = re.search(r"\.entry\s+([\w$]+)", text)
-    return found[1] if found else "text without an entry"
+    entry = re.search(r"\.entry\s+([\w$]+)", text)
+    return entry[1] if entry else "text without an entry"
 
 
 def _author(lines: list[str], number: int) -> str:
     """`file:line` of the nearest `.loc` above PTX line `number` in the same function, or an empty string."""
     for line in reversed(lines[:number]):
-        found = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line)
-        if found:
-            for declared in lines:
-                name = re.match(rf'\s*\.file\s+{found[1]}\s+"([^"]*)"', declared)
-                if name:
-                    return f"{name[1]}:{found[2]}"
-            return ""
+        loc = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", line)
+        if loc:
+            files = (re.match(rf'\s*\.file\s+{loc[1]}\s+"([^"]*)"', declared) for declared in lines)
+            return next((f"{file[1]}:{loc[2]}" for file in files if file), "")
         if re.search(r"\.(entry|func)\b", line):
             return ""
     return ""

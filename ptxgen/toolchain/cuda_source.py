@@ -15,16 +15,14 @@ from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from ptxgen.dsl.ir import Function, Parameter, SharedArray
+from ptxgen.dsl.builder import KernelBuilder, parameters
+from ptxgen.dsl.ir import Function, SharedArray
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import AuthorError, Location, PtxGenError
 from ptxgen.target import NEWEST_PTX, Target
-from ptxgen.types import BY_NAME, U8, U64
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.types import BY_NAME, U8
 
 OPTIONS: Final = ("--std=c++17", "--fmad=false")
 """Without --fmad=false the results would hang on which sums the compilers fuse; write fmaf(a, b, c) where it is meant."""
@@ -82,7 +80,9 @@ def compile_kernel(kernel: CudaSourceKernel, target: Target, *, lines: bool = Fa
     if isinstance(compiled, _Refusal):
         raise _explained(kernel, target, compiled.log)
     text = _named(_lowered(compiled, kernel), kernel)
-    function = Function(kernel.name, _parameters(kernel), _shared(text), max_threads=kernel.launch().block, kernel=str(kernel))
+    function = Function(
+        kernel.name, parameters(kernel.signature()), _shared(text), max_threads=kernel.launch().block, kernel=str(kernel)
+    )
     return text, function
 
 
@@ -132,14 +132,14 @@ def _place(kernel: CudaSourceKernel, text: str) -> tuple[str, int]:
     """The author's file and the line of it at which the text starts: where most of its lines are found (an f-string has filled
     some of them in). NAME.cu, line 1, for a text that stands in no file."""
     file = inspect.getsourcefile(type(kernel))
-    known: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for number, line in enumerate(linecache.getlines(file) if file else (), 1):
-        known.setdefault(line.strip(), []).append(number)
+        numbers.setdefault(line.strip(), []).append(number)
     votes = Counter(
         start - index
         for index, line in enumerate(text.splitlines())
         if line.strip() not in ("", "{", "}")
-        for start in known.get(line.strip(), ())
+        for start in numbers.get(line.strip(), ())
     )
     best = max(votes.items(), key=lambda vote: (vote[1], -vote[0]), default=None)
     return (f"{kernel.name}.cu", 1) if best is None or file is None else (file, best[0])
@@ -182,44 +182,35 @@ def _library() -> Any:
 def _lowered(text: str, kernel: CudaSourceKernel) -> str:
     """The text with a PTX version that every supported driver loads: a newer NVRTC names its own newest version whatever it
     uses. An instruction that really is newer is then refused by the assembler."""
-    found = re.search(r"^\.version (\d+)\.(\d+)$", text, re.MULTILINE)
-    if found is None:
+    version = re.search(r"^\.version (\d+)\.(\d+)$", text, re.MULTILINE)
+    if version is None:
         raise PtxGenError(f"{kernel}: NVRTC gave no PTX text")
-    named = (int(found[1]), int(found[2]))
+    named = (int(version[1]), int(version[2]))
     if named <= NEWEST_PTX:
         return text
     _log.info("%s: PTX version %d.%d of NVRTC lowered to %d.%d", kernel.name, *named, *NEWEST_PTX)
-    return text[: found.start()] + f".version {NEWEST_PTX[0]}.{NEWEST_PTX[1]}" + text[found.end() :]
+    return text[: version.start()] + f".version {NEWEST_PTX[0]}.{NEWEST_PTX[1]}" + text[version.end() :]
 
 
 def _named(text: str, kernel: CudaSourceKernel) -> str:
     """The text with the signature's names for the entry's parameters, which NVRTC numbers."""
     names = list(kernel.signature())
-    return re.sub(rf"\b{kernel.name}_param_(\d+)\b", lambda found: names[int(found[1])], text)
-
-
-def _parameters(kernel: CudaSourceKernel) -> tuple[Parameter, ...]:
-    return tuple(
-        Parameter(name, U64, f"{argument}, {argument.direction}", argument.align)
-        if isinstance(argument, Array)
-        else Parameter(name, argument.dtype)
-        for name, argument in kernel.signature().items()
-    )
+    return re.sub(rf"\b{kernel.name}_param_(\d+)\b", lambda number: names[int(number[1])], text)
 
 
 def _shared(text: str) -> list[SharedArray]:
-    arrays = re.finditer(r"\.shared(?: \.align (\d+))? \.(\w+) ([\w$]+)(?:\[(\d+)\])?;", text)
+    arrays = re.findall(r"\.shared(?: \.align (\d+))? \.(\w+) ([\w$]+)(?:\[(\d+)\])?;", text)
     return [
-        SharedArray(found[3], U8, BY_NAME[found[2]].bytes * int(found[4] or 1), int(found[1] or BY_NAME[found[2]].bytes))
-        for found in arrays
+        SharedArray(name, U8, BY_NAME[type].bytes * int(count or 1), int(align or BY_NAME[type].bytes))
+        for align, type, name, count in arrays
     ]
 
 
 def _explained(kernel: CudaSourceKernel, target: Target, log: str) -> CompileError:
     """NVRTC's complaints, at the author's lines: `file(12): error: ...`."""
     complaints = [
-        (Location(found[1], int(found[2]), linecache.getline(found[1], int(found[2])).strip()), found[3])
-        for found in re.finditer(r"^(.+?)\((\d+)\): (?:catastrophic )?error(?: #\d+)?: (.*)$", log, re.MULTILINE)
+        (Location(file, int(line), linecache.getline(file, int(line)).strip()), message)
+        for file, line, message in re.findall(r"^(.+?)\((\d+)\): (?:catastrophic )?error(?: #\d+)?: (.*)$", log, re.MULTILINE)
     ]
     if not complaints:
         return CompileError(f"{kernel} does not compile for {target}:\n{log.strip()}", None, log)

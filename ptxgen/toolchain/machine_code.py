@@ -15,13 +15,13 @@ MOST_CODE: Final = 64 * 1024
 def faults(assembled: Assembled, threads: int) -> list[str]:
     """What is wrong with the machine code of a kernel of blocks of `threads` threads: spilled registers, more registers for a
     block than a multiprocessor has, too long a text. Empty if nothing is."""
-    found = []
+    wrong = []
     spilled = assembled.spill_stores + assembled.spill_loads
     if spilled:
-        found.append(f"{spilled} bytes are spilled ({assembled.registers} registers)")
+        wrong.append(f"{spilled} bytes are spilled ({assembled.registers} registers)")
     needed = assembled.registers * threads
     if needed > REGISTERS:
-        found.append(f"a block needs {needed} registers; a multiprocessor has {REGISTERS}")
+        wrong.append(f"a block needs {needed} registers; a multiprocessor has {REGISTERS}")
     if assembled.code > MOST_CODE:
-        found.append(f"{assembled.code} bytes of machine code; at most {MOST_CODE} are allowed")
-    return found
+        wrong.append(f"{assembled.code} bytes of machine code; at most {MOST_CODE} are allowed")
+    return wrong

@@ -44,10 +44,10 @@ class Emitted:
     @property
     def ptx_version(self) -> str:
         """The PTX version that the text names: `8.0`."""
-        found = re.search(r"^\.version (\S+)$", self.text, re.MULTILINE)
-        if found is None:
+        version = re.search(r"^\.version (\S+)$", self.text, re.MULTILINE)
+        if version is None:
             raise PtxGenError(f"the text of {self.entry} names no PTX version")
-        return found[1]
+        return version[1]
 
     def manifest(self) -> dict[str, Any]:
         """What another program needs to load and launch the text, ready for JSON. Sizes in bytes, grid in blocks, block in
@@ -169,10 +169,10 @@ def _declarations(function: Function) -> Iterator[str]:
 
 
 def _split(name: str) -> tuple[str, int]:
-    found = re.fullmatch(r"(%[a-z_]+)(\d+)", name)
-    if not found:
+    parts = re.fullmatch(r"(%[a-z_]+)(\d+)", name)
+    if not parts:
         raise PtxGenError(f"a register is named %letters and a number, got {name!r}")
-    return found[1], int(found[2])
+    return parts[1], int(parts[2])
 
 
 def _body(function: Function, files: dict[str, int]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,11 +34,11 @@ class Graph:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        found: list[list[int]] = [[] for _ in self.blocks]
+        before: list[list[int]] = [[] for _ in self.blocks]
         for number, block in enumerate(self.blocks):
             for successor in block.successors:
-                found[successor].append(number)
-        return tuple(tuple(p) for p in found)
+                before[successor].append(number)
+        return tuple(map(tuple, before))
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -88,25 +89,23 @@ class Graph:
     def _ending(self) -> frozenset[int]:
         """The blocks from which the end can be reached: not those of a loop that nothing leaves."""
         stack = [n for n, b in enumerate(self.blocks) if not b.successors or (b.branch and b.branch.row.effect in ENDS)]
-        found: set[int] = set()
-        while stack:
-            number = stack.pop()
-            if number not in found:
-                found.add(number)
-                stack.extend(self.predecessors[number])
-        return frozenset(found)
+        return _reached(stack, self.predecessors)
 
     def influenced(self, number: int) -> frozenset[int]:
         """The blocks that run, or run again, depending on which way the branch of block `number` goes."""
-        join = self.joins[number]
-        found: set[int] = set()
-        stack = list(self.blocks[number].successors)
-        while stack:
-            block = stack.pop()
-            if block != join and block not in found:
-                found.add(block)
-                stack.extend(self.blocks[block].successors)
-        return frozenset(found)
+        following = tuple(block.successors for block in self.blocks)
+        return _reached(list(following[number]), following, self.joins[number])
+
+
+def _reached(stack: list[int], following: Sequence[Sequence[int]], end: int | None = None) -> frozenset[int]:
+    """The blocks that can be reached from those on the stack, up to and without the block `end`."""
+    reached: set[int] = set()
+    while stack:
+        number = stack.pop()
+        if number != end and number not in reached:
+            reached.add(number)
+            stack.extend(following[number])
+    return frozenset(reached)
 
 
 def graph(function: Function) -> Graph:

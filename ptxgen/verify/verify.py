@@ -105,14 +105,12 @@ def _check_instructions(function: Function, target: Target) -> None:
             if isinstance(base, LabelRef) and base.name not in labels:
                 raise VerifyError(f"{op.opcode} names the label {base.name}, which nothing places", op.where, "use k.place")
             if isinstance(base, Symbol) and base.name not in variables:
-                known = ", ".join(sorted(variables)) or "none"
-                raise VerifyError(
-                    f"{op.opcode} names {base.name}, which is no parameter or shared array", op.where, f"known: {known}"
-                )
+                hint = f"known: {', '.join(sorted(variables)) or 'none'}"
+                raise VerifyError(f"{op.opcode} names {base.name}, which is no parameter or shared array", op.where, hint)
             if isinstance(base, Special):
                 if base.name not in special.BY_NAME:
-                    known = ", ".join(special.BY_NAME)
-                    raise VerifyError(f"there is no special register {base.name}", op.where, f"known: {known}")
+                    hint = f"known: {', '.join(special.BY_NAME)}"
+                    raise VerifyError(f"there is no special register {base.name}", op.where, hint)
                 _check_need(op, base.name, special.BY_NAME[base.name].need, target)
         if op.guard is not None and op.guard.type != PRED:
             raise VerifyError(f"a guard must be a predicate, got {op.guard.type}", op.where, "compare it first: x != 0")
@@ -164,14 +162,14 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
     while changed:
         changed = False
         for number in flow.order:
-            known = everything if number else 0
+            written = everything if number else 0
             for predecessor in flow.predecessors[number]:
-                known &= after.get(predecessor, everything)
-            before[number] = known
-            if known | gained[number] != after[number]:
-                after[number], changed = known | gained[number], True
+                written &= after.get(predecessor, everything)
+            before[number] = written
+            if written | gained[number] != after[number]:
+                after[number], changed = written | gained[number], True
     for number in flow.order:
-        known = before[number]
+        written = before[number]
         for op in flow.blocks[number].ops:
             for register in op.read:
                 if register.name not in bit:
@@ -179,7 +177,7 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
                         f"{register.name} ({register.type}) is read and never written", op.where,
                         f"give it a value first: k.variable(0, {register.type})",
                     )  # fmt: skip
-                if not known & bit[register.name]:
+                if not written & bit[register.name]:
                     raise VerifyError(
                         f"{register.name} ({register.type}) may be read before it is written: {writers[register.name]}\n"
                         "  does not run on every way to its reader", op.where,
@@ -187,7 +185,7 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
                     )  # fmt: skip
             if op.guard is None:
                 for register in op.written:
-                    known |= bit[register.name]
+                    written |= bit[register.name]
 
 
 def _check_meetings(result: Divergence) -> None:

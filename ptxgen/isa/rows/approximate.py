@@ -41,52 +41,34 @@ def div_full(v: Algebra, a: Value, b: Value, ftz: str = "") -> Value:
     return v.canonical(v.flush(d) if ftz else d)
 
 
-@instruction("rcp.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.13")
-def rcp_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """1 / a within 1 ulp."""
-    return approximation(v, "rcp", a, ftz)
+APPROXIMATIONS = (
+    ("rcp", "9.7.3.13", "1 / a within 1 ulp."),
+    ("sqrt", "9.7.3.15", "The square root within a relative error of 2^-23."),
+    ("rsqrt", "9.7.3.16", "1 / sqrt(a) within a relative error of 2^-22.9."),
+    ("sin", "9.7.3.18", "sin(a), within 2^-20.5 for |a| <= 2 pi."),
+    ("cos", "9.7.3.19", "cos(a), within 2^-20.5 for |a| <= 2 pi."),
+    ("lg2", "9.7.3.20", "log2(a), within 2^-22 (absolute between 0.5 and 2, relative elsewhere)."),
+    ("ex2", "9.7.3.21", "2 ** a within 2 ulp."),
+)
 
 
-@instruction("sqrt.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.15")
-def sqrt_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """The square root within a relative error of 2^-23."""
-    return approximation(v, "sqrt", a, ftz)
+def _approximation(function: str, section: str, summary: str) -> None:
+    def meaning(v: Algebra, a: Value, ftz: str = "") -> Value:
+        return approximation(v, function, a, ftz)
+
+    meaning.__doc__ = summary
+    row = instruction(f"{function}.approx.{{ftz?}}.f32", ftz=FTZ, d="f32", a="f32", name=f"{function}_approx", section=section)
+    row(meaning)
 
 
-@instruction("rsqrt.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.16")
-def rsqrt_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """1 / sqrt(a) within a relative error of 2^-22.9."""
-    return approximation(v, "rsqrt", a, ftz)
+for _row in APPROXIMATIONS:
+    _approximation(*_row)
 
 
 @instruction("rsqrt.approx.f64", d="f64", a="f64", name="rsqrt_approx", canonical_nan=False, section="9.7.3.16")
 def rsqrt_approx_f64(v: Algebra, a: Value) -> Value:
     """1 / sqrt(a); the GPU gives it within about 2^-21 of its value."""
     return v.const(1.0, F64) / v.sqrt(a)
-
-
-@instruction("sin.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.18")
-def sin_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """sin(a), within 2^-20.5 for |a| <= 2 pi."""
-    return approximation(v, "sin", a, ftz)
-
-
-@instruction("cos.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.19")
-def cos_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """cos(a), within 2^-20.5 for |a| <= 2 pi."""
-    return approximation(v, "cos", a, ftz)
-
-
-@instruction("lg2.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.20")
-def lg2_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """log2(a), within 2^-22 (absolute between 0.5 and 2, relative elsewhere)."""
-    return approximation(v, "lg2", a, ftz)
-
-
-@instruction("ex2.approx.{ftz?}.f32", ftz=FTZ, d="f32", a="f32", section="9.7.3.21")
-def ex2_approx(v: Algebra, a: Value, ftz: str = "") -> Value:
-    """2 ** a within 2 ulp."""
-    return approximation(v, "ex2", a, ftz)
 
 
 @instruction("tanh.approx.f32", d="f32", a="f32", ptx=(7, 0), section="9.7.3.22")

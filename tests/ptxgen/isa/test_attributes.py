@@ -18,8 +18,8 @@ from tests.paths import ROOT
 
 NAMES = {row.name for row in ROWS} | {row.mnemonic for row in ROWS}
 
-WRITES_AN_INSTRUCTION = {"op", "write", "_once"}
-"""The builder's methods that take an instruction's name, which `k.NAME(...)` is short for."""
+WRITES_AN_INSTRUCTION = {"op", "write", "_once", "_written"}
+"""What takes an instruction's name in the builder; `k.NAME(...)` is short for it."""
 
 OPERATIONS = {
     "add", "sub", "mul", "div", "and", "or", "xor", "shl", "min", "max", "fma", "sqrt", "rsqrt", "rcp", "ex2", "lg2", "sin",
@@ -49,8 +49,9 @@ def _names(node: ast.AST) -> Iterator[tuple[int, str]]:
     inside = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Constant) and isinstance(word := node.value, str) and " " not in word:
         yield from [(node.lineno, word)] if word.partition(".")[0] in NAMES else []
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES_AN_INSTRUCTION:
-        inside = [node.func, *node.args[2 if node.func.attr == "_once" else 1 :]]  # `_once(key, name, ...)`
+    called = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and called in WRITES_AN_INSTRUCTION:
+        inside = [node.func, *node.args[2 if called == "_once" else 1 :]]  # `_once(key, name, ...)`
     for child in inside:
         yield from _names(child)
 
