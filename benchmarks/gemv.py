@@ -25,7 +25,7 @@ from executor.launch.modules import Modules
 from executor.measure.timing import FreshWeights, GemvTime, fresh_weights, time_gemv
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import Entry, entries, find
+from ptxgen.kernels.registry import KernelEntry, entries, find
 
 SHAPES = "2048x2048,2048x8192,8192x2048,4096x4096,4096x6144,4096x14336,4096x28672,14336x4096,4096x128256"
 """K x N of Llama-3.2-1B and Llama-3.1-8B: one matrix, Q with K and V, gate with up, down, the output head."""
@@ -70,7 +70,7 @@ def main(
         output.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def _matrix_vector() -> Iterator[Entry]:
+def _matrix_vector() -> Iterator[KernelEntry]:
     for entry in entries().values():
         if entry.type.family == "gemv" and entry.name.endswith(("q4k_gemv", "q6k_gemv")) and "batched" not in entry.name:
             yield entry
@@ -81,7 +81,7 @@ def _setting(text: str) -> tuple[str, list[Any]]:
     return name, [{"True": True, "False": False}.get(value, value) for value in values.split(",")]
 
 
-def _kernels(entry: Entry, k: int, n: int, given: dict[str, list[Any]]) -> Iterator[KernelType]:
+def _kernels(entry: KernelEntry, k: int, n: int, given: dict[str, list[Any]]) -> Iterator[KernelType]:
     """The kernels of this name and shape, one for each combination of the parameters given that it has."""
     names = [name for name in given if name in entry.parameters]
     for values in itertools.product(*(given[name] for name in names)):

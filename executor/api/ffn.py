@@ -16,7 +16,7 @@ from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 
 @dataclass(frozen=True)
@@ -108,5 +108,5 @@ class FeedForward:
         if not matrix.format.packed_width:
             raise ArgumentError(f"{matrix.name} is {matrix.format.name}, which has no packed codes for int8 digits")
         digits = digits_of(self.session.profile, digits)
-        kernel = find(f"hw_dp4a_{matrix.format.id}_gemv").make(k=matrix.k, n=matrix.n, digits=digits)
+        kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
         return Projection(matrix, kernel, f"{digits} int8 digits were asked for")

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from executor.bundle.describe import Description
 from executor.bundle.formula import TracedInt
-from executor.layers.batched import PREFIX, batched_forms, tiles
+from executor.layers.batched import batched_gemvs, tiles
 from executor.layers.calls import KernelCall
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import entries
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,9 @@ def batch(model: Description, m: int) -> BatchPlan:
             made.kernels[id], made.firsts[id] = tile.kernel, tile.firsts
             made.launches.setdefault(id, []).append(number)
         if call.kernel.family == "gemv" and not forms[key]:
-            known = ", ".join(name for name in entries() if name.startswith(PREFIX) and name.endswith("_gemv")) or "none"
             raise ArgumentError(
-                f"a batch of {m} is not possible: {arguments['w'].get('tensor')} is multiplied by {call.kernel.name}, and no "
-                f"kernel is called {PREFIX}{call.kernel.name}; batched GEMVs: {known}"
+                f"a batch of {m} is not possible: {arguments['w'].get('tensor')} is multiplied by {call.kernel.name}, "
+                f"which has no form for several rows; batched GEMVs: {batched_gemvs()}"
             )
     return made
 
@@ -72,7 +70,7 @@ def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[_Batc
 
 
 def _batched(call: KernelCall, tensors: Iterable[str], m: int) -> KernelType | None:
-    for kernel in batched_forms(call.kernel, m):
+    for kernel in call.kernel.batched(m):
         shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
         if all((buffer.dtype, buffer.shape) in shapes for buffer in _buffers(call, tensors)):
             return kernel

@@ -29,7 +29,7 @@ from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from ptxgen.dsl.kernel_type import Array, KernelType
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from ptxgen.target import Target
 
 
@@ -108,7 +108,7 @@ def outlier_kernels(model: Description) -> dict[str, KernelType]:
     for call in model.calls:
         if call.place.operation in OUTPUTS:
             x: GpuBuffer = call.arguments[OUTPUTS[call.place.operation]]
-            kernel = find("outlier_flag").make(n=prod(x.shape))
+            kernel = OutlierFlag(n=prod(x.shape))
             found[str(kernel)] = kernel
     return found
 

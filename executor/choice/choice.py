@@ -17,7 +17,6 @@ from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class GpuProfile:
 
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
-    return isinstance(kernel, DigitGemvType) and kernel.digits == 1
+    return kernel.activation_digits == 1
 
 
 def _adapted(strategy: Strategy, entry: TuningEntry, table: TuningTable, k: int, n: int, *, exact: bool) -> Choice:

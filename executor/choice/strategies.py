@@ -13,20 +13,13 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.registry import find, name_of
 
 DIGITS: Final = {"accurate": 3, "fast": 1}
 """Int8 digits of an activation, by precision. Three are f32's own level; two are off by 2e-5 (KernelType.accuracy)."""
 ERROR_LIMIT: Final = {"accurate": 1e-5, "fast": 2e-2}
 """The largest root mean square error of a dot product, relative to its own, that a kernel of a precision may have in any
 situation of KernelType.accuracy. One digit has 5e-3 to 1.3e-2."""
-
-BIT_FREE: Final[Mapping[type[KernelType], tuple[str, ...]]] = {
-    HwDp4aGemv: ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl"),
-    MwvGemv: ("rows_per_block", "resident_threads"),
-}
-"""The parameters that say who computes a row and when, and not in which order its products are added: the result has the same
-bits whatever they are. One warp has a row of hw_dp4a to itself; the warps of mwv share one, so that num_warps counts there."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +40,15 @@ def default_strategy(format: Format, precision: str) -> Strategy:
     the same bits everywhere."""
     require_precision(precision)
     if not format.packed_width:
-        return Strategy(f"mwv_{format.id}_gemv", {}, f"{format.name} has no integer codes, so f32 activations")
+        return Strategy(name_of(MwvGemv, format=format), {}, f"{format.name} has no integer codes, so f32 activations")
     digits = DIGITS[precision]
     reason = f"{precision}: {digits} int8 digit{'s' if digits > 1 else ''} of the activations"
-    return Strategy(f"hw_dp4a_{format.id}_gemv", {"digits": digits}, reason)
+    return Strategy(name_of(HwDp4aGemv, format=format), {"digits": digits}, reason)
 
 
 def bit_free(kernel: str) -> tuple[str, ...]:
-    """The parameters of a registered kernel that leave its bits alone; none are known of other packages' kernels."""
-    return BIT_FREE.get(find(kernel).type, ())
+    """The parameters of a registered kernel that leave its bits alone."""
+    return find(kernel).type.bit_free
 
 
 def require_precision(precision: str) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.kernels.registry import find
-
-QUANTIZERS: Final = {1: "q8_quantize", 2: "q16_quantize", 3: "q24_quantize"}
-"""By the number of digits."""
+from ptxgen.kernels.quantize.quantize import Quantize
 
 
 class Enqueue(Protocol):
@@ -47,7 +44,7 @@ class SharedDigits:
         """The arguments `digits`, `scales` and `sums` that stand for x, f32[k] or f32[rows, k]; quantised now unless that has
         been done. `operation` is the one that wants them."""
         rows, k = prod(x.shape[:-1]), x.shape[-1]
-        kernel = find(QUANTIZERS[count]).make(n=k, rows=rows)
+        kernel = Quantize(count, n=k, rows=rows)
         buffers = self._buffers(kernel, rows, k, count)
         if self._made.get((rows, k, count)) != _Made(_state(x), _state(buffers["digits"])):
             launch(f"{operation} input as digits", kernel, x=x.view(0, (rows, k)), **buffers)

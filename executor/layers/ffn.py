@@ -10,7 +10,8 @@ from executor.layers.gemv import digits_read, project
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
+from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 
 
 @dataclass(frozen=True)
@@ -41,14 +42,14 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     n, digits = up.weight.n, digits_read(down)
     arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
     if launch.fused and digits:
-        kernel = find("fused_swiglu_digits").make(n=n, digits=digits)
+        kernel = FusedSwigluDigits(n=n, digits=digits)
         launch.digits.write(launch, "ffn_swiglu", kernel, b.activated, digits, **arguments)
     else:
-        launch("ffn_swiglu", find("fused_swiglu").make(n=n), **arguments)
+        launch("ffn_swiglu", FusedSwiglu(n=n), **arguments)
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = down(gelu(up(x))); x, y: f32[hidden]."""
     project(launch, "ffn_up", up, x=x, y=b.up)
-    launch("ffn_gelu", find("gelu").make(n=up.weight.n), y=b.activated, x=b.up)
+    launch("ffn_gelu", Gelu(n=up.weight.n), y=b.activated, x=b.up)
     project(launch, "ffn_down", down, x=b.activated, y=y)

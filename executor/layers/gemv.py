@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from executor.launch.launch import require_apart
 from executor.layers.calls import LaunchQueue
 from executor.layers.projection import Projection
 from executor.memory.buffers import GpuBuffer
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
-from ptxgen.kernels.registry import find, known
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.kernels.activation.elementwise import ResidualAdd
 
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = W x; x: f32[k], y: f32[n], in memory of its own. A kernel on digits shares them with all that read the same x."""
     kernel = projection.kernel
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
-    activations = launch.digits.of(launch, operation, x, kernel.digits) if isinstance(kernel, DigitGemvType) else {"x": x}
-    launch(operation, kernel, y=y, w=projection.weight.buffer, **activations)
+    launch(operation, kernel, y=y, w=projection.weight.buffer, **_activations(launch, operation, kernel, x))
 
 
 def project_onto(
@@ -24,17 +25,21 @@ def project_onto(
     """stream += W x, all f32; `product`, f32[n], is where W x goes if the two steps are two launches, `OPERATION` and
     `OPERATION_residual`."""
     kernel = projection.kernel
-    entry = known(f"{kernel.name}_residual") if launch.fused else None
-    if entry is not None and isinstance(kernel, DigitGemvType):
-        activations = launch.digits.of(launch, operation, x, kernel.digits)
-        launch(operation, entry.make(**kernel.parameters()), y=stream, w=projection.weight.buffer, **activations)
+    fused = kernel.with_residual() if launch.fused else None
+    if fused is not None:
+        launch(operation, fused, y=stream, w=projection.weight.buffer, **_activations(launch, operation, kernel, x))
         return
     project(launch, operation, projection, x=x, y=product)
-    launch(f"{operation}_residual", find("residual_add").make(n=projection.weight.n), x=stream, delta=product)
+    launch(f"{operation}_residual", ResidualAdd(n=projection.weight.n), x=stream, delta=product)
+
+
+def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:
+    digits = kernel.activation_digits
+    return launch.digits.of(launch, operation, x, digits) if digits else {"x": x}
 
 
 def digits_read(*readers: Projection) -> int:
     """How many digits of their common input these projections read; 0 if none reads digits, or not all of those that do read
     as many."""
-    counts = {one.kernel.digits for one in readers if isinstance(one.kernel, DigitGemvType)}
+    counts = {one.kernel.activation_digits for one in readers} - {0}
     return counts.pop() if len(counts) == 1 else 0

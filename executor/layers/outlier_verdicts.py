@@ -16,7 +16,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import Weights
 from executor.memory.workspace import Workspace
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from ptxgen.types import U32
 
 
@@ -40,7 +40,7 @@ class OutlierVerdicts:
             flag = self._workspace.buffer("outlier flag", (1,), U32)
             flag.fill(0)
             with launches() as launch:
-                kernel = find("outlier_flag").make(n=x.shape[0])
+                kernel = OutlierFlag(n=x.shape[0])
                 launch("outlier_flag", kernel, flag=flag, x=x, ratio=OUTLIER_RATIO)
             verdict = bool(flag.to_numpy()[0])
             if site is not None:

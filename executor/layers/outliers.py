@@ -13,8 +13,7 @@ from executor.base.arguments import array
 from executor.launch.launch import Launcher, LaunchRecord, LayerOperation, Plan
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.quantize.outlier_flag import has_outlier
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.quantize.outlier_flag import OutlierFlag, has_outlier
 from ptxgen.types import U32
 
 OUTLIER_RATIO: Final = 8.0
@@ -79,5 +78,5 @@ class OutlierWatch:
         assert isinstance(x, GpuBuffer)
         n = x.nbytes // x.dtype.bytes
         flag = self._flags.view(self._places[site] * U32.bytes, (1,))
-        kernel = find("outlier_flag").make(n=n)
+        kernel = OutlierFlag(n=n)
         return self._launcher.prepare(kernel, flag=flag, x=x.view(0, (n,)), ratio=self._ratio)

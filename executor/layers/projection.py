@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from executor.choice.choice import GpuProfile
 from executor.memory.weights import LoadedWeight
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType
+from ptxgen.dsl.kernel_type import Argument, Array, KernelType, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,13 @@ def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    if isinstance(kernel, DigitGemvType):  # `project` gives it digits
-        plain = find(f"dp4a_{format.id}_gemv").make(k=k, n=n, digits=kernel.digits)
-    else:
-        plain = find(f"{format.id}_gemv").make(k=k, n=n)
-    given, needed = _facts(kernel), _facts(plain)
-    if given != needed:
-        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {given}, the executor gives {needed}")
+    taken, given = _facts(kernel.signature()), _facts(gemv_arguments(format, k, n, digits=kernel.activation_digits))
+    if taken != given:
+        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {given}")
 
 
-def _facts(kernel: KernelType) -> str:
-    return ", ".join(_fact(name, argument) for name, argument in sorted(kernel.signature().items()))
+def _facts(arguments: Signature) -> str:
+    return ", ".join(_fact(name, argument) for name, argument in sorted(arguments.items()))
 
 
 def _fact(name: str, argument: Argument) -> str:

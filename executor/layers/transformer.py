@@ -21,7 +21,12 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
 from executor.memory.workspace import Workspace
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.attention.rope_scatter import RopeScatter
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.rope.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,10 @@ def normalise(
     row, digits = (1, s.hidden), digits_read(*readers)
     arguments = {"y": a.normed.view(0, row), "x": a.hidden.view(0, row), "gamma": gamma, "eps": s.rms_eps}
     if launch.fused and digits:
-        kernel = find("rmsnorm_digits").make(hidden=s.hidden, digits=digits)
+        kernel = RmsNormDigits(hidden=s.hidden, digits=digits)
         launch.digits.write(launch, operation, kernel, a.normed, digits, **arguments)
     else:
-        launch(operation, find("rmsnorm").make(hidden=s.hidden), **arguments)
+        launch(operation, RmsNorm(hidden=s.hidden), **arguments)
 
 
 def _place(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
@@ -92,32 +97,29 @@ def _place(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: 
     cache."""
     biases = {"q_bias": w.attn_q_bias, "k_bias": w.attn_k_bias, "v_bias": w.attn_v_bias}
     norms = (w.attn_q_norm, w.attn_k_norm)
-    neox = "_neox" if s.rope_style == "neox" else ""
+    neox = s.rope_style == "neox"
     places = {"table": a.rope_table, "position": a.position}
     all_or_none = len({bias is None for bias in biases.values()}) == 1
     if launch.fused and all_or_none and (norms == (None, None) or w.attn_q_bias is None):
         _normalise_heads(launch, s, w, a)
         given = {name: bias for name, bias in biases.items() if bias is not None}
-        entry = find(f"{'bias_' if given else ''}rope{neox}_scatter_indirect")
-        heads = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim}
-        kernel = entry.make(**heads, max_len=cache.max_len, rotary_dim=s.rope_dim)
+        kernel = RopeScatter(neox, bool(given), s.heads, s.kv_heads, s.head_dim, cache.max_len, s.rope_dim)
         caches = {"k_cache": cache.keys, "v_cache": cache.values}
         launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **given, **caches, **places)
         return
     for role, bias, x in zip("qkv", biases.values(), (a.q, a.k, a.v), strict=True):
         if bias is not None:
-            launch(f"attn_{role}_bias", find("residual_add").make(n=bias.shape[0]), x=_flat(x), delta=bias)
+            launch(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=_flat(x), delta=bias)
     _normalise_heads(launch, s, w, a)
     for role, x in (("q", a.q), ("k", a.k)):
-        shape = {"heads": x.shape[0], "head_dim": s.head_dim, "max_len": cache.max_len, "rotary_dim": s.rope_dim}
-        launch(f"rope_{role}", find(f"rope{neox}_indirect").make(**shape), x=x, **places)
+        launch(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
     append(launch, cache, k=a.k, v=a.v, position=a.position)
 
 
 def _normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
     for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
-            kernel = find("per_head_rmsnorm").make(heads=x.shape[0], head_dim=s.head_dim)
+            kernel = PerHeadRmsNorm(heads=x.shape[0], head_dim=s.head_dim)
             launch(f"attn_{role}_norm", kernel, x=x, gamma=norm, eps=s.rms_eps)
 
 

@@ -13,7 +13,7 @@ from executor.device.allocations import free_on_error
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.types import F32
 
 
@@ -167,7 +167,7 @@ class KvCache:
 
 def _require_attention(kv_heads: int, head_dim: int, max_len: int) -> None:
     """ArgumentError unless there is an attention kernel for a cache of this shape: what it refuses must not be allocated."""
-    find("incremental_attention_indirect").make(heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
+    IncrementalAttention(indirect=True, heads=kv_heads, kv_heads=kv_heads, head_dim=head_dim, max_len=max_len)
 
 
 def _free(layers: Iterable[LayerCache]) -> None:

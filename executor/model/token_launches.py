@@ -21,8 +21,10 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
-from ptxgen.kernels.registry import find
 from ptxgen.kernels.rope.table import rope_table
+from ptxgen.kernels.token.advance_position import AdvancePosition
+from ptxgen.kernels.token.argmax import ArgMax
+from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.types import U32
 
 
@@ -65,7 +67,7 @@ class TokenLaunches:
         indexed = build_indexed_weights(weights, config.layers, shape, profile, flagged=flagged)
         recorder = Recorder(workspace, fused=fused)
         embedding = weights["token_embd.weight"]
-        lookup = find("embedding_lookup_indirect").make(format=embedding.format, rows=config.vocab, k=config.hidden)
+        lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         recorder("embed", lookup, y=a.hidden, table=embedding.buffer, token=token)
         embed = recorder.take()
         layers = []
@@ -78,8 +80,8 @@ class TokenLaunches:
         normalise(recorder, "output_norm", shape, a, weights["output_norm.weight"].buffer, (projection,))
         project(recorder, "output", projection, x=a.normed, y=logits)
         head = recorder.take()
-        recorder("argmax", find("argmax").make(n=config.vocab), out=token, x=logits)
-        recorder("advance", find("advance_position").make(max_len=cache.max_len), position=a.position, length=a.length)
+        recorder("argmax", ArgMax(n=config.vocab), out=token, x=logits)
+        recorder("advance", AdvancePosition(max_len=cache.max_len), position=a.position, length=a.length)
         argmax, advance = recorder.take()
         return cls(a, token, logits, embed[0], tuple(layers), head, argmax, advance)
 

@@ -17,7 +17,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.quantize.activation_digits import LARGEST
-from ptxgen.kernels.registry import Entry, entries
+from ptxgen.kernels.registry import KernelEntry, entries
 
 GRID: Final[Mapping[str, tuple[int, ...]]] = {
     "digits": tuple(LARGEST),
@@ -33,7 +33,7 @@ looks better than between the others of a layer."""
 class Candidate:
     """error: what the kernel's own approximations cost, in the worst situation of KernelType.accuracy; 0 where it has none."""
 
-    entry: Entry
+    entry: KernelEntry
     kernel: KernelType
     error: float
 
@@ -53,7 +53,7 @@ def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*
     return [candidate for entry in matching for candidate in _kernels(entry, format, k, n) if candidate.error <= limit]
 
 
-def _kernels(entry: Entry, format: Format, k: int, n: int) -> Iterator[Candidate]:
+def _kernels(entry: KernelEntry, format: Format, k: int, n: int) -> Iterator[Candidate]:
     # A kernel that does not say its format might read another one whose rows have as many bytes.
     if entry.type.family != "gemv" or entry.fixed.get("format") != format:
         return

@@ -21,7 +21,7 @@ from ptxgen.target import ALL, DEFAULT, Target
 
 if TYPE_CHECKING:
     from ptxgen.dsl.kernel_type import KernelType
-    from ptxgen.kernels.registry import Entry
+    from ptxgen.kernels.registry import KernelEntry
 
 MANY = 1000
 """Kernels to check from which the start of more processes pays."""
@@ -161,7 +161,7 @@ class CheckResult:
     error: str | None = None
 
 
-def _kernels(entry: Entry, settings: tuple[str, ...], models: bool) -> Iterator[KernelType]:
+def _kernels(entry: KernelEntry, settings: tuple[str, ...], models: bool) -> Iterator[KernelType]:
     from ptxgen.commands.shapes import parse_shape
     from ptxgen.kernels import known_models
 
@@ -211,11 +211,11 @@ def _row(result: CheckResult) -> tuple[str, ...]:
     return (result.kernel, result.target, *shown, "failed" if result.error else "ok")
 
 
-def _shape(entry: Entry) -> str:
+def _shape(entry: KernelEntry) -> str:
     return ", ".join(name if default is MISSING else f"{name}={default}" for name, default in entry.parameters.items())
 
 
-def _listed(entry: Entry) -> dict[str, Any]:
+def _listed(entry: KernelEntry) -> dict[str, Any]:
     parameters = [
         {"name": name, "required": default is MISSING} | ({} if default is MISSING else {"default": _plain(default)})
         for name, default in entry.parameters.items()

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 
 TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
 READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
@@ -18,7 +18,7 @@ READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 """How the words of a declared type are read, and what they must be."""
 
 
-def parse_shape(entry: Entry, settings: Iterable[str]) -> dict[str, Any]:
+def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
     """The fields of `entry` that words such as `k=4096` name, each as the type that the kernel's class declares.
 
     Fields of any other type than a number or a truth value are given as text: their class accepts their names. Raises

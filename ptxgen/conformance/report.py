@@ -10,9 +10,9 @@ from typing import Any
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity, PtxGenError
-from ptxgen.kernels.registry import Entry, entries, entries_of, find
+from ptxgen.kernels.registry import KernelEntry, entries, entries_of, find
 
-Subject = str | type[KernelType] | Entry | KernelType
+Subject = str | type[KernelType] | KernelEntry | KernelType
 """A registered name, a class, an entry of the registry, or one kernel with its shape."""
 
 
@@ -100,13 +100,13 @@ def planned(*subjects: Subject) -> Iterator[Check]:
             yield from _of_entry(entry)
 
 
-def _entries_of(subject: str | type[KernelType] | Entry) -> list[Entry]:
-    if isinstance(subject, Entry):
+def _entries_of(subject: str | type[KernelType] | KernelEntry) -> list[KernelEntry]:
+    if isinstance(subject, KernelEntry):
         return [subject]
     return [find(subject)] if isinstance(subject, str) else entries_of(subject)
 
 
-def _of_entry(entry: Entry) -> Iterator[Check]:
+def _of_entry(entry: KernelEntry) -> Iterator[Check]:
     from ptxgen.conformance.type_checks import TYPE_CHECKS
 
     try:

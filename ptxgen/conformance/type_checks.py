@@ -11,7 +11,7 @@ from ptxgen.conformance.execution import emitted
 from ptxgen.conformance.shape_checks import emulator, set_fields, signature, targets
 from ptxgen.dsl.kernel_type import Array, KernelType, is_whole
 from ptxgen.errors import ArgumentError, Nonconformity, PtxGenError
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
 
 SMALLEST = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -19,7 +19,7 @@ PRIMES = (37, 31, 13, 7)
 WRONG = (0, -1, 2.5, "four")
 
 
-def cases(entry: Entry) -> None:
+def cases(entry: KernelEntry) -> None:
     """Sample shapes are there, each once, carry the registered name, and can be made from their parameters."""
     kernels = list(entry.cases())
     if not kernels:
@@ -34,7 +34,7 @@ def cases(entry: Entry) -> None:
             raise Nonconformity(f"{kernel} is another kernel when it is made from its own fields")
 
 
-def refusals(entry: Entry) -> None:
+def refusals(entry: KernelEntry) -> None:
     """Impossible shapes are ArgumentErrors: a whole number of 0 or below may have a meaning, a fraction or a word cannot."""
     kernel = smallest(entry)
     for name in whole_fields(entry, kernel):
@@ -55,7 +55,7 @@ def _cure(name: str) -> str:
     return f'refuse it in __post_init__: require(self, "{name}") of ptxgen.kernels.shape says what is allowed'
 
 
-def tails(entry: Entry) -> None:
+def tails(entry: KernelEntry) -> None:
     """Each size that may be prime, or smaller than in any sample shape, is tried so: tails are where kernels break. A shape
     that the emulator cannot tell from one that it has run, or from the smallest sample shape, is not run again."""
     run = [smallest(entry)]
@@ -81,7 +81,7 @@ def _program(kernel: KernelType, target: Target) -> str:
     return re.sub(r"^(//|\.minnctapersm ).*\n", "", emitted(kernel, target).text, flags=re.MULTILINE)
 
 
-def _untried(entry: Entry) -> Iterator[KernelType]:
+def _untried(entry: KernelEntry) -> Iterator[KernelType]:
     kernel = smallest(entry)
     for name in whole_fields(entry, kernel):
         tried = {getattr(case, name) for case in entry.cases()}
@@ -106,7 +106,7 @@ def _made(kernel: KernelType, name: str, value: Any) -> KernelType | None:
     return made
 
 
-def smallest(entry: Entry) -> KernelType:
+def smallest(entry: KernelEntry) -> KernelType:
     """The sample shape with the smallest arrays."""
     return min(entry.cases(), key=array_bytes)
 
@@ -116,7 +116,7 @@ def array_bytes(kernel: KernelType) -> int:
     return sum(argument.nbytes for argument in kernel.signature().values() if isinstance(argument, Array))
 
 
-def whole_fields(entry: Entry, kernel: KernelType) -> list[str]:
+def whole_fields(entry: KernelEntry, kernel: KernelType) -> list[str]:
     """The fields of the shape that are whole numbers."""
     shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
     return [name for name, value in shape.items() if is_whole(value)]
@@ -126,4 +126,4 @@ def _is_prime(number: int) -> bool:
     return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
 
-TYPE_CHECKS: dict[str, Callable[[Entry], None]] = {"cases": cases, "refusals": refusals, "tails": tails}
+TYPE_CHECKS: dict[str, Callable[[KernelEntry], None]] = {"cases": cases, "refusals": refusals, "tails": tails}

@@ -133,6 +133,9 @@ class KernelType(ABC):
     it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
 
     family: ClassVar[str]
+    bit_free: ClassVar[tuple[str, ...]] = ()
+    """The fields that say which thread computes a result and when, and not in which order: whatever they are, it has the same
+    bits."""
 
     @property
     def least_sm(self) -> int:
@@ -177,6 +180,20 @@ class KernelType(ABC):
     @abstractmethod
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """The largest |result - reference| allowed, for each `out` and `inout`; derived where it is written, 0 where exact."""
+
+    @property
+    def activation_digits(self) -> int:
+        """How many activation digits (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32 activations."""
+        return 0
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend
+        on what the rows share. Raises ArgumentError for an m that is too large."""
+        return ()
+
+    def with_residual(self) -> KernelType | None:
+        """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
+        return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:
         """What the kernel's own approximations cost, measured in NumPy: by situation (`normal activations`, `one channel at 26

@@ -12,7 +12,7 @@ from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from ptxgen.dsl.kernel_type import KernelType
-    from ptxgen.kernels.registry import Entry
+    from ptxgen.kernels.registry import KernelEntry
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def matrices() -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-def kernels(entry: Entry) -> Iterator[KernelType]:
+def kernels(entry: KernelEntry) -> Iterator[KernelType]:
     """A registered matrix-vector kernel at the K of every known model, with its default settings but for every number of digits
     and of rows of activations (1 to 8). Nothing for other kernels, nor for a K that the kernel refuses."""
     names = [name for name in _FURTHER if name in entry.parameters]

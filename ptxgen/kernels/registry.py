@@ -8,11 +8,12 @@ import inspect
 import logging
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from importlib.metadata import EntryPoint
-from typing import Any, Final, TypeVar
+from itertools import product
+from typing import Any, Final, TypeVar, overload
 
 from ptxgen import plugins
 from ptxgen.dsl.kernel_type import KernelType
@@ -28,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelEntry:
     """A registered name: a class and the fields that the name fixes (`q4k_gemv` fixes the format of a GEMV)."""
 
     name: str
@@ -47,11 +48,11 @@ class Entry:
 
     def make(self, **shape: Any) -> KernelType:
         """The kernel of this shape. Raises ArgumentError for unknown, missing or impossible values."""
-        known = self.parameters
+        parameters = self.parameters
         for name in shape:
-            if name not in known:
-                raise ArgumentError(f"{self.name} has no parameter {name!r}; it has {', '.join(known) or 'none'}")
-        missing = [name for name, default in known.items() if default is MISSING and name not in shape]
+            if name not in parameters:
+                raise ArgumentError(f"{self.name} has no parameter {name!r}; it has {', '.join(parameters) or 'none'}")
+        missing = [name for name, default in parameters.items() if default is MISSING and name not in shape]
         if missing:
             raise ArgumentError(f"{self.name} needs {', '.join(missing)}")
         kernel = self.type(**self.fixed, **shape)
@@ -62,6 +63,7 @@ class Entry:
         return kernel
 
     def cases(self) -> Iterator[KernelType]:
+        """The sample shapes of the class under this name."""
         return self.type.cases(**self.fixed)
 
 
@@ -78,48 +80,59 @@ class Broken:
         return f"entry point {self.name} = {self.value} of {self.package}: {self.reason}"
 
 
-_entries: dict[str, Entry] = {}
+_entries: dict[str, KernelEntry] = {}
 _broken: list[Broken] = []
 _loading: list[EntryPoint] = []
 
 
-def register(cls: K) -> K:
-    """Class decorator: make a kernel type known under its `name`. Stands above `@dataclass(frozen=True)`."""
-    name = inspect.getattr_static(cls, "name", None)
-    if not isinstance(name, str):
-        raise ArgumentError(f"{cls.__qualname__}: to register one name, `name` must be a class attribute that is a str")
-    add(Entry(name, cls))
-    return cls
-
-
-def register_variants(field_name: str, values: Mapping[str, Any]) -> Callable[[K], K]:
-    """Class decorator: make a kernel type known under several names, each of which fixes the field `field_name`."""
+@overload
+def register(cls: K, /) -> K: ...
+@overload
+def register(**fixed: Iterable[Any]) -> Callable[[K], K]: ...
+def register(cls: K | None = None, /, **fixed: Iterable[Any]) -> K | Callable[[K], K]:
+    """Class decorator above `@dataclass(frozen=True)`: make a kernel type known under its `name`, or, with the values that a
+    field may have (`@register(format=[Q4_K, Q6_K])`), under the name that each of them gives it. With several such fields each
+    combination has a name. Raises ArgumentError for a class that is no whole kernel type or a name that another class has."""
 
     def decorate(cls: K) -> K:
-        for name, value in values.items():
-            add(Entry(name, cls, {field_name: value}))
+        for values in product(*fixed.values()):
+            _add(cls, dict(zip(fixed, values, strict=True)))
         return cls
 
-    return decorate
+    return decorate if cls is None else decorate(cls)
 
 
-def add(entry: Entry) -> None:
-    """Make an entry known. Raises ArgumentError for a class that is no whole kernel type or a name that another class has."""
-    _require_whole(entry)
-    if not _is_own(entry.type):
-        _load_own()  # so that a stranger's kernel which is imported first cannot take one of our names
-    taken = _entries.get(entry.name)
-    if taken is not None and taken.type is not entry.type:
-        raise ArgumentError(f"kernel name {entry.name!r} is taken by {taken.type.__module__}.{taken.type.__qualname__}")
-    _entries[entry.name] = entry
+def name_of(cls: type[KernelType], **fixed: Any) -> str:
+    """The name of a kernel type whose fields have these values. ArgumentError if its name depends on other fields, too."""
+    kernel = object.__new__(cls)  # what is known is the name's fields, not the shape
+    for field_name, value in fixed.items():
+        object.__setattr__(kernel, field_name, value)
+    try:
+        name = kernel.name
+    except AttributeError as error:
+        fields_fixed = f"the fields {', '.join(fixed)}" if fixed else "no field"
+        raise ArgumentError(f"{cls.__qualname__}: `name` may depend on {fields_fixed} that register fixes: {error}") from error
+    if not isinstance(name, str):
+        raise ArgumentError(f"{cls.__qualname__}: `name` must be a str, got {name!r}")
+    return name
 
 
-def _require_whole(entry: Entry) -> None:
-    cls = entry.type
+def _add(cls: type[KernelType], fixed: Mapping[str, Any]) -> None:
+    _require_whole(cls)
+    name = name_of(cls, **fixed)
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        raise ArgumentError(f"{name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
+    if not _is_own(cls):
+        _load_own()  # so that another package's kernel which is imported first cannot take one of our names
+    taken = _entries.get(name)
+    if taken is not None and taken.type is not cls:
+        raise ArgumentError(f"kernel name {name!r} is taken by {taken.type.__module__}.{taken.type.__qualname__}")
+    _entries[name] = KernelEntry(name, cls, fixed)
+
+
+def _require_whole(cls: type[KernelType]) -> None:
     if not (isinstance(cls, type) and issubclass(cls, KernelType)):
-        raise ArgumentError(f"{entry.name}: {cls!r} is not a subclass of ptxgen.dsl.kernel_type.KernelType")
-    if not re.fullmatch(r"[A-Za-z]\w*", entry.name, re.ASCII):
-        raise ArgumentError(f"{entry.name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
+        raise ArgumentError(f"{cls!r} is not a subclass of ptxgen.dsl.kernel_type.KernelType")
     if "__dataclass_params__" not in vars(cls):
         raise ArgumentError(f"{cls.__qualname__} is not a dataclass yet; write @dataclass(frozen=True) under @register")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -132,7 +145,7 @@ def _is_own(cls: type) -> bool:
     return cls.__module__.startswith("ptxgen.")
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, KernelEntry]:
     """Every registered kernel by name, in alphabetical order."""
     _discover()
     return dict(sorted(_entries.items()))
@@ -144,29 +157,22 @@ def broken() -> tuple[Broken, ...]:
     return tuple(_broken)
 
 
-def find(name: str) -> Entry:
+def find(name: str) -> KernelEntry:
     """The entry of this name; ArgumentError with near names if there is none. Other packages are imported only if the name is
     none of ours, so that a slow or broken one is not in the way."""
-    found = known(name)
-    if found is None:
-        hint = did_you_mean(name, _entries, "see `ptxgen list`")
-        faults = "".join(f"\n  not loaded: {fault}" for fault in _broken)
-        raise ArgumentError(f"no kernel is called {name!r}; {hint}{faults}")
-    return found
-
-
-def known(name: str) -> Entry | None:
-    """The entry of this name, if there is one."""
     _load_own()
     if name not in _entries:
         _discover()
-    return _entries.get(name)
+    if name not in _entries:
+        hint = did_you_mean(name, _entries, "see `ptxgen list`")
+        faults = "".join(f"\n  not loaded: {fault}" for fault in _broken)
+        raise ArgumentError(f"no kernel is called {name!r}; {hint}{faults}")
+    return _entries[name]
 
 
-def entries_of(cls: type[KernelType]) -> list[Entry]:
+def entries_of(cls: type[KernelType]) -> list[KernelEntry]:
     """The entries of this class; one made for it if nobody registered it."""
-    registered = [entry for entry in entries().values() if entry.type is cls]
-    return registered or [Entry(str(cls.name), cls)]
+    return [entry for entry in entries().values() if entry.type is cls] or [KernelEntry(name_of(cls), cls)]
 
 
 @cache
@@ -205,7 +211,7 @@ def load(point: EntryPoint) -> None:
         _loading.remove(point)
 
 
-def _require_kernels(loaded: Any, before: Mapping[str, Entry]) -> None:
+def _require_kernels(loaded: Any, before: Mapping[str, KernelEntry]) -> None:
     module = inspect.getmodule(loaded)
     inside = getattr(module, "__name__", "")
     if not any(entry.type is loaded or f"{entry.type.__module__}.".startswith(f"{inside}.") for entry in _entries.values()):

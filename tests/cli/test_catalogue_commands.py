@@ -144,7 +144,7 @@ class Wrong(ResidualAdd):
 
 
 def test_check_of_a_wrong_kernel_fails_with_exit_code_1_and_the_authors_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._entries, "wrong", registry.Entry("wrong", Wrong))
+    monkeypatch.setitem(registry._entries, "wrong", registry.KernelEntry("wrong", Wrong))
     (result,) = facts("ptxgen", "check", "wrong", exit_code=1)
     assert Path(__file__).name in result["error"]
     assert "f32 and u32" in result["error"] or "u32 and f32" in result["error"]

@@ -9,8 +9,7 @@ import pytest
 
 from executor.device import Device, open_device
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from tests.executor.launch.early_chain import results
 
 pytestmark = pytest.mark.gpu

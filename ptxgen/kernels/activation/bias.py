@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32
 
 THREADS = 256
-UNIT = 2.0**-24
 
 
 @register

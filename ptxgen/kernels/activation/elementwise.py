@@ -1,9 +1,10 @@
-"""Kernels that compute each element from the elements at the same place: activations, sums, products. One thread an element."""
+"""Kernels that compute each element from the elements at the same place: activations, sums, products. One thread an element.
+Their batched forms on m rows of n give a row the same bits."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -16,12 +17,13 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
 THREADS = 256
-UNIT = 2.0**-24
 # Below this exp(-x) overflows in f32 and x * sigmoid(x) becomes zero; the true value there is at most 3e-37.
 SILU_LOST = 3e-37
 
@@ -50,6 +52,9 @@ class Elementwise(KernelType):
     def size(self) -> int:
         """Elements of an array."""
         return prod(self.shape)
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return tuple(form(n=self.n, m=m) for form in _BATCHED.get(type(self), ()))
 
     @abstractmethod
     def compute(self, k: KernelBuilder, *values: Value) -> Value: ...
@@ -210,6 +215,76 @@ class FusedSwiglu(Elementwise):
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
         """As for silu, and one unit for the product."""
         return np.abs(self.exact(*values)) * 6 * UNIT + SILU_LOST * np.abs(values[1])
+
+
+@dataclass(frozen=True)
+class BatchedElementwise(Elementwise):
+    """Makes every array f32[m, n]. A subclass names an element-wise kernel as its second base."""
+
+    m: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.m, self.n
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for n, m in ((1536, 3), (1, 1), (255, 2), (37, 7)):
+            yield cls(n=n, m=m)
+
+
+@register
+@dataclass(frozen=True)
+class BatchedResidualAdd(BatchedElementwise, ResidualAdd):
+    """x += delta for m rows. x, delta: f32[m, n]."""
+
+    name = "batched_residual_add"
+
+
+@register
+@dataclass(frozen=True)
+class BatchedElementwiseMul(BatchedElementwise, ElementwiseMul):
+    """y = a * b for m rows. y, a, b: f32[m, n]."""
+
+    name = "batched_elementwise_mul"
+
+
+@register
+@dataclass(frozen=True)
+class BatchedSilu(BatchedElementwise, Silu):
+    """y = x * sigmoid(x) for m rows. y, x: f32[m, n]."""
+
+    name = "batched_silu"
+
+
+@register
+@dataclass(frozen=True)
+class BatchedGelu(BatchedElementwise, Gelu):
+    """y = gelu(x) for m rows, as the kernel gelu defines it. y, x: f32[m, n]."""
+
+    name = "batched_gelu"
+
+
+@register
+@dataclass(frozen=True)
+class BatchedFusedSwiglu(BatchedElementwise, FusedSwiglu):
+    """y = gate * sigmoid(gate) * up for m rows. y, gate, up: f32[m, n]."""
+
+    name = "batched_fused_swiglu"
+
+
+_BATCHED: dict[type[KernelType], tuple[Callable[..., KernelType], ...]] = {
+    ResidualAdd: (BatchedResidualAdd, BatchedBiasBroadcastAdd),
+    ElementwiseMul: (BatchedElementwiseMul,),
+    Silu: (BatchedSilu,),
+    Gelu: (BatchedGelu,),
+    FusedSwiglu: (BatchedFusedSwiglu,),
+}
+"""What does for several rows what a kernel does for one; a bias is a delta that all rows share."""
 
 
 def _flat(k: KernelBuilder, name: str) -> GlobalArray:

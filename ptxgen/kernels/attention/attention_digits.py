@@ -15,12 +15,12 @@ from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
 
-@register_variants("indirect", {"incremental_attention_digits_indirect": True})
+@register(indirect=(True,))
 @dataclass(frozen=True)
 class IncrementalAttentionDigits(IncrementalAttention):
     """incremental_attention_indirect and the int8 digits of its out in one launch, bit for bit.

@@ -21,7 +21,6 @@ from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
-UNIT = 2.0**-24
 LONGEST = 131072  # positions
 
 

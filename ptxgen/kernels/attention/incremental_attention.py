@@ -13,9 +13,10 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.tiles import Softmax, Tiles
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -23,7 +24,7 @@ WARPS = 8
 WARP_COUNTS = (1, 2, 4, 8)  # sixteen would leave a thread too few registers
 
 
-@register_variants("indirect", {"incremental_attention": False, "incremental_attention_indirect": True})
+@register(indirect=(False, True))
 @dataclass(frozen=True)
 class IncrementalAttention(AttentionType):
     """out[h] = softmax(q[h] K^T / sqrt(head_dim)) V over the first `length` positions, K and V of key/value head h // group.
@@ -111,7 +112,7 @@ class IncrementalAttention(AttentionType):
         return {"out": np.zeros((self.heads, self.head_dim), np.float32), **super().inputs(rng)}
 
 
-@register_variants("indirect", {"multi_warp_attention": False, "multi_warp_attention_indirect": True})
+@register(indirect=(False, True))
 @dataclass(frozen=True)
 class MultiWarpAttention(IncrementalAttention):
     """incremental_attention with `num_warps` warps a head (1, 2, 4 or 8): few for short sequences, many for long ones.

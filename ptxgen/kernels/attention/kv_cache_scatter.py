@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
 THREADS = 256
 
 
-@register_variants("indirect", {"kv_cache_scatter": False, "kv_cache_scatter_indirect": True})
+@register(indirect=(False, True))
 @dataclass(frozen=True)
 class KvCacheScatter(KernelType):
     """k_cache[h, position] = k[h] and v_cache[h, position] = v[h] for every key/value head h.

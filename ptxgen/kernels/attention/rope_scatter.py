@@ -15,18 +15,19 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, Array, KernelType, LaunchConfig, Signature, Work, read, update
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import Entry, add
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.rope.rope import Rope, load_pair, store_pair, turned
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
 
 THREADS = 128
-UNIT = 2.0**-24
 
 
+@register(neox=(False, True), bias=(False, True))
 @dataclass(frozen=True)
 class RopeScatter(KernelType):
     """Rotate the queries and keys of a token, in place, and write its keys and values into the cache.
@@ -196,9 +197,3 @@ class RopeScatter(KernelType):
             "table": rope_table(self.max_len, self.rotary_dim, 1e5),
             "position": rng.integers(self.max_len, size=1, dtype=np.uint32),
         }
-
-
-for _neox in (False, True):
-    for _bias in (False, True):
-        _name = f"{'bias_' if _bias else ''}rope{'_neox' if _neox else ''}_scatter_indirect"
-        add(Entry(_name, RopeScatter, {"neox": _neox, "bias": _bias}))

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.attention_type import UNIT, AttentionType, positions
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.attention.attention_type import AttentionType, positions
 from ptxgen.kernels.attention.tiles import Tiles
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -42,7 +43,7 @@ def require_chunk(kernel: KernelType, chunk: int) -> None:
         raise ArgumentError(f"{kernel.name}: chunk must be one of {CHUNKS_ALLOWED}, got {chunk!r}")
 
 
-@register_variants("indirect", {"split_attention": False, "split_attention_indirect": True})
+@register(indirect=(False, True))
 @dataclass(frozen=True)
 class SplitAttention(AttentionType):
     """The softmax of each chunk of positions, for split_attention_reduce: a block for each head and chunk.

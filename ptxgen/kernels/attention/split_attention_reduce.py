@@ -14,7 +14,8 @@ from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.attention_type import LONGEST, UNIT, positions
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.attention.attention_type import LONGEST, positions
 from ptxgen.kernels.attention.split_attention import CHUNK, partials, require_chunk
 from ptxgen.kernels.attention.tiles import Tiles
 from ptxgen.kernels.registry import register

@@ -12,7 +12,7 @@ from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F16, U8
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 THREADS = 256
 
 
-@register_variants("format", {f"{format.id}_dequant_f16": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class DequantF16(KernelType):
     """y = W as f16, row by row. y: f16[n, k]; w: u8[n, row_bytes], rows of k quantised values.

@@ -9,10 +9,10 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 
 
-@register_variants("format", {f"{format.id}_gemv": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class Gemv(WarpRowGemv):
     """y = W x, basic: one warp a row.
@@ -20,9 +20,7 @@ class Gemv(WarpRowGemv):
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. Weights are decoded to the very f32 values of
     gguf-py's dequantize, and products added by fma in a fixed order."""
 
-    @property
-    def name(self) -> str:
-        return f"{self.format.id}_gemv"
+    name_pattern = "{format}_gemv"
 
     @property
     def dot(self) -> Dot:

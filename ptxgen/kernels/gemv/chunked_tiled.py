@@ -14,7 +14,7 @@ from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.tiled import PIECE, stage
 from ptxgen.kernels.gemv.warp_row import ROWS
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -26,7 +26,7 @@ CHUNK = 4096
 """Activations of a chunk: 16 KB, so that shared memory does not limit how many blocks a multiprocessor holds."""
 
 
-@register_variants("format", {f"chunked_tiled_{format.id}_gemv": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class ChunkedTiledGemv(GemvType):
     """y = W x, tiled in chunks: x staged in shared memory 4096 values at a time, one warp an output.
@@ -41,9 +41,7 @@ class ChunkedTiledGemv(GemvType):
         require(self, "k", multiple=max(PIECE, self.format.block))
         require(self, "outputs_per_block", high=32)
 
-    @property
-    def name(self) -> str:
-        return f"chunked_tiled_{self.format.id}_gemv"
+    name_pattern = "chunked_tiled_{format}_gemv"
 
     @property
     def chunk(self) -> int:

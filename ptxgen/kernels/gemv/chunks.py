@@ -18,7 +18,7 @@ from ptxgen.target import MAX_REGISTERS, REGISTERS
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
-    from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+    from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 
 # Steps of a chunk that are written out; longer chunks loop.
 WRITTEN_OUT: Final = 8
@@ -34,11 +34,11 @@ Raw = list[tuple[Value, ...]]
 """What was loaded of the fragments of a step, by row of the warp."""
 
 
-def loops(kernel: HwDp4aGemv, parts: list[tuple[int, int]]) -> bool:
+def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
     """Whether a row in these chunks (first step, steps) is a loop."""
     if kernel.fragments.steps <= kernel.ahead:
         return False
-    if kernel.batch > 1 and len(parts) > 1:
+    if kernel.activation_rows > 1 and len(parts) > 1:
         return True
     size = step_size(kernel)
     written = sum(_written_out(steps, kernel.ahead) for _, steps in parts)
@@ -63,34 +63,34 @@ class StepSize:
     registers: int
 
 
-def step_size(kernel: HwDp4aGemv) -> StepSize:
+def step_size(kernel: HwDp4aType) -> StepSize:
     """What a step of a kernel like this takes."""
     return _step_size(replace(kernel, k=kernel.fragments.values, n=1))
 
 
 @lru_cache
-def _step_size(kernel: HwDp4aGemv) -> StepSize:
+def _step_size(kernel: HwDp4aType) -> StepSize:
     """Counted in a step that is written for nobody."""
     from ptxgen.dsl.builder import KernelBuilder  # late: the builder knows kernel types
 
     k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch())
-    rows = rows_at_once(kernel.format, kernel.k, kernel.batch, kernel.digits)
+    rows = rows_at_once(kernel.format, kernel.k, kernel.activation_rows, kernel.digits)
     warp = Warp(kernel, k, Layout(kernel.format, kernel.k, rows, kernel.digits))
     before = len(k.body)
     raw = [warp.lane.load(k, cursor) for cursor in warp.cursors]
-    for first in range(0, kernel.batch, rows):
-        warp.add_step(raw, range(first, min(first + rows, kernel.batch)), 0)
+    for first in range(0, kernel.activation_rows, rows):
+        warp.add_step(raw, range(first, min(first + rows, kernel.activation_rows)), 0)
     return StepSize(len(k.body) - before, sum(map(len, raw)))
 
 
-def _registers(kernel: HwDp4aGemv) -> int:
+def _registers(kernel: HwDp4aType) -> int:
     """Registers that a thread may take."""
     return min(MAX_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
 
 
-def _most_ahead(kernel: HwDp4aGemv) -> int:
+def _most_ahead(kernel: HwDp4aType) -> int:
     """Steps of weights to load ahead so that these, the ones in use and the sums take 3 of 8 registers at most."""
-    sums = kernel.batch * kernel.rows_per_warp
+    sums = kernel.activation_rows * kernel.rows_per_warp
     return max(1, (_registers(kernel) * 3 // 8 - sums) // step_size(kernel).registers - 1)
 
 
@@ -101,7 +101,7 @@ def _rounded_up(number: int, multiple: int) -> int:
 class Warp:
     """What a warp holds: its rows, its lanes' places, its sums by row of weights and row of activations."""
 
-    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, layout: Layout) -> None:
+    def __init__(self, kernel: HwDp4aType, k: KernelBuilder, layout: Layout) -> None:
         self.kernel = kernel
         self.k = k
         self.fragments = kernel.fragments
@@ -118,7 +118,7 @@ class Warp:
             self.rows.append(k.arg.w.at(self.numbers[-1], 0))
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.shared = SharedDigits(k, layout, self.lane)
-        self.totals = [[k.f32(0.0) for _ in range(kernel.batch)] for _ in range(rows)]
+        self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in range(rows)]
 
     def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
         """Unpack each row of weights once, and add its products with every one of these rows of activations."""
@@ -194,7 +194,7 @@ class ChunkLoop:
     The weights of `ahead` steps are in registers that the loop hands on, so their loads run on over the ends of chunks; past
     the last step the last block is loaded again, for nothing. Which lanes have a block in a step is asked in every step."""
 
-    def __init__(self, kernel: HwDp4aGemv, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
+    def __init__(self, kernel: HwDp4aType, k: KernelBuilder, turns: list[range], most_steps: int) -> None:
         fragments = kernel.fragments
         # Rows of activations that take turns meet the weights that are in registers, so a chunk is a step.
         most = most_steps if len(turns) == 1 else 1

@@ -16,7 +16,7 @@ from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import U32
 
@@ -34,9 +34,7 @@ TOGETHER = WARP_SIZE // WORDS
 RESIDENT = 6
 
 
-@register_variants(
-    "format", {f"coalesced_{format.id}_gemv": format for format in FORMATS.values() if format.header_bytes == HEADER}
-)
+@register(format=[format for format in FORMATS.values() if format.header_bytes == HEADER])
 @dataclass(frozen=True)
 class CoalescedGemv(WarpRowGemv):
     """y = W x, coalesced: one warp a row; a lane loads one word of scales, which shuffles hand to the others.
@@ -52,9 +50,7 @@ class CoalescedGemv(WarpRowGemv):
                 f"{self.format.header_bytes or 'none'}"
             )
 
-    @property
-    def name(self) -> str:
-        return f"coalesced_{self.format.id}_gemv"
+    name_pattern = "coalesced_{format}_gemv"
 
     @property
     def resident(self) -> int:

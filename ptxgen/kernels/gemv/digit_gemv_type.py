@@ -3,18 +3,18 @@ cases, and the sum of a fragment. A strategy says the launch, the emission and h
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format, find
-from ptxgen.kernels.gemv.gemv_type import OUTLIER, UNIT_ROUNDOFF
-from ptxgen.kernels.quantize import activation_digits
+from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
+from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize, values
 from ptxgen.kernels.shape import require
-from ptxgen.types import F32, U8
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,78 +42,50 @@ MEASURED_ROWS = 64
 
 
 @dataclass(frozen=True)
-class DigitGemvType(KernelType):
+class DigitGemvType(GemvType):
     """y = W x on activation digits (see kernels/quantize). y: f32[n]; w: u8[n, row_bytes], rows of k quantised values;
     digits: s8[1, digits, k], scales: f32[1, k / 32] and sums: s32[1, k / 32] stand for x: q8_quantize makes them for
     `digits=1`, q16_quantize for 2, q24_quantize for 3."""
 
-    format: Format = field(metadata=HIDDEN)
-    k: int
-    n: int
     digits: int = field(default=2, kw_only=True)
 
-    family: ClassVar[str] = "gemv"
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "format", find(self.format))
+        super().__post_init__()
         if not self.format.packed_width:
             raise ArgumentError(f"{self.format} has no packed 8-bit codes; formats that have: {', '.join(PACKED)}")
-        require(self, "k", multiple=max(self.format.block, activation_digits.BLOCK))
-        require(self, "n")
-        require(self, "digits", high=max(activation_digits.LARGEST))
+        require(self, "k", multiple=max(self.format.block, BLOCK))
+        require(self, "digits", high=max(LARGEST))
 
     @property
-    @abstractmethod
-    def chain(self) -> int:
-        """The most additions that any product goes through on its way into the sum."""
+    def activation_digits(self) -> int:
+        return self.digits
 
     @property
-    def batch(self) -> int:
+    def activation_rows(self) -> int:
         """Rows of activations."""
-        return 1
+        return prod(self.batch)
 
-    def signature(self) -> Signature:
-        return {
-            "y": write(F32, *self._y_shape),
-            "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
-            **activation_digits.arrays(self.batch, self.digits, self.k, "in"),
-        }
-
-    @property
-    def _y_shape(self) -> tuple[int, ...]:
-        return (self.n,)
-
-    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        weights = self.format.dequantize(arguments["w"]).astype("f8")
-        return {"y": (self._activations(arguments) @ weights.T).reshape(self._y_shape)}
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return ()
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have: sums of codes and of
-        minima are exact integers, so only their combination in f32 rounds (Higham, Accuracy and Stability of Numerical
-        Algorithms, 3.1)."""
+        minima are exact integers, so only their combination in f32 rounds."""
         import numpy as np
 
         roundings = self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0)
-        gamma = roundings * UNIT_ROUNDOFF / (1 - roundings * UNIT_ROUNDOFF)
-        sizes = np.abs(self.format.dequantize(arguments["w"])).astype("f8") + 2 * self.format.largest_minima(arguments["w"])
-        bound = gamma * (np.abs(self._activations(arguments)) @ sizes.T) + np.finfo(np.float32).tiny
-        return {"y": bound.reshape(self._y_shape)}
+        weights, x = self._in_float64(arguments)
+        sizes = np.abs(weights) + 2 * self.format.largest_minima(arguments["w"])
+        return {"y": gamma(roundings) * (np.abs(x) @ sizes.T) + np.finfo(np.float32).tiny}
 
-    def _activations(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
-        values: NDArray[np.float64] = activation_digits.values(arguments["digits"], arguments["scales"])
-        return values
+    def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        x = values(arguments["digits"], arguments["scales"]).reshape(*self.batch, self.k)
+        return self.format.dequantize(arguments["w"]).astype("f8"), x
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Random weights; activations that are normal but for one channel at OUTLIER times their root mean square."""
-        import numpy as np
-
-        x = rng.standard_normal((self.batch, self.k)).astype(np.float32)
-        x[:, rng.integers(self.k)] = OUTLIER
-        return {
-            "y": np.full(self._y_shape, np.nan, np.float32),
-            "w": self.format.random_blocks(rng, self.n, self.k),
-            **activation_digits.quantize(x, self.digits)._asdict(),
-        }
+        """As of f32 activations, and their digits."""
+        inputs = super().inputs(rng)
+        return inputs | quantize(inputs.pop("x").reshape(-1, self.k), self.digits)._asdict()
 
     def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
         """The root mean square error of y against f32 activations, relative to that of y: for normal activations, and with one
@@ -121,27 +93,27 @@ class DigitGemvType(KernelType):
         import numpy as np
 
         weights = self.format.dequantize(self.format.random_blocks(rng, MEASURED_ROWS, self.k)).astype("f8")
-        measured = {}
-        for what, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):
-            x = rng.standard_normal((1, self.k)).astype(np.float32)
-            x[0, rng.integers(self.k)] = channel
-            made = activation_digits.quantize(x, self.digits)
+        errors = {}
+        for situation, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):
+            x = with_outlier(rng, 1, self.k, channel=channel)
+            digits = quantize(x, self.digits)
             exact = weights @ x[0].astype("f8")
-            error = weights @ activation_digits.values(made.digits, made.scales)[0] - exact
-            measured[what] = float(np.sqrt(np.mean(error**2) / np.mean(exact**2)))
-        return measured
+            error = weights @ values(digits.digits, digits.scales)[0] - exact
+            errors[situation] = float(np.sqrt(np.mean(error**2) / np.mean(exact**2)))
+        return errors
 
     def work(self) -> Work:
-        activations = self.batch * (self.digits * self.k + 8 * self.k // activation_digits.BLOCK)
+        rows = self.activation_rows
+        activations = rows * (self.digits * self.k + 8 * self.k // BLOCK)
         return Work(
-            flops=2 * self.batch * self.k * self.n,
-            bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * self.batch * self.n,
+            flops=2 * rows * self.k * self.n,
+            bytes=self.n * self.format.row_bytes(self.k) + activations + 4 * rows * self.n,
         )
 
     @classmethod
     def cases(cls: type[G], **fixed: Any) -> Iterator[G]:
         format = find(fixed["format"])
-        size = max(format.block, activation_digits.BLOCK)
+        size = max(format.block, BLOCK)
         yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
         yield cls(k=11 * size, n=9, digits=1, **cls._narrow(), **fixed)
         yield cls(k=18944, n=1, **cls._narrow(), **fixed)  # Qwen2.5 7B: a partial step after a loop

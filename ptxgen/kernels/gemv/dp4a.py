@@ -15,7 +15,7 @@ from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
@@ -82,7 +82,7 @@ class _Direct(DigitGemvType):
         )
 
 
-@register_variants("format", {f"dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@register(format=PACKED.values())
 @dataclass(frozen=True)
 class Dp4aGemv(_Direct):
     """y = W x on quantised activations, one warp a row.
@@ -90,9 +90,7 @@ class Dp4aGemv(_Direct):
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
     (digits=1), q16_quantize (2) or q24_quantize (3) writes them."""
 
-    @property
-    def name(self) -> str:
-        return f"dp4a_{self.format.id}_gemv"
+    name_pattern = "dp4a_{format}_gemv"
 
     @property
     def warps(self) -> int:
@@ -109,7 +107,7 @@ class Dp4aGemv(_Direct):
                 k.store(k.arg.y[row], total)
 
 
-@register_variants("format", {f"mwv_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@register(format=PACKED.values())
 @dataclass(frozen=True)
 class MwvDp4aGemv(_Direct):
     """y = W x on quantised activations, num_warps warps a row, one row a block.
@@ -119,9 +117,7 @@ class MwvDp4aGemv(_Direct):
 
     num_warps: int = field(default=4, kw_only=True)
 
-    @property
-    def name(self) -> str:
-        return f"mwv_dp4a_{self.format.id}_gemv"
+    name_pattern = "mwv_dp4a_{format}_gemv"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.formats import Format, find
+from ptxgen.kernels.accuracy import gamma, with_outlier
+from ptxgen.kernels.quantize.activation_digits import arrays
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
@@ -19,11 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 G = TypeVar("G", bound="GemvType")
-
-# An activation channel of real models that is this many times the root mean square (dimension 408 of Qwen2.5-Coder-1.5B).
-OUTLIER = 26.0
-
-UNIT_ROUNDOFF = 2.0**-24
 
 # (k, n) of models, n cut down to a few rows: SmolLM2, Qwen2.5 1.5B, 0.5B and 7B. Then one block of any format, and one row.
 SHAPES = ((576, 7), (1536, 13), (896, 5), (18944, 3), (256, 1), (32, 31))
@@ -40,20 +37,33 @@ def short_k(format: Format) -> int:
     return {1: 300, 32: 9 * 32}.get(format.block, 4 * format.block)
 
 
+def gemv_arguments(format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0) -> Signature:
+    """The arguments of a matrix-vector kernel for n rows of k weights. y: f32[*batch, n]; w: u8[n, row_bytes]; x: f32[*batch,
+    k], or the activation digits that stand for it: one row of them where there is no batch."""
+    vector = arrays(prod(batch), digits, k, "in") if digits else {"x": read(F32, *batch, k)}
+    return {"y": write(F32, *batch, n), "w": read(U8, n, format.row_bytes(k), constant=True), **vector}
+
+
 @dataclass(frozen=True)
 class GemvType(KernelType):
-    """y = W x. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
+    """y = W x. y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. `name_pattern` is the name, with
+    `{format}` for the format's id."""
 
     format: Format = field(metadata=HIDDEN)
     k: int
     n: int
 
     family: ClassVar[str] = "gemv"
+    name_pattern: ClassVar[str]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "format", find(self.format))
         require(self, "k", multiple=self.format.block)
         require(self, "n")
+
+    @property
+    def name(self) -> str:
+        return self.name_pattern.format(format=self.format.id)
 
     @property
     @abstractmethod
@@ -65,41 +75,36 @@ class GemvType(KernelType):
         """The dimension of x and y before the last: the rows of activations, where there may be several."""
         return ()
 
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        from ptxgen.kernels.gemv.mwv import BatchedGemv  # is a GemvType itself
+
+        return (BatchedGemv(self.format, self.k, self.n, m=m),)
+
     def signature(self) -> Signature:
-        return {
-            "y": write(F32, *self.batch, self.n),
-            "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
-            "x": read(F32, *self.batch, self.k),
-        }
+        return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         weights, x = self._in_float64(arguments)
         return {"y": x @ weights.T}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        """gamma(chain) * sum |w_i x_i| (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). Weights are decoded to
-        the very values of the reference, so nothing else rounds; the smallest normal number covers underflow."""
+        """gamma(chain) * sum |w_i x_i|. Weights are decoded to the very values of the reference, so nothing else rounds; the
+        smallest normal number covers underflow."""
         import numpy as np
 
         weights, x = self._in_float64(arguments)
-        gamma = self.chain * UNIT_ROUNDOFF / (1 - self.chain * UNIT_ROUNDOFF)
-        sizes = np.abs(x) @ np.abs(weights).T
-        return {"y": gamma * sizes + np.finfo(np.float32).tiny}
+        return {"y": gamma(self.chain) * (np.abs(x) @ np.abs(weights).T) + np.finfo(np.float32).tiny}
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return self.format.dequantize(arguments["w"]).astype("f8"), arguments["x"].astype("f8")
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Random weights; activations that are normal but for one channel at OUTLIER times their root mean square."""
+        """Random weights; activations that are normal but for one outlier channel."""
         import numpy as np
 
-        x = rng.standard_normal((*self.batch, self.k)).astype(np.float32)
-        x[..., rng.integers(self.k)] = OUTLIER
-        return {
-            "y": np.full((*self.batch, self.n), np.nan, np.float32),
-            "w": self.format.random_blocks(rng, self.n, self.k),
-            "x": x,
-        }
+        x = with_outlier(rng, *self.batch, self.k)
+        y = np.full((*self.batch, self.n), np.nan, np.float32)
+        return {"y": y, "w": self.format.random_blocks(rng, self.n, self.k), "x": x}
 
     def work(self) -> Work:
         rows = prod(self.batch)

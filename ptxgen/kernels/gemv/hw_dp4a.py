@@ -1,88 +1,57 @@
 """The fast GEMV on activation digits: fragments of super-blocks on neighbouring lanes, activations in shared memory,
-several rows a warp, weights loaded ahead. What all kernels on activation digits have in common stands in
-digit_gemv_type.py."""
+several rows a warp, weights loaded ahead. On one row of activations, on several, and with the residual connection as epilogue:
+what a projection adds to the stream goes there at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, SAMPLED_WITH_THREE, DigitGemvType
-from ptxgen.kernels.gemv.fragments import Fragments
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED, SAMPLED_WITH_THREE
+from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import WARP_SIZE
+from ptxgen.types import F32
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ptxgen.dsl.builder import KernelBuilder
 
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
 
 
-@register_variants("format", {f"hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@register(format=PACKED.values())
 @dataclass(frozen=True)
-class HwDp4aGemv(DigitGemvType):
+class HwDp4aGemv(HwDp4aType):
     """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
 
     y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
     (digits=1), q16_quantize (2) or q24_quantize (3) writes them. A half-warp takes four super-blocks of Q4_K side by side, a
     lane the 64 weights of a chunk: so each pair of 6-bit scales is unpacked once, where a half-warp for one super-block would
-    unpack it in four lanes. A warp takes rows_per_warp rows, which share every read of the activations; a block num_warps
-    warps, which share their staging. The loads of the first `ahead` steps of weights are issued
-    before the activations are touched: with `pdl` before the wait for the kernel that writes them (programmatic dependent
-    launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
+    unpack it in four lanes. The rows of a warp share every read of the activations, the warps of a block their staging."""
 
-    num_warps: int = field(default=8, kw_only=True)
-    rows_per_warp: int = field(default=2, kw_only=True)
-    ahead: int = field(default=2, kw_only=True)
-    resident_threads: int = field(default=512, kw_only=True)
-    pdl: bool = field(default=False, kw_only=True)
+    name_pattern = "hw_dp4a_{format}_gemv"
 
-    @property
-    def name(self) -> str:
-        return f"hw_dp4a_{self.format.id}_gemv"
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        # A subclass computes something else.
+        return (BatchedHwDp4aGemv(self.format, self.k, self.n, m=m, digits=self.digits),) if type(self) is HwDp4aGemv else ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, "num_warps", high=32)
-        require(self, "rows_per_warp", high=8)
-        require(self, "ahead", high=8)
-        require(self, "resident_threads", high=2048)
-
-    @property
-    def least_sm(self) -> int:
-        return 90 if self.pdl else 75
-
-    @property
-    def fragments(self) -> Fragments:
-        return Fragments(self.format, self.k)
-
-    @property
-    def chain(self) -> int:
-        # A fragment has at most a run for each row of its depth, with or without a minimum.
-        runs = self.format.depth * (2 if self.format.has_minimum else 1)
-        return self.fragments.steps * runs + (WARP_SIZE.bit_length() - 1)
-
-    @property
-    def block_rows(self) -> int:
-        """Rows of a block of threads."""
-        return self.num_warps * self.rows_per_warp
-
-    def launch(self) -> LaunchConfig:
-        threads = self.num_warps * WARP_SIZE
-        resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
+    def with_residual(self) -> KernelType | None:
+        return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 
     def emit(self, k: KernelBuilder) -> None:
-        together = rows_at_once(self.format, self.k, self.batch, self.digits)
-        turns = [range(row, min(row + together, self.batch)) for row in range(0, self.batch, together)]
+        together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)
+        turns = [range(row, min(row + together, self.activation_rows)) for row in range(0, self.activation_rows, together)]
         parts = chunks(self.format, self.k, together, self.digits)
         if loops(self, parts):
             self._emit_looped(k, turns, parts[0][1])
@@ -152,12 +121,8 @@ class HwDp4aGemv(DigitGemvType):
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 
-    @classmethod
-    def _narrow(cls) -> dict[str, Any]:
-        return {"num_warps": 2, "rows_per_warp": 1, "ahead": 3, "resident_threads": 256}
 
-
-@register_variants("format", {f"batched_hw_dp4a_{id}_gemv": format for id, format in PACKED.items()})
+@register(format=PACKED.values())
 @dataclass(frozen=True)
 class BatchedHwDp4aGemv(HwDp4aGemv):
     """y = x W^T for m rows of quantised activations: hw_dp4a, with every weight loaded and unpacked once for all of them.
@@ -168,21 +133,15 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
     m: int = field(kw_only=True)
     rows_per_warp: int = field(default=1, kw_only=True)
 
-    @property
-    def name(self) -> str:
-        return f"batched_hw_dp4a_{self.format.id}_gemv"
+    name_pattern = "batched_hw_dp4a_{format}_gemv"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "m", high=MOST_BATCHED)
 
     @property
-    def batch(self) -> int:
-        return self.m
-
-    @property
-    def _y_shape(self) -> tuple[int, ...]:
-        return (self.m, self.n)
+    def batch(self) -> tuple[int, ...]:
+        return (self.m,)
 
     def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
         for number, total in enumerate(sums):
@@ -198,3 +157,51 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
             yield cls(m=8, k=4352, n=2, digits=3, num_warps=2, **fixed)  # rows in two turns, in a loop over chunks
         elif fixed["format"].name in SAMPLED_WITH_THREE:
             yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)
+
+
+@register(format=PACKED.values())
+@dataclass(frozen=True)
+class HwDp4aGemvResidual(HwDp4aGemv):
+    """y += W x on quantised activations: hw_dp4a and residual_add in one, with the very bits of the two.
+
+    y: f32[n], in place; w, digits, scales and sums as in hw_dp4a."""
+
+    name_pattern = "hw_dp4a_{format}_gemv_residual"
+
+    def signature(self) -> Signature:
+        return {**super().signature(), "y": update(F32, self.n)}
+
+    def _before(self, k: KernelBuilder, row: Value) -> Value | None:
+        if self.n % self.block_rows:
+            return None  # a warp without a row of its own is given the last one, which another warp may be writing
+        value: Value = k.load(k.arg.y[row])
+        return value
+
+    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
+        y = k.load(k.arg.y[row]) if before is None else before
+        k.store(k.arg.y[row], y + sums[0])
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        return {"y": arguments["y"].astype("f8") + super().reference(**arguments)["y"]}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        """That of hw_dp4a, and the rounding of one more addition."""
+        import numpy as np
+
+        product = super().tolerance(**arguments)["y"]
+        return {"y": product + UNIT * (np.abs(self.reference(**arguments)["y"]) + product)}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        import numpy as np
+
+        return super().inputs(rng) | {"y": rng.standard_normal(self.n).astype(np.float32)}
+
+    def work(self) -> Work:
+        product = super().work()
+        return Work(flops=product.flops + self.n, bytes=product.bytes + 4 * self.n)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidual]:
+        yield cls(k=512, n=5, digits=3, **cls._narrow(), **fixed)  # the sum is tested in hw_dp4a
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=512, n=4, digits=3, **cls._narrow(), **fixed)  # every warp has rows, so y is loaded early

@@ -1,5 +1,6 @@
 """The multi-warp vectorized GEMV: all warps of a block share some rows, and load weights as wide as the format's alignment
-allows. The fast path on f32 activations, for every format."""
+allows. The fast path on f32 activations, for every format, of one row of them or of several, for which a weight is loaded and
+decoded once."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
-from ptxgen.kernels.registry import register_variants
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.target import WARP_SIZE
 
 
@@ -19,6 +21,7 @@ class WidestLoadsGemv(CooperativeGemv):
     """num_warps cooperative warps over rows_per_block rows at a time, with the widest loads that every row's address allows. A
     multiprocessor's registers hold resident_threads threads."""
 
+    bit_free = ("rows_per_block", "resident_threads")  # warps share a row, so num_warps counts
     num_warps: int = field(default=4, kw_only=True)
     rows_per_block: int = field(default=2, kw_only=True)
     resident_threads: int = field(default=640, kw_only=True)
@@ -47,7 +50,7 @@ class WidestLoadsGemv(CooperativeGemv):
         return max(width for width in self.format.widths if self.format.columns % width == 0 or self.k % width == 0)
 
 
-@register_variants("format", {f"mwv_{format.id}_gemv": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class MwvGemv(WidestLoadsGemv):
     """y = W x, multi-warp vectorized: num_warps warps share a row, with wide loads, for rows_per_block rows at a time.
@@ -55,9 +58,10 @@ class MwvGemv(WidestLoadsGemv):
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]. A row's bits depend on num_warps, not on
     rows_per_block."""
 
-    @property
-    def name(self) -> str:
-        return f"mwv_{self.format.id}_gemv"
+    name_pattern = "mwv_{format}_gemv"
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedGemv(self.format, self.k, self.n, m=m, num_warps=self.num_warps),)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[MwvGemv]:
@@ -68,3 +72,34 @@ class MwvGemv(WidestLoadsGemv):
         if format.block == 1:
             yield cls(k=1, n=2, **fixed)
             yield cls(k=98, n=3, **fixed)
+
+
+@register(format=FORMATS.values())
+@dataclass(frozen=True)
+class BatchedGemv(WidestLoadsGemv):
+    """Y = X W^T: as the multi-warp vectorized kernel, with every weight decoded once for m rows of activations.
+
+    y: f32[m, n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[m, k]. Row i of y has the bits of mwv with the same
+    num_warps on row i of x. Beyond 8 rows weights are read again for every 8."""
+
+    m: int = field(kw_only=True)
+    resident_threads: int = field(default=256, kw_only=True)  # the sums of 8 rows take many registers
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m", high=MOST_ROWS)
+
+    name_pattern = "batched_{format}_gemv"
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return (self.m,)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[BatchedGemv]:
+        format = find(fixed["format"])
+        yield cls(m=4, k=2048, n=5, **fixed)
+        yield cls(m=1, k=3 * format.block, n=3, num_warps=1, rows_per_block=1, resident_threads=1, **fixed)
+        yield cls(m=11, k=1536 if format.block == 256 else 576, n=3, num_warps=5, rows_per_block=2, **fixed)
+        if format.block == 1:
+            yield cls(m=3, k=98, n=3, **fixed)  # rows of activations on 8-byte boundaries

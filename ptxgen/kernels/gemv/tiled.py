@@ -14,7 +14,7 @@ from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_STATIC_SHARED
 from ptxgen.types import F32
@@ -31,7 +31,7 @@ LOADS_AHEAD = 4
 LARGEST = MAX_STATIC_SHARED // F32.bytes
 
 
-@register_variants("format", {f"tiled_{format.id}_gemv": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class TiledGemv(WarpRowGemv):
     """y = W x, tiled: x staged once in shared memory, one warp an output, outputs_per_block outputs a block.
@@ -51,9 +51,7 @@ class TiledGemv(WarpRowGemv):
                 f"got {self.k}; chunked_{self.name} takes any"
             )
 
-    @property
-    def name(self) -> str:
-        return f"tiled_{self.format.id}_gemv"
+    name_pattern = "tiled_{format}_gemv"
 
     @property
     def block_rows(self) -> int:

@@ -14,7 +14,7 @@ from ptxgen.kernels.gemv.dot import Dot
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ WIDTH = 4
 """Byte columns of a load."""
 
 
-@register_variants("format", {f"vectorized_{format.id}_gemv": format for format in FORMATS.values() if WIDTH in format.widths})
+@register(format=[format for format in FORMATS.values() if WIDTH in format.widths])
 @dataclass(frozen=True)
 class VectorizedGemv(WarpRowGemv):
     """y = W x, vectorized: one warp a row, 32-bit loads of weights, 128-bit loads of activations.
@@ -40,9 +40,7 @@ class VectorizedGemv(WarpRowGemv):
             )
         require(self, "k", multiple=max(WIDTH, self.format.block))
 
-    @property
-    def name(self) -> str:
-        return f"vectorized_{self.format.id}_gemv"
+    name_pattern = "vectorized_{format}_gemv"
 
     @property
     def dot(self) -> Dot:

@@ -10,7 +10,7 @@ from ptxgen.dsl.memory import GlobalArray
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 
 if TYPE_CHECKING:
     from ptxgen.dsl.builder import KernelBuilder
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 WARPS = 8
 
 
-@register_variants("format", {f"wide_{format.id}_gemv": format for format in FORMATS.values()})
+@register(format=FORMATS.values())
 @dataclass(frozen=True)
 class WideGemv(CooperativeGemv):
     """y = W x, wide: 8 warps a row, whose sums meet in shared memory.
 
     y: f32[n]; w: u8[n, row_bytes], rows of k quantised values; x: f32[k]."""
 
-    @property
-    def name(self) -> str:
-        return f"wide_{self.format.id}_gemv"
+    name_pattern = "wide_{format}_gemv"
 
     @property
     def warps(self) -> int:

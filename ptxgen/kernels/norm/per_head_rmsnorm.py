@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
-from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised, with_outlier
+from ptxgen.kernels.accuracy import with_outlier
+from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -80,7 +81,7 @@ class PerHeadRmsNorm(KernelType):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {
-            "x": with_outlier(rng, (self.heads, self.head_dim)),
+            "x": with_outlier(rng, self.heads, self.head_dim),
             "gamma": rng.normal(1.0, 0.3, self.head_dim).astype(np.float32),
             "eps": np.float32(1e-6),
         }

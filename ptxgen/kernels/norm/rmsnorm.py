@@ -13,6 +13,7 @@ from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import UNIT, with_outlier
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
@@ -52,6 +53,9 @@ class RmsNorm(KernelType):
     def chunks(self) -> int:
         """Loads a thread."""
         return -(-self.hidden // (THREADS * self.width))
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedRmsNorm(self.hidden, m),) if type(self) is RmsNorm else ()
 
     def signature(self) -> Signature:
         return {
@@ -130,7 +134,7 @@ class RmsNorm(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {
             "y": np.zeros((self.rows, self.hidden), np.float32),
-            "x": with_outlier(rng, (self.rows, self.hidden)),
+            "x": with_outlier(rng, self.rows, self.hidden),
             "gamma": rng.normal(1.0, 0.3, self.hidden).astype(np.float32),
             "eps": np.float32(1e-5),
         }
@@ -172,12 +176,5 @@ def rms_bound(expected: NDArray[Any], *, chain: int, tree: int) -> NDArray[Any]:
     `chain` fused additions and `tree` more, one unit (2^-24) each; the mean and eps add two; the root halves all of these;
     root, reciprocal and the two products add four. One unit more covers the terms of second order."""
     units = (chain + tree + 2) / 2 + 4 + 1
-    bound: NDArray[Any] = np.abs(expected) * units * 2.0**-24 + 2.0**-148
+    bound: NDArray[Any] = np.abs(expected) * units * UNIT + 2.0**-148
     return bound
-
-
-def with_outlier(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Normal activations with one massive channel, 26 times the root mean square of the others, as real models have."""
-    x = rng.normal(0.0, 1.0, shape).astype(np.float32)
-    x[..., rng.integers(shape[-1])] = 26.0
-    return x

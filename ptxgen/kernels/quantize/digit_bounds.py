@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize
 
-UNIT = 2.0**-24
 SMALLEST = 2.0**-149
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
+from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -111,5 +112,5 @@ class OutlierFlag(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """A flag with another bit set, and activations of which one is an outlier for about half of the ratios."""
         x = rng.normal(0.0, 1.0, self.n).astype(np.float32)
-        x[rng.integers(self.n)] = 26.0
+        x[rng.integers(self.n)] = OUTLIER
         return {"flag": np.array([4], np.uint32), "x": x, "ratio": np.float32(rng.uniform(4.0, 40.0))}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
 
@@ -28,7 +29,7 @@ LANE_VALUES = 4
 LEAST_USUAL = (127 - 60) << 23  # 2^-60 as bits: so large a peak, over LARGEST, gives a scale of 2^-83 or more
 
 
-@register_variants("count", {"q8_quantize": 1, "q16_quantize": 2, "q24_quantize": 3})
+@register(count=LARGEST)
 @dataclass(frozen=True)
 class Quantize(KernelType):
     """Activations as int8 digits with a scale and an exact sum for every 32.
@@ -85,7 +86,7 @@ class Quantize(KernelType):
         import numpy as np
 
         x = rng.standard_normal((self.rows, self.n)).astype(np.float32)
-        x[:, 0] = 26.0
+        x[:, 0] = OUTLIER
         x[:, 32:64] = 65504.0
         x[:, 64:96] = 0.0
         return {**unwritten(self.rows, self.count, self.n), "x": x}

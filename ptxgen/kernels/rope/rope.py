@@ -1,4 +1,5 @@
-"""Rotary position embedding of one token's heads, in place, by a table of cosines and sines (see table.py)."""
+"""Rotary position embedding in place, by a table of cosines and sines (see table.py): of one token's heads, and of several
+tokens' in one launch, each at a position of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, 
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import Entry, add
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.rope.table import rope_table
-from ptxgen.kernels.shape import require
-from ptxgen.types import F32
+from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.types import F32, U32
 
 THREADS = 128
 
@@ -46,6 +48,7 @@ def store_pair(k: KernelBuilder, x: GlobalArray, distance: int, pair: tuple[Valu
         k.store(x[distance], pair[1])
 
 
+@register(neox=(False, True), indirect=(False, True))
 @dataclass(frozen=True)
 class Rope(KernelType):
     """Rotate the first rotary_dim values of each head by the angles of a position, in place.
@@ -80,6 +83,9 @@ class Rope(KernelType):
     def half(self) -> int:
         """Pairs of a head."""
         return self.rotary_dim // 2
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedRope(self.neox, True, self.heads, self.head_dim, self.max_len, self.rotary_dim, m=m),)
 
     def signature(self) -> Signature:
         return {
@@ -123,7 +129,7 @@ class Rope(KernelType):
         bound = np.zeros((self.heads, self.head_dim))
         first, second = self._pairs(np.abs(arguments["x"].astype(np.float64)))
         for part in self._pairs(bound):
-            part[:] = (first + second) * 2 * 2.0**-24 + 2.0**-148
+            part[:] = (first + second) * 2 * UNIT + 2.0**-148
         return {"x": bound}
 
     def work(self) -> Work:
@@ -147,7 +153,65 @@ class Rope(KernelType):
         }
 
 
-for _neox in (False, True):
-    for _indirect in (False, True):
-        _name = f"rope{'_neox' if _neox else ''}{'_indirect' if _indirect else ''}"
-        add(Entry(_name, Rope, {"neox": _neox, "indirect": _indirect}))
+@register(neox=(False, True), indirect=(True,))
+@dataclass(frozen=True)
+class BatchedRope(Rope):
+    """Rotate the heads of m tokens, token i by the angles of positions[i], in place.
+
+    x: f32[m, heads, head_dim]; positions: u32[m]; the rest as in rope, and a token has the bits that rope gives it. A token
+    whose position is max_len or more is left as it is.
+    """
+
+    m: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m", high=MOST_ROWS)
+
+    @property
+    def name(self) -> str:
+        return f"batched_rope{'_neox' if self.neox else ''}"
+
+    def signature(self) -> Signature:
+        single = super().signature()
+        return {
+            "x": update(F32, self.m, self.heads, self.head_dim),
+            "table": single["table"],
+            "positions": read(U32, self.m, align=4),
+        }
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(super().launch().grid[0], self.m), block=super().launch().block)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row = k.ctaid.y
+        self.turn(k, k.arg.x.at(row, 0, 0), k.load(k.arg.positions[row]))
+
+    def _rows(self, arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The arguments of rope for each token."""
+        for x, position in zip(arguments["x"], arguments["positions"], strict=True):
+            yield {"x": x, "table": arguments["table"], "position": position}
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {"x": np.stack([Rope.reference(self, **row)["x"] for row in self._rows(arguments)])}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {"x": np.stack([Rope.tolerance(self, **row)["x"] for row in self._rows(arguments)])}
+
+    def work(self) -> Work:
+        single = super().work()
+        return Work(flops=self.m * single.flops, bytes=self.m * (single.bytes + U32.bytes))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(**fixed, heads=9, head_dim=64, max_len=100, m=3)
+        yield cls(**fixed, heads=8, head_dim=128, max_len=33, m=8)
+        yield cls(**fixed, heads=2, head_dim=64, max_len=7, rotary_dim=32, m=5)
+        yield cls(**fixed, heads=3, head_dim=96, max_len=1, m=1)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {
+            "x": rng.normal(0.0, 1.0, (self.m, self.heads, self.head_dim)).astype(np.float32),
+            "table": rope_table(self.max_len, self.rotary_dim, 1e5),
+            "positions": rng.integers(self.max_len, size=self.m, dtype=np.uint32),
+        }

@@ -10,7 +10,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, 
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.position import position_argument, position_value
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U8
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WARPS = 4
 
 
-@register_variants("indirect", {"embedding_lookup": False, "embedding_lookup_indirect": True})
+@register(indirect=(False, True))
 @dataclass(frozen=True)
 class EmbeddingLookup(KernelType):
     """Row `token` of a quantised table as f32.

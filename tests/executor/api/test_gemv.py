@@ -14,8 +14,8 @@ from executor.base.errors import LaunchError, ModelError, NumericalFault
 from executor.launch.launch import LaunchRecord
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.formats import FORMATS
+from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.gemv import tiled
-from ptxgen.kernels.gemv.gemv_type import OUTLIER
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 

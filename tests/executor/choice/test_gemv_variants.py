@@ -34,7 +34,7 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a registered GEMV for Q8_0 that is another class than the basic one."""
     monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
 
-    @registry.register_variants("format", {"mine": FORMATS["Q8_0"]})
+    @registry.register(format=[FORMATS["Q8_0"]])
     @dataclass(frozen=True)
     class Mine(Gemv):
         """The basic one under another name."""

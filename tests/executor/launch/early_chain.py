@@ -25,18 +25,18 @@ def results(device: Device, kernel: HwDp4aGemv, *, early: bool, replays: int = 1
     rng = np.random.default_rng(7)
     launcher = Launcher(device, Modules(device))
     kernel = replace(kernel, pdl=early)
-    given, quantize = kernel.inputs(rng), Quantize(count=kernel.digits, n=kernel.k, rows=kernel.batch)
+    given, quantize = kernel.inputs(rng), Quantize(count=kernel.digits, n=kernel.k, rows=kernel.activation_rows)
     y = GpuBuffer.zeros(device, F32, kernel.signature()["y"].shape, "y")  # type: ignore[union-attr]
     w = GpuBuffer.from_numpy(device, given["w"], name="w")
-    blocks = (kernel.batch, kernel.k // 32)
+    blocks = (kernel.activation_rows, kernel.k // 32)
     made = {
-        "digits": GpuBuffer.empty(device, S8, (kernel.batch, kernel.digits, kernel.k)),
+        "digits": GpuBuffer.empty(device, S8, (kernel.activation_rows, kernel.digits, kernel.k)),
         "scales": GpuBuffer.empty(device, F32, blocks),
         "sums": GpuBuffer.empty(device, S32, blocks),
     }
     plans: list[Plan] = []
     for step in range(STEPS):
-        x = rng.standard_normal((kernel.batch, kernel.k), np.float32)
+        x = rng.standard_normal((kernel.activation_rows, kernel.k), np.float32)
         plans.append(launcher.prepare(quantize, x=GpuBuffer.from_numpy(device, x, name=f"x {step}"), **made))
         plans.append(launcher.prepare(kernel, y=y, w=w, **made))
     run: Sequence[Callable[[], None]] = [launcher.graph(plans).replay] if early else plans

@@ -13,7 +13,7 @@ from executor.launch.launch import Launcher
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.conformance.type_checks import smallest
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from ptxgen.types import U8, U64
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.ptxgen.kernels.catalogue import ENTRIES
@@ -65,7 +65,7 @@ def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) ->
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_a_wrong_argument_of_any_kernel_is_refused_by_name_and_nothing_is_launched(
-    entry: Entry, device: RememberingDevice
+    entry: KernelEntry, device: RememberingDevice
 ) -> None:
     kernel = smallest(entry)
     signature = kernel.signature()

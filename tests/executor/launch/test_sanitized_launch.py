@@ -19,8 +19,7 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
 from ptxgen.formats import FORMATS
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.types import F32
 from tests.executor.launch.early_chain import results
 from tests.executor.launch.fake import NoModules, RememberingDevice

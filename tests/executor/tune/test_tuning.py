@@ -13,13 +13,12 @@ import pytest
 from executor.base.environment import settings
 from executor.choice.choice import GpuProfile
 from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
-from executor.choice.strategies import BIT_FREE, ERROR_LIMIT, default_strategy
+from executor.choice.strategies import ERROR_LIMIT, default_strategy
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
-from executor.layers.batched import batched_forms
 from executor.tune.candidates import candidates
 from executor.tune.tune import tune, winners
 from ptxgen.dsl.kernel_type import KernelType
@@ -27,9 +26,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.gemv.basic import Gemv
-from ptxgen.kernels.gemv.batched import BatchedGemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.mwv import MwvGemv
+from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
 from ptxgen.target import Target
 from tests.executor.device.fake_driver import FakeDriver
 from tests.ptxgen.kernels.running import emulate, inputs
@@ -61,10 +59,10 @@ SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("strategy", BIT_FREE)
+@pytest.mark.parametrize("strategy", SETTINGS)
 def test_parameters_said_to_be_free_of_bits_leave_the_bits_alone(strategy: type[KernelType]) -> None:
     kernel, others = SETTINGS[strategy]
-    assert set().union(*others) == set(BIT_FREE[strategy])  # each is tried
+    assert set().union(*others) == set(strategy.bit_free)  # each is tried
     given = inputs(kernel)
     expected = emulate(kernel, given, target=SM_90, sanitize=False)[0]["y"]
     for other in others:
@@ -76,7 +74,7 @@ def test_the_warps_of_mwv_are_not_said_to_be_free_of_bits_because_they_are_not()
     given = inputs(kernel)
     one, other = (emulate(replace(kernel, num_warps=warps), given)[0]["y"] for warps in (2, 4))
     assert np.any(one != other)
-    assert "num_warps" not in BIT_FREE[MwvGemv]
+    assert "num_warps" not in MwvGemv.bit_free
 
 
 def test_without_tables_every_device_uses_the_same_kernel() -> None:
@@ -141,8 +139,7 @@ def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
             assert one.n is not None
             kernel = GpuProfile(one.precision, tables=(table,)).choose(format, one.k, one.n).kernel
             usual = default_strategy(format, one.precision).make(one.k, one.n)
-            free = BIT_FREE[type(kernel)]
-            assert replace(kernel, **{name: getattr(usual, name) for name in free}) == usual
+            assert replace(kernel, **{name: getattr(usual, name) for name in kernel.bit_free}) == usual
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
@@ -282,14 +279,14 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> type[Gemv]:
     """A registered kernel of another package, and one that computes nonsense."""
     monkeypatch.setattr(registry, "_entries", dict(registry.entries()))
 
-    @registry.register_variants("format", {"strange_q4k_gemv": Q4_K})
+    @registry.register(format=[Q4_K])
     @dataclass(frozen=True)
     class Strange(Gemv):
         """The basic one under another name."""
 
         name = "strange_q4k_gemv"
 
-    @registry.register_variants("format", {"strange_wrong_q4k_gemv": Q4_K})
+    @registry.register(format=[Q4_K])
     @dataclass(frozen=True)
     class Wrong(Gemv):
         """Its reference is not what it computes."""
@@ -368,6 +365,6 @@ def test_kernels_that_were_measured_do_not_stay_loaded(tmp_path: Path, monkeypat
 
 def test_a_batch_takes_what_decides_bits_from_the_kernel_for_one_row_and_no_parameter_that_was_measured_for_it() -> None:
     tuned = HwDp4aGemv(Q4_K, k=4096, n=128256, digits=3, num_warps=4, rows_per_warp=4, resident_threads=256)
-    assert next(batched_forms(tuned, 8)) == BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3)
+    assert tuned.batched(8) == (BatchedHwDp4aGemv(Q4_K, m=8, k=4096, n=128256, digits=3),)
     team = MwvGemv(FORMATS["F16"], k=4096, n=64, num_warps=8, rows_per_block=1)
-    assert next(batched_forms(team, 8)) == BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8)
+    assert team.batched(8) == (BatchedGemv(FORMATS["F16"], m=8, k=4096, n=64, num_warps=8),)

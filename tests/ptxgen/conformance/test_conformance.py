@@ -16,7 +16,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from ptxgen.kernels.shape import require
 from ptxgen.target import Target
 from ptxgen.toolchain import assemble as assembling
@@ -133,7 +133,7 @@ class Tuned(Doubled):
 def test_what_the_emulator_cannot_tell_apart_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[KernelType] = []
     monkeypatch.setattr(type_checks, "emulator", run.append)
-    type_checks.tails(Entry("test_doubled", Tuned))
+    type_checks.tails(KernelEntry("test_doubled", Tuned))
     assert run == [Tuned(n=37), Tuned(n=1), Tuned(step=37), Tuned(step=1)]
 
 
@@ -227,7 +227,7 @@ def test_an_extent_that_makes_no_array_is_refused_by_the_signature(extent: Any) 
     with pytest.raises(ArgumentError, match="extents are whole numbers above 0"):
         unchecked(n=extent).signature()
     with pytest.raises(ArgumentError, match=rf"^test_doubled\(n={extent}\): no array has the shape"):
-        Entry("test_doubled", unchecked).make(n=extent)
+        KernelEntry("test_doubled", unchecked).make(n=extent)
 
 
 def test_a_first_kernel_whose_only_size_is_an_extent_needs_no_checks_of_its_own() -> None:

@@ -110,7 +110,7 @@ class Measured(ResidualAdd):
 
 
 def test_what_a_kernel_measured_of_itself_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(registry._entries, "measured", registry.Entry("measured", Measured))
+    monkeypatch.setitem(registry._entries, "measured", registry.KernelEntry("measured", Measured))
     words = ("explain", "measured", "--set", "n=64")
     assert "normal activations" in invoke("ptxgen", *words).stdout
     assert facts("ptxgen", *words)["accuracy"] == {"normal activations": 3.5e-3}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.dequant.dequant_f16 import DequantF16
-from ptxgen.kernels.registry import Entry, entries
+from ptxgen.kernels.registry import KernelEntry, entries
 
-ENTRIES: list[Entry] = list(entries().values())
+ENTRIES: list[KernelEntry] = list(entries().values())
 
 CASES: list[KernelType] = list(dict.fromkeys(case for entry in ENTRIES for case in entry.cases()))
 

@@ -15,7 +15,7 @@ from ptxgen.conformance.execution import deviation, emulate, inputs, written
 from ptxgen.conformance.type_checks import array_bytes
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from tests.paths import GOLDEN
 
 FOLDER = GOLDEN / "outputs"
@@ -25,7 +25,7 @@ UNIT_ROUNDOFF = 2.0**-24
 Arrays = dict[str, NDArray[Any]]
 
 
-def chosen(entry: Entry) -> KernelType:
+def chosen(entry: KernelEntry) -> KernelType:
     """The largest sample shape whose arrays have at most ROOM bytes, or the smallest of all."""
     fitting = [kernel for kernel in entry.cases() if array_bytes(kernel) <= ROOM]
     return max(fitting, key=array_bytes) if fitting else min(entry.cases(), key=array_bytes)

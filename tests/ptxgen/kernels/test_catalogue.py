@@ -7,7 +7,7 @@ import pytest
 
 from ptxgen.conformance.testing import conformance_test
 from ptxgen.errors import Nonconformity
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from tests.ptxgen.kernels import golden_outputs, golden_texts
 from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
 
@@ -17,7 +17,7 @@ test_kernel_conforms = conformance_test()
 
 
 @every_entry
-def test_kernel_text_is_the_golden_text(entry: Entry, request: pytest.FixtureRequest) -> None:
+def test_kernel_text_is_the_golden_text(entry: KernelEntry, request: pytest.FixtureRequest) -> None:
     texts = golden_texts.texts(next(iter(entry.cases())))
     if request.config.getoption("--update-golden"):
         golden_texts.update(entry.name, texts)
@@ -28,7 +28,7 @@ def test_kernel_text_is_the_golden_text(entry: Entry, request: pytest.FixtureReq
 
 
 @every_entry
-def test_kernel_and_reference_give_the_golden_outputs(entry: Entry, request: pytest.FixtureRequest) -> None:
+def test_kernel_and_reference_give_the_golden_outputs(entry: KernelEntry, request: pytest.FixtureRequest) -> None:
     kernel = golden_outputs.chosen(entry)
     path = golden_outputs.FOLDER / f"{entry.name}.npz"
     if request.config.getoption("--update-golden"):

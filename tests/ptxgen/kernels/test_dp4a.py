@@ -15,8 +15,7 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv import hw_dp4a
 from ptxgen.kernels.gemv.chunks import loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED
-from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_residual import HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, padding, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
@@ -173,7 +172,7 @@ LOOPED = [
 def test_a_loop_over_a_row_has_the_bits_of_the_row_written_out(kernel: HwDp4aGemv, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = inputs(kernel)
     target = Target(90) if kernel.pdl else Target(75)
-    assert loops(kernel, chunks(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.batch, 3), 3))
+    assert loops(kernel, chunks(kernel.format, kernel.k, rows_at_once(kernel.format, kernel.k, kernel.activation_rows, 3), 3))
     loop, _ = emulate(kernel, arguments, target=target, sanitize=False)
     monkeypatch.setattr(hw_dp4a, "loops", lambda *_: False)
     emitted.cache_clear()

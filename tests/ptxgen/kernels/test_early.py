@@ -14,7 +14,7 @@ from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv
-from ptxgen.kernels.registry import Entry
+from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.catalogue import ENTRIES
@@ -24,7 +24,7 @@ TARGET = Target(90)
 WAIT = "griddepcontrol.wait;"
 
 
-def early(entry: Entry) -> Iterator[KernelType]:
+def early(entry: KernelEntry) -> Iterator[KernelType]:
     """The sample shapes as kernels that start early: as they are, or with a switch of theirs set."""
     for kernel in entry.cases():
         if kernel.launch().early:

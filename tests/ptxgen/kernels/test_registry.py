@@ -83,7 +83,7 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         ("pass", "it registers no kernel; decorate a KernelType with @register"),
         (GOOD.replace("my_add", "rmsnorm"), "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm ({file}:6)"),
         (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
-        (GOOD.replace('name = "my_add"', "name = 5"), "Mine: to register one name, `name` must be a class attribute"),
+        (GOOD.replace('name = "my_add"', "name = 5"), "Mine: `name` must be a str, got 5"),
         (GOOD.replace("@dataclass(frozen=True)\n", ""), "Mine is not a dataclass yet; write @dataclass(frozen=True)"),
         (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.dsl.kernel_type.KernelType"),
         (

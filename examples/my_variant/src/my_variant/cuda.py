@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 from ptxgen.toolchain.cuda_source import CudaSourceKernel
 
 
-@register_variants("format", {"my_cuda_q8_0_gemv": FORMATS["Q8_0"]})
+@register(format=[FORMATS["Q8_0"]])
 @dataclass(frozen=True)
 class CudaGemv(CudaSourceKernel, GemvType):
     """y = W x in CUDA C++, one warp a row. y: f32[n]; w: u8[n, row_bytes], rows of k values; x: f32[k]."""

@@ -7,12 +7,12 @@ from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Place
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.registry import register_variants
+from ptxgen.kernels.registry import register
 
 WARPS, ROWS = 4, 2  # warps a block, rows a warp
 
 
-@register_variants("format", {"my_q4k_gemv": FORMATS["Q4_K"]})
+@register(format=[FORMATS["Q4_K"]])
 @dataclass(frozen=True)
 class TwoRows(GemvType):
     """y = W x, two rows a warp. y: f32[n]; w: u8[n, row_bytes], rows of k values; x: f32[k]."""
