@@ -7,17 +7,15 @@ A launch costs the host several microseconds, so shorter times than about 10 us 
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from benchmarks.decode import git_commit
 from benchmarks.models import MODELS
+from benchmarks.record import write
 from executor.device import open_device
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher, Plan
@@ -73,12 +71,8 @@ def main(
             "shape": {**grouped, "model": model},
             "microseconds": times,
             "runs": runs,
-            "machine": opened.describe(),
-            "commit": commit or git_commit(),
-            "command": " ".join(["python -m benchmarks.attention", *sys.argv[1:]]),
         }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n")
+        write(output, record, opened.describe(), commit)
     for name, measured in times.items():
         click.echo(f"{name:14}" + "".join(f"{length:>7}: {time:8.1f} us" for length, time in measured.items()))
 

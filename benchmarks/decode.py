@@ -7,10 +7,7 @@ python -m benchmarks.decode --synthetic llama-3.2-1b --precision fast --device c
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -19,6 +16,7 @@ from pathlib import Path
 import click
 
 from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.record import write
 from executor.base.environment import PRECISIONS
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
@@ -82,12 +80,8 @@ def main(
             "tokens_per_second": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds), "runs": runs},
             "first_token_seconds": statistics.median(result.prompt_seconds for result in results),
             "load_seconds": load_seconds,
-            "machine": opened.describe(),
-            "commit": commit or git_commit(),
-            "command": " ".join(["python -m benchmarks.decode", *sys.argv[1:]]),
         }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n")
+        write(output, record, opened.describe(), commit)
     click.echo(f"{record['model']}: {statistics.median(speeds):.1f} tok/s ({min(speeds):.1f} to {max(speeds):.1f})")
 
 
@@ -121,11 +115,6 @@ def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:
     del device.synchronize
     times = {"start_us": start, "fetch_us": fetch, "waiting_us": wait or [0.0]}
     return {name: statistics.median(seconds) * 1e6 for name, seconds in times.items()} | counts
-
-
-def git_commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    return found.stdout.strip()
 
 
 if __name__ == "__main__":

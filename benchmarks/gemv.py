@@ -7,9 +7,6 @@ python -m benchmarks.gemv --names hw_dp4a_q4k_gemv --digits 1 --set num_warps=8,
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.floor import READ_LIMIT, chain_microseconds
+from benchmarks.record import summary, write
 from executor.device.cuda import CudaDevice
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
@@ -47,27 +45,25 @@ def main(
     """Time kernels for shapes; print a table and write JSON."""
     chosen = [find(name) for name in names.split(",")] if names else list(_matrix_vector())
     sizes = [tuple(map(int, shape.split("x"))) for shape in shapes.split(",")]
-    given = dict(_setting(text) for text in (*settings, *([f"digits={digits}"] if digits else [])))
+    swept = dict(_setting(text) for text in (*settings, *([f"digits={digits}"] if digits else [])))
     results = []
     with CudaDevice(ordinal) as device:
         launcher = Launcher(device, Modules(device))
         for k, n in sizes:
-            kernels = [kernel for entry in chosen for kernel in _kernels(entry, k, n, given)]
+            kernels = [kernel for entry in chosen for kernel in _kernels(entry, k, n, swept)]
             for _, group in itertools.groupby(kernels, key=lambda kernel: kernel.signature()["w"]):
                 results += _measure(launcher, list(group), runs)
         record = {
             "what": "matrix-vector products, a chain of launches on fresh weights as one CUDA graph",
             "unit": "microseconds a launch: median, least and most of the replays",
+            "kept": f"of {len(results)} results, for each kernel and shape the fastest and that of the default parameters",
             "runs": runs,
-            "results": results,
-            "machine": device.describe(),
-            "commit": commit or _git_commit(),
-            "command": " ".join(["python -m benchmarks.gemv", *sys.argv[1:]]),
+            "results": summary(results),
         }
+        machine = device.describe()
     _print(results)
     if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(record, indent=1) + "\n")
+        write(output, record, machine, commit)
 
 
 def _matrix_vector() -> Iterator[KernelEntry]:
@@ -81,10 +77,10 @@ def _setting(text: str) -> tuple[str, list[Any]]:
     return name, [{"True": True, "False": False}.get(value, value) for value in values.split(",")]
 
 
-def _kernels(entry: KernelEntry, k: int, n: int, given: dict[str, list[Any]]) -> Iterator[KernelType]:
-    """The kernels of this name and shape, one for each combination of the parameters given that it has."""
-    names = [name for name in given if name in entry.parameters]
-    for values in itertools.product(*(given[name] for name in names)):
+def _kernels(entry: KernelEntry, k: int, n: int, swept: dict[str, list[Any]]) -> Iterator[KernelType]:
+    """The kernels of this name and shape, one for each combination of the swept parameters that it has."""
+    names = [name for name in swept if name in entry.parameters]
+    for values in itertools.product(*(swept[name] for name in names)):
         shape = {name: value if isinstance(value, bool) else int(value) for name, value in zip(names, values, strict=True)}
         try:
             yield entry.make(k=k, n=n, **shape)
@@ -99,19 +95,13 @@ def _measure(launcher: Launcher, kernels: list[KernelType], runs: int) -> list[d
 
 
 def _record(kernel: KernelType, weights: FreshWeights, time: GemvTime) -> dict[str, Any]:
-    nbytes = weights.buffers[0].nbytes
-    median = time.median * 1e6
-    floor = chain_microseconds(nbytes)
+    median, least, most = (round(seconds * 1e6, 3) for seconds in (time.median, time.least, time.most))
     return {
         "kernel": kernel.name,
         "parameters": dict(kernel.parameters()),
-        "weight_bytes": nbytes,
+        "weight_bytes": weights.buffers[0].nbytes,
         "buffers": len(weights.buffers),
-        "microseconds": {"median": round(median, 3), "min": round(time.least * 1e6, 3), "max": round(time.most * 1e6, 3)},
-        "terabytes_per_second": round(nbytes / median / 1e6, 3),
-        "share_of_read_limit": round(nbytes / median * 1e6 / READ_LIMIT, 3),
-        "chain_floor_microseconds": round(floor, 2),
-        "share_of_chain_floor": round(floor / median, 3),
+        "microseconds": {"median": median, "min": least, "max": most},
         "registers": time.registers,
         "error_over_tolerance": round(time.off, 4),
     }
@@ -123,18 +113,14 @@ def _print(results: list[dict[str, Any]]) -> None:
         parameters = dict(result["parameters"])
         size = f"{parameters.pop('k')} x {parameters.pop('n')}"
         rest = " ".join(f"{name}={value}" for name, value in parameters.items())
-        times = result["microseconds"]
+        times, nbytes = result["microseconds"], result["weight_bytes"]
+        rate, floor = nbytes / times["median"] * 1e6, chain_microseconds(nbytes)
         table.add_row(
             result["kernel"], size, rest, f"[bold]{times['median']:.2f}[/bold]", f"{times['min']:.2f}",
-            f"{result['terabytes_per_second']:.2f}", f"{result['share_of_read_limit']:.0%}",
-            f"{result['chain_floor_microseconds']:.2f}", f"{result['share_of_chain_floor']:.0%}", str(result["registers"]),
+            f"{rate / 1e12:.2f}", f"{rate / READ_LIMIT:.0%}", f"{floor:.2f}", f"{floor / times['median']:.0%}",
+            str(result["registers"]),
         )  # fmt: skip
     Console(width=180).print(table)
-
-
-def _git_commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.decode import git_commit
 from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.record import write
 
 STAGES: Final = ("imported", "opened", "read", "uploaded", "kernels", "loaded", "answered")
 """What has been done, in order: Python and the packages; the device; header and vocabulary of the file, and the first piece of
@@ -61,12 +61,8 @@ def main(model: Path | None, synthetic: str | None, device: str, runs: int, comm
         "runs": runs,
         "kernels": {"cold": cold["kernels"], "warm": warm[-1]["kernels"]},
         "host_cpus": len(os.sched_getaffinity(0)),
-        "machine": cold["machine"],
-        "commit": commit or git_commit(),
-        "command": " ".join(["python -m benchmarks.load", *sys.argv[1:]]),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n")
+    write(output, record, cold["machine"], commit)
     for name, seconds in (("cold", record["cold"]), ("warm", record["warm"])):
         parts = ", ".join(f"{stage} {seconds[stage]:.2f}" for stage in STAGES)
         click.echo(f"{name}: {seconds['total']:.2f} s, {seconds['besides_upload']:.2f} s besides the upload ({parts})")
@@ -81,12 +77,12 @@ def _read_through(path: Path) -> None:
 
 
 def _start(model: Path, device: str, cache: Path) -> dict[str, Any]:
-    """Start a process and have it answer; what it found."""
+    """Start a process and have it answer; what it measured."""
     command = [sys.executable, "-m", "benchmarks.load", "--child", str(time.time()), str(model), device]
     environment = os.environ | {"PTXGEN_CACHE_DIR": str(cache)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    start: dict[str, Any] = json.loads(done.stdout)
+    return start
 
 
 def child(began: float, model: str, device: str) -> dict[str, Any]:

@@ -59,10 +59,10 @@ def figures(results: Iterable[dict[str, Any]]) -> list[Figure]:
         name = KERNEL.fullmatch(result["kernel"])
         if name is None:
             continue
-        given = result["parameters"]
+        parameters = result["parameters"]
         figure = Figure(
-            FORMATS[name["format"]], name["strategy"] or "basic", int(given.get("digits", 0)), int(given["k"]), int(given["n"]),
-            int(result["weight_bytes"]), float(result["microseconds"]["median"]),
+            FORMATS[name["format"]], name["strategy"] or "basic", int(parameters.get("digits", 0)), int(parameters["k"]),
+            int(parameters["n"]), int(result["weight_bytes"]), float(result["microseconds"]["median"]),
         )  # fmt: skip
         key = (figure.format, figure.strategy, figure.digits, figure.k, figure.n)
         if key not in best or figure.microseconds < best[key].microseconds:
@@ -91,8 +91,8 @@ def markdown(measured: Sequence[Figure]) -> str:
             _line(["MB; floor us", *(f"{size / 1e6:.1f}; {chain_microseconds(size):.2f}" for size in sizes.values())]),
         ]
         for row in rows(chosen):
-            found = {(figure.k, figure.n): figure for figure in row}
-            cells = (_cell(found[size], least[size]) if size in found else "" for size in sizes)
+            of_size = {(figure.k, figure.n): figure for figure in row}
+            cells = (_cell(of_size[size], least[size]) if size in of_size else "" for size in sizes)
             lines.append(_line([row[0].row, *cells]))
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks.decode import git_commit
+from benchmarks.record import write
 from executor.device import open_device
 from executor.device.protocol import Device
 from executor.launch.modules import Modules
@@ -44,27 +43,23 @@ def main(model: Path, device: str, tokens: int, cycles: int, commit: str | None,
             "model": model.name,
             "decoding": _decoding(model, opened, modules, tokens),
             "loading": _loading(model, opened, modules, cycles),
-            "machine": opened.describe(),
-            "commit": commit or git_commit(),
-            "command": " ".join(["python -m benchmarks.soak", *sys.argv[1:]]),
         }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(record, indent=1) + "\n")
+        write(output, record, opened.describe(), commit)
     click.echo(json.dumps({"decoding": record["decoding"], "loading": record["loading"]}))
 
 
 def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict[str, Any]:
     with LanguageModel.load(path, device, modules=modules, context=1024) as model:
-        made = 0
+        count = 0
 
         def generate() -> int:
-            nonlocal made
-            made += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler(), stop=()).tokens)
-            return made
+            nonlocal count
+            count += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler(), stop=()).tokens)
+            return count
 
         for _ in range(WARM_UPS):
             generate()
-        made = 0
+        count = 0
         return {"tokens": tokens} | _watched(device, generate, tokens)
 
 
@@ -90,13 +85,13 @@ def _watched(device: Device, work: Callable[[], int], until: int) -> dict[str, A
         while work() * PARTS < until * part:
             pass
         samples.append(_memory(device))
-    host, there = zip(*samples, strict=True)
+    host, on_device = zip(*samples, strict=True)
     return {
         "seconds": time.perf_counter() - start,
         "host_bytes": host,
-        "device_bytes": there,
+        "device_bytes": on_device,
         "host_growth_second_half_bytes": host[-1] - host[PARTS // 2],
-        "device_growth_bytes": there[-1] - there[0],
+        "device_growth_bytes": on_device[-1] - on_device[0],
     }
 
 

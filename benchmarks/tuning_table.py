@@ -47,11 +47,11 @@ def table(records: Iterable[Mapping[str, Any]]) -> TuningTable:
 def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEntry]:
     for format in FORMATS.values():
         strategy = default_strategy(format, precision)
-        wanted = strategy.parameters.get("digits")
-        digits, note = wanted, ""
+        usual = strategy.parameters.get("digits")
+        digits, note = usual, ""
         of_kernel = [result for result in results if result["kernel"] == strategy.kernel]
-        if wanted is not None and not any(result["parameters"]["digits"] == wanted for result in of_kernel):
-            digits, note = STAND_IN, f"with {STAND_IN} digits, not {wanted}"
+        if usual is not None and not any(result["parameters"]["digits"] == usual for result in of_kernel):
+            digits, note = STAND_IN, f"with {STAND_IN} digits, not {usual}"
         mine = [result for result in of_kernel if result["parameters"].get("digits") == digits]
         for k, n in sorted({(result["parameters"]["k"], result["parameters"]["n"]) for result in mine}):
             of_shape = [result for result in mine if (result["parameters"]["k"], result["parameters"]["n"]) == (k, n)]
@@ -90,10 +90,10 @@ def _versions(record: Mapping[str, Any]) -> str:
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def main(results: tuple[Path, ...]) -> None:
     """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
-    made = table(json.loads(path.read_text()) for path in results)
-    path = shipped_path(made.gpu)
-    save(path, made)
-    click.echo(f"{path}: {len(made.entries)} entries")
+    shipped = table(json.loads(path.read_text()) for path in results)
+    path = shipped_path(shipped.gpu)
+    save(path, shipped)
+    click.echo(f"{path}: {len(shipped.entries)} entries")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from executor.base.disk_cache import cache_folder
 from executor.base.environment import Settings
@@ -75,11 +76,15 @@ def load_for(path: Path, gpu: GpuModel) -> TuningTable:
 def save(path: Path, table: TuningTable) -> None:
     """Write the file, whole or not at all. ArgumentError if it cannot be written."""
     make_folder(path.parent, PRIVATE)
-    facts = table.to_json()
-    entries = ",\n".join(json.dumps(entry) for entry in facts.pop("entries"))
-    head = json.dumps(facts, indent=1).removesuffix("\n}")
     with replacing(path) as stream:
-        stream.write(f'{head},\n "entries": [\n{entries}\n ]\n}}\n'.encode())
+        stream.write(one_a_line(table.to_json(), "entries").encode())
+
+
+def one_a_line(facts: Mapping[str, Any], name: str) -> str:
+    """Facts as JSON whose list `name` comes last, an element a line."""
+    head = json.dumps({key: value for key, value in facts.items() if key != name}, indent=1).removesuffix("\n}")
+    elements = ",\n".join(map(json.dumps, facts[name]))
+    return f'{head},\n "{name}": [\n{elements}\n ]\n}}\n'
 
 
 def add(path: Path, gpu: GpuModel, entry: TuningEntry) -> TuningTable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ptxgen.dsl.ir import Op
 from ptxgen.dsl.kernel_type import LaunchConfig, Work
-from ptxgen.explain.gpus import GpuModel
+from ptxgen.explain.gpus import Product
 from ptxgen.isa.units import Unit, lane_bytes
 from ptxgen.target import WARP_SIZE
 
@@ -59,7 +59,7 @@ def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
     return Mix(ordered, moved[Unit.GLOBAL], moved[Unit.SHARED], clocks)
 
 
-def bounds(gpu: GpuModel, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
+def bounds(gpu: Product, launch: LaunchConfig, work: Work, whole: Mix, inner: Mix) -> tuple[Bound, ...]:
     """The bounds by unit, the tightest first. Loads are taken to be coalesced and free of bank conflicts, divisions to be one
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
@@ -76,7 +76,7 @@ def bounds(gpu: GpuModel, launch: LaunchConfig, work: Work, whole: Mix, inner: M
     return tuple(sorted(shared, key=lambda bound: -bound.seconds))
 
 
-def _clocks(gpu: GpuModel, mix: Mix) -> dict[str, float]:
+def _clocks(gpu: Product, mix: Mix) -> dict[str, float]:
     """Clocks of a multiprocessor for one warp, by unit."""
     sm = gpu.multiprocessor
     found = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}
