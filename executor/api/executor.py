@@ -94,7 +94,7 @@ class CudaExecutor:
 
     @profile.setter
     def profile(self, profile: GpuProfile) -> None:
-        self._session.profile = instance("profile", profile, GpuProfile)
+        self._session.profile = profile
 
     # Memory and weights.
 

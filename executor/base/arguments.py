@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +68,23 @@ def extents(name: str, value: Any, low: int = 1) -> tuple[int, ...]:
         text = described(value) if shape is None else f"[{', '.join(map(described, shape))}]"
         raise ArgumentError(f"{name} is {text}; allowed: whole numbers of at least {low}")
     return tuple(extent if isinstance(extent, int) else int(extent) for extent in shape)
+
+
+class Checked(Generic[Kind]):
+    """An attribute that holds an object of one class: what else is set is refused as by `instance`."""
+
+    def __init__(self, kind: type[Kind]) -> None:
+        self._kind = kind
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, owner_class: type | None = None) -> Kind:
+        value: Kind = owner.__dict__[self._name]
+        return value
+
+    def __set__(self, owner: Any, value: Kind) -> None:
+        owner.__dict__[self._name] = instance(self._name, value, self._kind)
 
 
 def array(name: str, value: Any) -> NDArray[Any]:

@@ -3,11 +3,12 @@ FFN)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.layers.digits import Enqueue, SharedDigits
-from executor.memory.buffers import GpuBuffer
+from executor.memory.buffers import Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, KernelType
 
@@ -62,23 +63,23 @@ class KernelCall(NamedTuple):
 
 
 class Recorder:
-    """Collects the calls in `made` and launches none. `layer`: the one that is being recorded."""
+    """Collects calls and launches none. `layer`: the one that is being recorded. Nothing is written on the device yet, so the
+    recorder counts by itself what its calls are going to write: what they derive from it is then derived anew."""
 
     def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
-        self.digits = SharedDigits(workspace)
+        self.digits = SharedDigits(workspace, lambda buffer: self._writes[buffer.allocation.writes])
         self.fused = fused
         self.layer = layer
-        self.made: list[KernelCall] = []
+        self._calls: list[KernelCall] = []
+        self._writes: Counter[Writes] = Counter()
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
-        self.made.append(KernelCall(kernel, arguments, LayerOperation(self.layer, operation)))
+        self._calls.append(KernelCall(kernel, arguments, LayerOperation(self.layer, operation)))
         for name, argument in kernel.signature().items():
             if isinstance(argument, Array) and argument.direction != "in":
-                # What will be written then counts as written now, so that what is derived from it is derived anew.
-                written: GpuBuffer = arguments[name]
-                written.allocation.writes.count += 1
+                self._writes[arguments[name].allocation.writes] += 1
 
     def take(self) -> tuple[KernelCall, ...]:
         """What was collected since the last time."""
-        made, self.made = tuple(self.made), []
-        return made
+        calls, self._calls = tuple(self._calls), []
+        return calls

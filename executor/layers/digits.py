@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
+from operator import attrgetter
 from typing import Any, Protocol
 
 from executor.memory.buffers import GpuBuffer, Writes
@@ -25,7 +26,7 @@ State = tuple[Writes, int, int]
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Quantised:
     source: State
     digits: State
 
@@ -33,12 +34,13 @@ class _Made:
 class SharedDigits:
     """The digits of whatever was quantised last, by rows, length and number of digits, in buffers of the workspace.
 
-    They are valid while neither the activations that they came from nor they themselves have been written since; nobody has to
-    declare them stale."""
+    They are valid while neither the activations that they came from nor they themselves have been written since, by `version`
+    of a buffer; nobody has to declare them stale."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, version: Callable[[GpuBuffer], int] = attrgetter("version")) -> None:
         self._workspace = workspace
-        self._made: dict[tuple[int, int, int], _Made] = {}
+        self._version = version
+        self._quantised: dict[tuple[int, int, int], _Quantised] = {}
 
     def of(self, launch: Enqueue, operation: str, x: GpuBuffer, count: int) -> Mapping[str, GpuBuffer]:
         """The arguments `digits`, `scales` and `sums` that stand for x, f32[k] or f32[rows, k]; quantised now unless that has
@@ -46,9 +48,9 @@ class SharedDigits:
         rows, k = prod(x.shape[:-1]), x.shape[-1]
         kernel = Quantize(count, n=k, rows=rows)
         buffers = self._buffers(kernel, rows, k, count)
-        if self._made.get((rows, k, count)) != _Made(_state(x), _state(buffers["digits"])):
+        if self._quantised.get((rows, k, count)) != _Quantised(self._state(x), self._state(buffers["digits"])):
             launch(f"{operation} input as digits", kernel, x=x.view(0, (rows, k)), **buffers)
-            self._made[rows, k, count] = _Made(_state(x), _state(buffers["digits"]))
+            self._quantised[rows, k, count] = _Quantised(self._state(x), self._state(buffers["digits"]))
         return buffers
 
     def write(
@@ -58,16 +60,15 @@ class SharedDigits:
         k = activations.shape[-1]
         buffers = self._buffers(kernel, 1, k, count)
         launch(operation, kernel, **arguments, **buffers)
-        self._made[1, k, count] = _Made(_state(activations), _state(buffers["digits"]))
+        self._quantised[1, k, count] = _Quantised(self._state(activations), self._state(buffers["digits"]))
 
     def forget(self) -> None:
-        """Nothing counts as made any more: launches that should have made it did not happen."""
-        self._made.clear()
+        """Nothing counts as quantised any more: launches that should have done it did not happen."""
+        self._quantised.clear()
 
     def _buffers(self, kernel: KernelType, rows: int, k: int, count: int) -> dict[str, GpuBuffer]:
         size = str(k) if rows == 1 else f"{rows} x {k}"
         return self._workspace.arrays(kernel, f"{count} digits of {size}", ("digits", "scales", "sums"))
 
-
-def _state(buffer: GpuBuffer) -> State:
-    return buffer.allocation.writes, buffer.pointer, buffer.version
+    def _state(self, buffer: GpuBuffer) -> State:
+        return buffer.allocation.writes, buffer.pointer, self._version(buffer)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from executor.base.arguments import number, numbers, one_of, whole
 from executor.device.protocol import Device
 from executor.layers.position import TokenPosition
+from executor.layers.rope_table import RopeTable
 from executor.layers.shape import ROPE_STYLES, LayerShape, RopeStyle
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -47,10 +48,10 @@ class LayerSequence:
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
         self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
         self._token = TokenPosition(workspace)
-        self._table_of = (number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs))
+        base, divisors = number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
-            self._table = self._table_for(self.cache.max_len)
+            self._table = RopeTable(self.cache, lambda room: rope_table(room, self.rope_dim, base, divisors))
         except BaseException:
             self.cache.free()
             raise
@@ -76,13 +77,7 @@ class LayerSequence:
     @property
     def rope_table(self) -> GpuBuffer:
         """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that the cache has room for."""
-        self.follow()
-        return self._table
-
-    def follow(self) -> None:
-        """Have the rotations of a cache that has grown on the device now: a capture cannot copy them there."""
-        if self._table.shape[0] != self.cache.max_len:
-            self._take_table(self._table_for(self.cache.max_len))
+        return self._table.buffer
 
     @property
     def position(self) -> GpuBuffer:
@@ -124,13 +119,7 @@ class LayerSequence:
 
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""
-        table = self._table_for(self.cache.checked_room(max_len))
-        try:
-            self.cache.grow(max_len)
-        except BaseException:
-            table.free()
-            raise
-        self._take_table(table)
+        self._table.grow(max_len)
 
     def reset(self) -> None:
         """Start a new sequence."""
@@ -140,11 +129,3 @@ class LayerSequence:
         """Give the memory back."""
         self.cache.free()
         self._table.free()
-
-    def _take_table(self, table: GpuBuffer) -> None:
-        old, self._table = self._table, table
-        old.free()
-
-    def _table_for(self, max_len: int) -> GpuBuffer:
-        table = rope_table(max_len, self.rope_dim, *self._table_of)
-        return GpuBuffer.from_numpy(self.cache.device, table, name="rope table")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from executor.base.arguments import Checked
 from executor.base.errors import LaunchError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import Launcher
@@ -27,7 +28,10 @@ from ptxgen.types import F32
 
 
 class Session:
-    """sequence: what layers run on, None before there is a KV cache; profile: which kernels are used."""
+    """sequence: what layers run on, None before there is a KV cache."""
+
+    profile = Checked(GpuProfile)
+    """Which kernels are used. It may be set anew at any time."""
 
     def __init__(self, launcher: Launcher, modules: Modules, profile: GpuProfile) -> None:
         self.device = launcher.device
@@ -101,7 +105,7 @@ class Session:
         if self.recording is not None:
             raise LaunchError("a capture is under way already; it must end before the next one begins")
         if self.sequence is not None:
-            self.sequence.follow()  # in a capture nothing can be copied to the device
+            _ = self.sequence.rope_table  # of a cache that has grown: in a capture it could not be copied to the device
         graph = self.recording = Capture(
             self.launcher, self.workspace, lambda: (self.profile, self.weights.generation, self.sequence)
         )

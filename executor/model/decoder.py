@@ -1,45 +1,36 @@
-"""The launches of one token (token_launches.py), prepared once, captured as graphs, and run token by token."""
+"""One sequence that decodes token by token: when the launches of a token (token_plans.py) are made anew, where the sequence
+stands, and which token was found the likeliest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import instance
+from executor.base.arguments import Checked
 from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
-from executor.launch.launch import Launcher, LaunchGraph, LayerOperation, Plan
+from executor.launch.launch import Launcher, LaunchGraph, LayerOperation
 from executor.launch.modules import Modules
-from executor.layers.calls import KernelCall
-from executor.layers.indexed import OUTPUTS, sites
-from executor.layers.outliers import OutlierWatch
+from executor.layers.indexed import sites
 from executor.layers.position import TokenPosition
+from executor.layers.rope_table import RopeTable
 from executor.measure.debug import watch
 from executor.measure.profiler import TileProfiler, Timing
-from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.outlier_search import find_outliers
 from executor.model.token_launches import TokenLaunches, rope_cosines
+from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass
-class Step:
-    """The checked launches of one token. prompt: of a token whose logits nobody wants; whole: with head, argmax and advance."""
-
-    launches: TokenLaunches
-    prompt: tuple[Plan, ...]
-    whole: tuple[Plan, ...]
 
 
 class Decoder:
@@ -49,6 +40,9 @@ class Decoder:
     the same bits. What a graph was captured from may change: the profile, the weights, the flagged inputs, the room
     for keys and values, the workspace. The next step then prepares and captures anew by itself.
     """
+
+    profile = Checked(GpuProfile)
+    """Which kernels are used. It may be set anew at any time."""
 
     def __init__(
         self,
@@ -76,16 +70,14 @@ class Decoder:
         """Its `profiler` times every launch of the steps; the graphs then have events between their kernels, and the bits that
         they have."""
         self.workspace = Workspace(self.device)
-        self.captures = 0
-        """How many graphs were captured."""
         self._file = file
-        self._table: GpuBuffer | None = None
-        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
-        self._step: Step | None = None
-        self._stamp: object = None
+        self._rope = RopeTable(cache, lambda room: rope_cosines(file, config, room))
+        self._plans: TokenPlans | None = None
+        self._plans_of: object = None  # what they were made for
+        self._captures = 0  # by plans that are gone
         self._token = TokenPosition(self.workspace)
-        self._likeliest: tuple[int, int] | None = None  # position and version of the token that argmax left on the device
-        self._doing = ""
+        self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
+        self._activity = ""
 
     @classmethod
     def build(
@@ -111,25 +103,16 @@ class Decoder:
         return decoder
 
     @contextmanager
-    def busy(self, doing: str) -> Iterator[None]:
+    def busy(self, activity: str) -> Iterator[None]:
         """The sequence belongs to the block. ModelError within another: in a callback, somebody would go on with a sequence
         that is no longer theirs."""
-        if self._doing:
-            raise ModelError(f"the model is {self._doing}; {doing} must wait until that has ended")
-        self._doing = doing
+        if self._activity:
+            raise ModelError(f"the model is {self._activity}; {activity} must wait until that has ended")
+        self._activity = activity
         try:
             yield
         finally:
-            self._doing = ""
-
-    @property
-    def profile(self) -> GpuProfile:
-        """Which kernels are used. It may be set anew at any time."""
-        return self._profile
-
-    @profile.setter
-    def profile(self, profile: GpuProfile) -> None:
-        self._profile = instance("profile", profile, GpuProfile)
+            self._activity = ""
 
     @property
     def profiler(self) -> TileProfiler | None:
@@ -154,26 +137,19 @@ class Decoder:
         """Start a new sequence."""
         self.cache.reset()
 
-    def prepare(self, progress: Callable[[int, int], None] | None = None) -> Step:
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
-        if self._step is not None and self._stamp == self._now():
-            return self._step
-        found = self._found
-        self._drop()
+        if self._plans is not None and self._plans_of == self._dependencies():
+            return self._plans
+        self._drop_plans()
         launches = self._launches()
         if any(reads_one_digit(call.kernel) for call in launches.calls):
             self._find_outliers()
             launches = self._launches(self.flagged)
         self.modules.preload(list(dict.fromkeys(call.kernel for call in launches.calls)), progress)
-        plan = self._plan
-        body = [plan(launches.embed), *(plan(call) for layer in launches.layers for call in layer)]
-        head = [plan(call) for call in launches.head]
-        argmax, advance = plan(launches.argmax), plan(launches.advance)
-        self._step = Step(launches, (*body, advance), (*body, *head, argmax, advance))
-        self._stamp = self._now()
-        # Recording the launches has counted as writing the token, and written nothing.
-        self._likeliest = None if found is None else (found, launches.token.version)
-        return self._step
+        self._plans = TokenPlans(self.launcher, launches)
+        self._plans_of = self._dependencies()
+        return self._plans
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:
         """Run one more token: `token`, or the likeliest one after the last. Without `head` its logits are not computed. Raises
@@ -181,33 +157,39 @@ class Decoder:
         the likeliest token. After an exception of any kind the sequence is as it was."""
         if token is not None:
             token = checked_token("the token", token, self.config.vocab)
-        step = self.prepare()
-        position, chosen = self.position, step.launches.token
-        if token is None and self._found != position:
+        plans = self.prepare()
+        position, chosen = self.position, plans.launches.token
+        if token is None and self._likeliest != (position, chosen.allocation.writes, chosen.version):
             raise ArgumentError(f"no step with a head has found the likeliest token for position {position}; give a token")
         self.cache.advance()
         try:
             self._token.move_to(position)
             if token is not None:
                 chosen.upload(np.array([token], np.uint32))
-            self._run(step, position, head)
-        except BaseException:  # an interrupt, a fault that a debugger found: the token was not taken
+            self._run(plans, position, head)
+        except BaseException:  # an interrupt, a fault that a debugger found: the token does not count
             self.cache.truncate(position)
             raise
-        self._token.moved_to(position + 1)
-        self._likeliest = (position + 1, chosen.version) if head else None
+        if position + 1 < self.cache.max_len:  # `advance` leaves no length beyond the room, which may grow
+            self._token.moved_to(position + 1)
+        self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
+
+    @property
+    def captures(self) -> int:
+        """How many graphs were captured so far."""
+        return self._captures + (0 if self._plans is None else self._plans.captures)
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
-        return self._graph_of(self.prepare(), head)
+        return self.prepare().graph(head=head, timed=self.profiler is not None)
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
-        return (self._step or self.prepare()).launches.logits.to_numpy()
+        return (self._plans or self.prepare()).launches.logits.to_numpy()
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device."""
-        return int((self._step or self.prepare()).launches.token.to_numpy()[0])
+        return int((self._plans or self.prepare()).launches.token.to_numpy()[0])
 
     def free(self) -> None:
         """Give the memory of weights, cache and workspace back."""
@@ -215,35 +197,19 @@ class Decoder:
         self.cache.free()
         self.weights.free()
 
-    @property
-    def _found(self) -> int | None:
-        """The position whose likeliest token lies on the device."""
-        if self._step is None or self._likeliest is None:
-            return None
-        position, version = self._likeliest
-        return position if version == self._step.launches.token.version else None
-
-    def _now(self) -> object:
+    def _dependencies(self) -> object:
         """What the launches depend on: equal while they need not be made anew."""
         return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
 
-    def _run(self, step: Step, position: int, head: bool) -> None:
+    def _run(self, plans: TokenPlans, position: int, head: bool) -> None:
         if self.launcher.observers:
-            for plan in step.whole if head else step.prompt:
-                plan()
+            plans.run(head=head)
             return
-        graph = self._graph_of(step, head)
+        profiler = self.timing.profiler
+        graph = plans.graph(head=head, timed=profiler is not None)
         graph.replay()
-        if self.profiler is not None:
-            self.profiler.add(graph, length=position + 1)
-
-    def _graph_of(self, step: Step, head: bool) -> LaunchGraph:
-        timed = self.profiler is not None
-        graph = self._graphs.get((head, timed))
-        if graph is None:
-            graph = self._graphs[head, timed] = self.launcher.graph(step.whole if head else step.prompt, timed=timed)
-            self.captures += 1
-        return graph
+        if profiler is not None:
+            profiler.add(graph, length=position + 1)
 
     def _find_outliers(self) -> None:
         """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on
@@ -253,18 +219,12 @@ class Decoder:
             return
         trial = Decoder(self._file, self.config, self.weights, self.cache, self.modules, self.profile)
         trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
-        outliers = OutlierWatch(trial.launcher, sites(self.config.layers), OUTPUTS)
-        trial.launcher.observers.append(outliers)
         tokens = self.calibration[: self.context]
         try:
-            with self.cache.set_aside(len(tokens)):
-                for token in tokens:
-                    trial.step(token)
-            self.flagged = outliers.flagged()
+            self.flagged = find_outliers(trial.launcher, self.config.layers, self.cache, tokens, trial.step)
             self._searched = self.weights.generation
         finally:
             if not self.device.closed:
-                outliers.free()
                 trial._free_own()
 
     def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:
@@ -273,34 +233,20 @@ class Decoder:
             self.weights,
             self.cache,
             self.workspace,
-            self._rope_table(),
+            self._rope.buffer,
             self.profile,
             flagged=flagged,
             fused=self.modules.fused,
         )
 
-    def _rope_table(self) -> GpuBuffer:
-        if self._table is None or self._table.shape[0] != self.cache.max_len:
-            table = rope_cosines(self._file, self.config, self.cache.max_len)
-            old, self._table = self._table, GpuBuffer.from_numpy(self.device, table, name="rope table")
-            if old is not None:
-                old.free()
-        return self._table
-
-    def _plan(self, call: KernelCall) -> Plan:
-        return self.launcher.prepare(call.kernel, call.place, **call.arguments)
-
-    def _drop(self) -> None:
-        """Forget what was prepared."""
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
-        self._step = None
+    def _drop_plans(self) -> None:
+        if self._plans is not None:
+            self._captures += self._plans.captures
+            self._plans.close()
+            self._plans = None
 
     def _free_own(self) -> None:
         """Give back what is nobody else's."""
-        self._drop()
-        if self._table is not None:
-            self._table.free()
-            self._table = None
+        self._drop_plans()
+        self._rope.free()
         self.workspace.free()

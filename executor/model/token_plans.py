@@ -1,0 +1,46 @@
+"""The launches of one token, checked, and the graphs of them. When they must be made anew is decoder.py's business."""
+
+from __future__ import annotations
+
+from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.layers.calls import KernelCall
+from executor.model.token_launches import TokenLaunches
+
+
+class TokenPlans:
+    """Plans of the launches of a token. prompt: of one whose logits nobody wants; whole: with head, argmax and advance."""
+
+    def __init__(self, launcher: Launcher, launches: TokenLaunches) -> None:
+        def plan(call: KernelCall) -> Plan:
+            return launcher.prepare(call.kernel, call.place, **call.arguments)
+
+        body = [plan(launches.embed), *(plan(call) for layer in launches.layers for call in layer)]
+        head = [plan(call) for call in launches.head]
+        argmax, advance = plan(launches.argmax), plan(launches.advance)
+        self.launches = launches
+        self.prompt = (*body, advance)
+        self.whole = (*body, *head, argmax, advance)
+        self._launcher = launcher
+        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
+
+    def graph(self, *, head: bool, timed: bool) -> LaunchGraph:
+        """One launch of all of them, captured unless it has been. timed: with events between the kernels."""
+        graph = self._graphs.get((head, timed))
+        if graph is None:
+            graph = self._graphs[head, timed] = self._launcher.graph(self.whole if head else self.prompt, timed=timed)
+        return graph
+
+    def run(self, *, head: bool) -> None:
+        """Launch them one by one."""
+        for plan in self.whole if head else self.prompt:
+            plan()
+
+    @property
+    def captures(self) -> int:
+        """How many graphs were captured."""
+        return len(self._graphs)
+
+    def close(self) -> None:
+        """Give the graphs back."""
+        for graph in self._graphs.values():
+            graph.close()
