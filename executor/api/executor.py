@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -21,7 +20,8 @@ from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.bundle import Bundle
-from executor.launch.launch import Launcher, LaunchGraph
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.layer_runner import LayerRunner
 from executor.layers.outlier_verdicts import OutlierVerdicts
@@ -186,7 +186,7 @@ class CudaExecutor:
 
     @property
     def _timed_layers(self) -> LayerRunner:
-        return replace(self._layers, run=partial(self.tile_profiler.run, self.launcher))
+        return replace(self._layers, run=self.tile_profiler.run)
 
     # A model.
 

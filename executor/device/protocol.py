@@ -172,7 +172,7 @@ class KernelRunner(Protocol):
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         """A handle of all these launches, each after those that it names. timed: one after the other, with events around each.
-        Only launch/launch.py calls this and the next three."""
+        Only launch/graph.py calls this and the next three."""
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         """Start all launches of a graph; `work` as in `launch`."""

@@ -4,17 +4,15 @@ Plan, which runs again for a few microseconds. What a kernel does with its argum
 from __future__ import annotations
 
 import difflib
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from executor.base.errors import LaunchError
 from executor.device.parameters import ParameterBlock, scalar_fault
-from executor.device.protocol import Device, Event, Grid, LoadedKernel, Node
-from executor.launch.dependencies import Access, dependencies
+from executor.device.protocol import Device, Grid, LoadedKernel, Node
+from executor.launch.dependencies import Access
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
 from ptxgen.errors import ArgumentError
@@ -200,64 +198,6 @@ class Plan:
             observer(record)
 
 
-class LaunchGraph:
-    """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
-    in their order. Made by `Launcher.graph`.
-
-    Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `records`
-    says what was captured; timed: replays record `events`."""
-
-    def __init__(self, device: Device, plans: Sequence[Plan], *, timed: bool = False) -> None:
-        self.records = tuple(plan.record for plan in plans)
-        self.device = device
-        self._plans = tuple(plans)
-        self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
-        self._frees = device.frees
-        waits = dependencies([plan.accesses for plan in plans])
-        written = {allocation.writes for allocation in self._written}
-        nodes = [plan.node(after, written) for plan, after in zip(plans, waits, strict=True)]
-        self._handle = device.make_graph(nodes, timed=timed)
-        self._end = weakref.finalize(self, _dropped, device, self._handle)
-        self._end.atexit = False
-
-    def check_alive(self) -> None:
-        """LaunchError if the graph was given back or a buffer of the plans was freed since."""
-        if not self._end.alive:
-            raise LaunchError(f"{self} was closed; capture it anew")
-        if self.device.frees != self._frees:
-            for plan in self._plans:
-                plan.check_alive()
-            self._frees = self.device.frees
-
-    def replay(self) -> None:
-        """Launch. Errors as check_alive; nothing is launched then."""
-        self.check_alive()
-        for allocation in self._written:
-            allocation.writes.count += 1
-        self.device.launch_graph(self._handle, self)
-
-    @property
-    def events(self) -> Sequence[Event]:
-        """Of a timed graph: the moments before the first launch of the last replay and after each, to be read when the work has
-        ended and before the next replay. Empty for any other."""
-        return self.device.graph_events(self._handle)
-
-    def __str__(self) -> str:
-        first, last = (f"{record.place} {record.kernel}".strip() for record in (self.records[0], self.records[-1]))
-        return f"a graph of {len(self.records)} launches, from {first} to {last}"
-
-    def close(self) -> None:
-        """Give the graph back, as happens by itself when nobody has it any more. A second time does nothing."""
-        if self._end.detach() is not None and not self.device.closed:
-            self.device.free_graph(self._handle)
-
-
-def _dropped(device: Device, handle: Any) -> None:
-    """Nobody has this graph any more. May come on any thread, at any time."""
-    if not device.closed:
-        device.owner.defer(partial(device.free_graph, handle))
-
-
 class Launcher:
     """Launches kernels on one device. `observers` are called after every launch, in order."""
 
@@ -296,11 +236,6 @@ class Launcher:
     def __call__(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> None:
         """Check and launch once, or be recorded by the capture under way."""
         self.prepare(kernel, place, **arguments)()
-
-    def graph(self, plans: Sequence[Plan], *, timed: bool = False) -> LaunchGraph:
-        """One launch of all these plans. Nothing is loaded or launched now: a plan's kernel is loaded already. timed: with
-        events around each, for a profiler."""
-        return LaunchGraph(self.device, plans, timed=timed)
 
 
 def _scalar_fault(argument: Scalar, value: object) -> str:

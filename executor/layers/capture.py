@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from executor.base.errors import LaunchError
-from executor.launch.launch import Launcher, LaunchGraph, LaunchRecord, Plan
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher, LaunchRecord, Plan
 from executor.layers.digits import SharedDigits
 from executor.layers.sequence import LayerSequence
 from executor.memory.workspace import Workspace
@@ -40,7 +41,7 @@ class Capture:
         if not plans:
             raise LaunchError("nothing was launched in the capture, so there is nothing to replay")
         self._plans = plans
-        self._graph = self._launcher.graph(plans)
+        self._graph = LaunchGraph(self._launcher.device, plans)
         self._captured = self._state()
 
     @property

@@ -14,7 +14,8 @@ from typing import Final
 
 from executor.base.arguments import whole
 from executor.device.protocol import Device, Event, Grid
-from executor.launch.launch import Launcher, LaunchGraph, LaunchRecord, LayerOperation, Plan
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import LaunchRecord, LayerOperation, Plan
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 
@@ -150,9 +151,9 @@ class TileProfiler:
         self.device.synchronize()
         self._append_step(graph.records, list(pairwise(graph.events)), length)
 
-    def run(self, launcher: Launcher, plans: Sequence[Plan], length: int | None = None) -> None:
+    def run(self, plans: Sequence[Plan], length: int | None = None) -> None:
         """Launch the plans once as one step, in a timed graph of their own."""
-        graph = launcher.graph(plans, timed=True)
+        graph = LaunchGraph(self.device, plans, timed=True)
         try:
             graph.replay()
             self.add(graph, length)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.protocol import Device
-from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher, Plan
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import PtxGenError

@@ -14,7 +14,8 @@ from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
-from executor.launch.launch import Launcher, LaunchGraph, LayerOperation
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
 from executor.layers.indexed import sites
 from executor.layers.position import TokenPosition

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from executor.launch.launch import Launcher, LaunchGraph, Plan
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher, Plan
 from executor.layers.calls import KernelCall
 from executor.model.token_launches import TokenLaunches
 
@@ -20,14 +21,14 @@ class TokenPlans:
         self.launches = launches
         self.prompt = (*body, advance)
         self.whole = (*body, *head, argmax, advance)
-        self._launcher = launcher
+        self._device = launcher.device
         self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
 
     def graph(self, *, head: bool, timed: bool) -> LaunchGraph:
         """One launch of all of them, captured unless it has been. timed: with events between the kernels."""
         graph = self._graphs.get((head, timed))
         if graph is None:
-            graph = self._graphs[head, timed] = self._launcher.graph(self.whole if head else self.prompt, timed=timed)
+            graph = self._graphs[head, timed] = LaunchGraph(self._device, self.whole if head else self.prompt, timed=timed)
         return graph
 
     def run(self, *, head: bool) -> None:

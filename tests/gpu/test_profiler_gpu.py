@@ -12,6 +12,7 @@ import pytest
 from executor.base.errors import NumericalFault
 from executor.device import open_device
 from executor.device.protocol import Device
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
 from executor.measure.profiler import TileProfiler
@@ -75,9 +76,9 @@ def test_a_large_gemv_is_timed_within_its_limit_and_as_a_chain_of_launches_is(gp
     plan = launcher.prepare(kernel, LayerOperation(None, "output"), y=y, w=w, **arguments)
     profiler = TileProfiler(gpu, limit_of(gpu))
     for _ in range(3):
-        profiler.run(launcher, [plan] * 8)
+        profiler.run([plan] * 8)
     row = summed(profiler.tiles[8:], "operation", profiler.limit)[0]
-    graph = launcher.graph([plan] * 8)
+    graph = LaunchGraph(launcher.device, [plan] * 8)
     times = []
     for _ in range(5):
         start = gpu.record()

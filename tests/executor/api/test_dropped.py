@@ -15,6 +15,7 @@ from executor.device import Device
 from executor.device.allocations import free_on_error
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.model.generation import LanguageModel
@@ -143,7 +144,7 @@ def test_a_graph_that_nobody_has_is_given_back(driver: FakeDriver) -> None:
         launcher = Launcher(device, Modules(device))
         x, total = (GpuBuffer.empty(device, F32, (100,)) for _ in range(2))
         for _ in range(3):
-            launcher.graph([launcher.prepare(Accumulate(n=100), total=total, x=x)])
+            LaunchGraph(launcher.device, [launcher.prepare(Accumulate(n=100), total=total, x=x)])
         device.synchronize()
         assert driver.live["graph"] == driver.live["instance"] == 0
 

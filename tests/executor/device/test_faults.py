@@ -12,7 +12,8 @@ from executor.base.errors import DeviceError, DeviceFailed
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.cuda_context import LISTED, STICKY
-from executor.launch.launch import Launcher, LaunchGraph, LayerOperation, Plan
+from executor.launch.graph import LaunchGraph
+from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.types import F32
@@ -241,8 +242,9 @@ def graph_of(device: CudaDevice, count: int = 3) -> LaunchGraph:
     y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
     launcher = Launcher(device, Modules(device, limit_bytes=0))
     kernel = Scale(n=100)
-    return launcher.graph(
-        [launcher.prepare(kernel, LayerOperation(i, "scale"), y=y, x=x, factor=2.0, offset=i) for i in range(count)]
+    return LaunchGraph(
+        launcher.device,
+        [launcher.prepare(kernel, LayerOperation(i, "scale"), y=y, x=x, factor=2.0, offset=i) for i in range(count)],
     )
 
 

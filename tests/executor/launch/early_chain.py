@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from executor.device import Device
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
@@ -39,7 +40,7 @@ def results(device: Device, kernel: HwDp4aGemv, *, early: bool, replays: int = 1
         x = rng.standard_normal((kernel.activation_rows, kernel.k), np.float32)
         plans.append(launcher.prepare(quantize, x=GpuBuffer.from_numpy(device, x, name=f"x {step}"), **made))
         plans.append(launcher.prepare(kernel, y=y, w=w, **made))
-    run: Sequence[Callable[[], None]] = [launcher.graph(plans).replay] if early else plans
+    run: Sequence[Callable[[], None]] = [LaunchGraph(launcher.device, plans).replay] if early else plans
     found = []
     for _ in range(replays):
         for launch in run:

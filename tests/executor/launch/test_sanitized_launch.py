@@ -13,6 +13,7 @@ import pytest
 from executor.base.errors import SanitizerError
 from executor.device import open_device
 from executor.device.protocol import Node
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
@@ -101,7 +102,7 @@ def test_one_buffer_may_be_two_inputs() -> None:
         plan()
         assert (y.to_numpy() == 9).all()
         with pytest.raises(SanitizerError, match="unordered"):  # what may be written before is not constant by another name
-            launcher.graph([plan]).replay()
+            LaunchGraph(launcher.device, [plan]).replay()
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -115,7 +116,7 @@ def test_a_kernel_that_a_graph_starts_early_must_wait(waits: bool) -> None:
         ]
         for plan in plans:
             plan()  # one by one each starts when the one before has ended
-        graph = launcher.graph(plans)
+        graph = LaunchGraph(launcher.device, plans)
         if waits:
             graph.replay()
             return
@@ -153,10 +154,11 @@ def test_a_kernel_does_not_start_early_where_a_launch_of_the_graph_writes_its_co
         w = pool.view(0, (100,))
         target = {"other": other, "w": w, "a part of w's memory": pool.view(400, (100,))}[written]
         x, y = GpuBuffer.zeros(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
-        launcher.graph(
+        LaunchGraph(
+            launcher.device,
             [
                 launcher.prepare(Scale(n=100), y=target, x=x, factor=1.0, offset=0),
                 launcher.prepare(Early(n=100), y=y, w=w, x=x),
-            ]
+            ],
         )
         assert [node.early for node in device.nodes] == [False, early]

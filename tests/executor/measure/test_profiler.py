@@ -15,6 +15,7 @@ from executor.base.errors import LaunchError
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
 from executor.measure.profiler import LEVELS, Limit, TileLevel, TileProfiler, level_of, work_of
@@ -162,9 +163,9 @@ def test_compiling_a_kernel_counts_to_no_launch(emulator: Device, monkeypatch: p
 
 
 def test_plans_are_run_once_as_a_step(emulator: Device) -> None:
-    launcher, plan, y = scale(emulator)
+    _, plan, y = scale(emulator)
     profiler = TileProfiler(emulator)
-    profiler.run(launcher, [plan])
+    profiler.run([plan])
     assert y.to_numpy()[7] == 15.0
     assert (len(profiler.tiles), profiler.steps) == (1, 1)
 
@@ -190,7 +191,7 @@ def test_a_step_in_a_step_and_a_graph_without_events_are_refused(emulator: Devic
     profiler = TileProfiler(emulator)
     with profiler.step(), pytest.raises(ArgumentError, match="profiled already"), profiler.step():
         pass
-    graph = launcher.graph([plan])
+    graph = LaunchGraph(launcher.device, [plan])
     graph.replay()
     with pytest.raises(ArgumentError, match="timed=True"):
         profiler.add(graph)
@@ -250,9 +251,9 @@ def test_a_model_that_is_watched_launch_by_launch_is_not_profiled(model: Languag
 
 
 def test_a_tile_keeps_no_memory_of_the_device(emulator: Device) -> None:
-    launcher, plan, _ = scale(emulator)
+    _, plan, _ = scale(emulator)
     profiler = TileProfiler(emulator)
-    profiler.run(launcher, [plan])
+    profiler.run([plan])
     held = [getattr(profiler.tiles[0], field.name) for field in dataclasses.fields(profiler.tiles[0])]
     assert not any(isinstance(value, GpuBuffer | Plan) for value in held)
 
