@@ -52,7 +52,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         if value.type.bits == 64:  # a shuffle moves 32 bits
             halves = self.write("mov", [value], result=U32)
             return self.op("mov", tuple(self._shuffled(half, source, mode) for half in halves), result=value.type)
-        return self.op("shfl", value, source, WARP_SIZE - 1, _everyone(value), mode=mode, result=value.type)
+        return self.op("shfl", value, source, WARP_SIZE - 1, _full_mask(value), mode=mode, result=value.type)
 
     def warp_reduce(self, value: Value, combine: Combine, *, width: int = WARP_SIZE) -> Value:
         """Combine over groups of `width` lanes by a butterfly, so that every lane ends with the same bits (for a commutative
@@ -102,7 +102,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         return self.warp_reduce(mine, combine)
 
     def _combined(self, partial: SharedView, count: int, combine: Combine) -> Value:
-        """Combine in the order of warp_reduce, but every thread by itself, which takes less time than shuffles do."""
+        """Combine in the order of warp_reduce, but in every thread by itself, which is faster than shuffles."""
         width = min(count, 4)
         values = [value for at in range(0, count, width) for value in self.load_vector(partial[at], width)]
         while len(values) > 1:
@@ -111,7 +111,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         return values[0]
 
 
-def _everyone(value: Value) -> int:
+def _full_mask(value: Value) -> int:
     """The mask of all lanes, as a constant of the value's type: operands of a shuffle are checked together."""
     return -1 if value.type.is_signed else FULL_WARP
 

@@ -251,7 +251,7 @@ class Core:
         self.write("ret", [])
         end = self.body[-1]
         if last is not None and isinstance(end, Op):
-            self.body[-1] = replace(end, where=last)  # nobody wrote it: it belongs to the line that the kernel ends with
+            self.body[-1] = replace(end, where=last)  # no author wrote it: it belongs to the line that the kernel ends with
         self._function.body = [*self._prologue, *self.body]
         return self._function
 

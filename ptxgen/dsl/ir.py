@@ -26,7 +26,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class SharedArray:
-    """A statically sized array in shared memory, `count` elements of `type`, aligned to `align` bytes, and who asked for it."""
+    """A static array in shared memory: `count` elements of `type`, aligned to `align` bytes, and the line that made it."""
 
     name: str
     type: DType
@@ -36,6 +36,7 @@ class SharedArray:
 
     @property
     def bytes(self) -> int:
+        """Its size."""
         return self.type.bytes * self.count
 
 
@@ -63,6 +64,7 @@ class Op:
 
     @property
     def opcode(self) -> str:
+        """The opcode text, e.g. `add.rn.f32`."""
         return self.row.opcode(self.modifiers)
 
     def __str__(self) -> str:
@@ -115,6 +117,7 @@ class Function:
 
     @property
     def ops(self) -> tuple[Op, ...]:
+        """The instructions of the body, in the order of the text."""
         return tuple(line for line in self.body if isinstance(line, Op))
 
     @property

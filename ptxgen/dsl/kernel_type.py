@@ -30,9 +30,8 @@ def is_whole(value: object) -> bool:
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
-    it and no kernel does (weights), so a kernel that starts early may read it before it waits. ArgumentError for one that is
-    constant and written, and for an extent that is no whole number above 0: so a kernel type that checks nothing still refuses
-    what makes no array."""
+    it and no kernel does (weights), so a kernel that starts early may read it before it waits. ArgumentError if it is
+    constant and written, or an extent is no positive integer: even a kernel type without checks refuses such a shape."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -45,14 +44,16 @@ class Array:
         if self.constant and self.direction != "in":
             raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
         if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
-            raise ArgumentError(f"no array has the shape {self.shape}; extents are whole numbers above 0")
+            raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
 
     @property
     def size(self) -> int:
+        """Elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Size in memory, in bytes."""
         return self.size * self.dtype.bytes
 
     def __str__(self) -> str:
@@ -77,14 +78,17 @@ Signature = dict[str, Argument]
 
 
 def read(dtype: DType, *shape: int, align: int = 16, partial: bool = False, constant: bool = False) -> Array:
+    """An array that a launch reads."""
     return Array(dtype, shape, "in", align, partial, constant)
 
 
 def write(dtype: DType, *shape: int, align: int = 16) -> Array:
+    """An array that a launch fills."""
     return Array(dtype, shape, "out", align)
 
 
 def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
+    """An array that a launch reads and writes."""
     return Array(dtype, shape, "inout", align, partial)
 
 
@@ -129,8 +133,8 @@ class Work:
 
 @dataclass(frozen=True)
 class KernelType(ABC):
-    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What no array of its signature refuses
-    it checks in `__post_init__` and raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
+    """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What its arrays do not refuse it
+    checks in `__post_init__`, which raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
 
     family: ClassVar[str]
     bit_free: ClassVar[tuple[str, ...]] = ()
@@ -153,7 +157,7 @@ class KernelType(ABC):
 
     @abstractmethod
     def launch(self) -> LaunchConfig:
-        """The launch geometry; nobody else knows it."""
+        """The launch geometry, which is said here and nowhere else."""
 
     @abstractmethod
     def emit(self, k: KernelBuilder) -> None:

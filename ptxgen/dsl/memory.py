@@ -31,6 +31,7 @@ class Element:
 
     @property
     def address(self) -> Address:
+        """As a memory operand."""
         return Address(self.base, self.offset)
 
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from ptxgen.errors import AuthorError
+from ptxgen.errors import AuthorError, Location
 from ptxgen.isa.operands import Register
 from ptxgen.types import DType
 
-if TYPE_CHECKING:
-    from ptxgen.dsl.core import Core
-
 Number = int | float
+
+
+class Writer(Protocol):
+    """What the operators of a value need of the builder (core.py)."""
+
+    def op(self, name: str, *operands: Any) -> Value: ...
+    def compare(self, relation: str, a: Value | Number, b: Value | Number) -> Value: ...
+    def assign(self, variable: Value, value: Value | Number) -> Value: ...
+    def convert(self, value: Value | Number, type: DType) -> Value: ...
+    def where(self) -> Location: ...
 
 
 def _written(name: str, *, reflected: bool = False) -> Callable[[Value, Value | Number], Value]:
@@ -49,7 +56,7 @@ class Value:
 
     __slots__ = ("k", "register")
 
-    def __init__(self, k: Core, register: Register) -> None:
+    def __init__(self, k: Writer, register: Register) -> None:
         self.k = k
         self.register = register
 

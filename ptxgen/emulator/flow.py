@@ -180,7 +180,7 @@ def _body(
 def _check_width(register: Register, argument: ParsedOperand | None, call: Call) -> None:
     if isinstance(argument, Immediate) or (isinstance(argument, Register) and argument.type.bits == register.type.bits):
         return
-    got = f"{argument}, which is {argument.type}" if isinstance(argument, Register) else "what is no register"
+    got = f"{argument}, which is {argument.type}" if isinstance(argument, Register) else "something that is no register"
     raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
 
 

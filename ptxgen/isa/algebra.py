@@ -196,4 +196,4 @@ class Algebra(Protocol):
         """End the kernel with an error."""
 
     def no_effect(self) -> None:
-        """Said by rows whose effect no emulated machine can show: prefetches, fences, cache policies, nanosleep."""
+        """For rows whose effect no emulated machine can show: prefetches, fences, cache policies, nanosleep."""

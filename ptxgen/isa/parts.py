@@ -29,6 +29,7 @@ def state_space(word: str) -> str:
 
 
 def dtype(name: str) -> DType:
+    """The type of this name."""
     return BY_NAME[name]
 
 

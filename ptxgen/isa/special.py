@@ -21,6 +21,7 @@ class SpecialRegister:
 
     @property
     def operand(self) -> Special:
+        """As an operand of `mov`."""
         return Special(self.name, self.type)
 
 

@@ -59,8 +59,8 @@ class Graph:
 
     @cached_property
     def joins(self) -> dict[int, int | None]:
-        """For each reachable block the nearest one that every way from it to the end passes (its immediate post-dominator);
-        None if there is none, e.g. because threads end on different ways."""
+        """For each reachable block the nearest one that every path from it to the end passes (its immediate post-dominator);
+        None if there is none, e.g. because threads end on different paths."""
         end = len(self.blocks)  # a virtual block after every `ret`
         everything = (1 << (end + 1)) - 1
         after = dict.fromkeys(self.order, everything)  # post-dominators as bit sets
@@ -92,7 +92,7 @@ class Graph:
         return _reached(stack, self.predecessors)
 
     def influenced(self, number: int) -> frozenset[int]:
-        """The blocks that run, or run again, depending on which way the branch of block `number` goes."""
+        """The blocks that run, or run again, depending on the branch of block `number`."""
         following = tuple(block.successors for block in self.blocks)
         return _reached(list(following[number]), following, self.joins[number])
 

@@ -1,9 +1,9 @@
 """Which registers and which instructions of a function differ between the threads of a block: a conservative analysis that
-the verifier builds on. "Differs" is said by a level, and every level above UNIFORM by what caused it.
+the verifier builds on. How far something differs is a `Level`, and every level above UNIFORM comes with its cause.
 
 Data: a value is at the level of the operands it is computed from; a load is at the level of its address, because threads that
 read one address get one value. Control: what is written between a branch on a differing condition and the place where its
-ways meet again differs too, since the threads may arrive with values of different passes or ways.
+paths join differs too, since the threads may arrive with values of different passes or paths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CARRY = "the carry flag"
 
 
 class Level(IntEnum):
-    """Between which threads a value may differ, or which threads may not come along."""
+    """Between which threads a value may differ, or which threads may not arrive."""
 
     UNIFORM = 0  # the same in all threads of the block
     WARP = 1  # the same in the threads of a warp
@@ -43,7 +43,7 @@ _UNIFORM = Cause(Level.UNIFORM)
 @dataclass
 class Divergence:
     """The result. `values` holds the registers that differ; `control` the blocks of the graph that some threads may not reach
-    together, with the branch that parts them."""
+    together, with the branch that separates them."""
 
     function: Function
     graph: Graph
@@ -76,7 +76,7 @@ def analyse(function: Function, graph: Graph) -> Divergence:
                 changed |= _transfer(result, op, around, warp_ids)
             branch = graph.blocks[number].branch
             if branch is not None:
-                changed |= _part(result, number, branch)
+                changed |= _separate(result, number, branch)
     return result
 
 
@@ -118,8 +118,8 @@ def _computed(result: Divergence, op: Op) -> Cause:
     return cause
 
 
-def _part(result: Divergence, number: int, branch: Op) -> bool:
-    """Mark what a conditional branch parts. True if anything went up."""
+def _separate(result: Divergence, number: int, branch: Op) -> bool:
+    """Mark what only some threads run after a conditional branch. True if anything went up."""
     around = result.control[number][0] if number in result.control else _UNIFORM
     cause = _highest([result.of(branch.guard), *(result.of(o) for o in branch.operands.values()), around])
     if cause.level is Level.UNIFORM:

@@ -34,7 +34,7 @@ def verify(function: Function, target: Target) -> None:
     flow = graph(function)
     _check_ends(function, flow)
     _check_written_before_read(function, flow)
-    _check_meetings(divergence.analyse(function, flow))
+    _check_convergence(divergence.analyse(function, flow))
 
 
 # What stands around the instructions
@@ -148,7 +148,7 @@ def _check_ends(function: Function, flow: Graph) -> None:
 
 
 def _check_written_before_read(function: Function, flow: Graph) -> None:
-    """Registers surely written at the entry of each block: what all ways there have written."""
+    """Registers surely written at the entry of each block: what all paths there have written."""
     writers: dict[str, Location] = {}
     for op in function.ops:
         for register in op.written:
@@ -180,7 +180,7 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
                 if not written & bit[register.name]:
                     raise VerifyError(
                         f"{register.name} ({register.type}) may be read before it is written: {writers[register.name]}\n"
-                        "  does not run on every way to its reader", op.where,
+                        "  does not run on every path to its reader", op.where,
                         "make it with k.variable(start, type) before the branch or loop and change it there with @=",
                     )  # fmt: skip
             if op.guard is None:
@@ -188,7 +188,7 @@ def _check_written_before_read(function: Function, flow: Graph) -> None:
                     written |= bit[register.name]
 
 
-def _check_meetings(result: Divergence) -> None:
+def _check_convergence(result: Divergence) -> None:
     """Barriers that not all threads reach, and warp instructions that not all lanes reach."""
     for number in result.graph.order:
         around = result.control.get(number)
@@ -201,7 +201,7 @@ def _check_meetings(result: Divergence) -> None:
             if around is not None and around[0].level > allowed:
                 cause, branch = around
                 raise VerifyError(
-                    f"{opcode} needs all {group}, but some may not come with the others: the branch at\n  {branch.where}\n"
+                    f"{opcode} needs all {group}, but some may not reach it together: the branch at\n  {branch.where}\n"
                     f"  depends on {cause.why}", op.where, _ADVICE,
                 )  # fmt: skip
             guard = result.of(op.guard)

@@ -47,7 +47,7 @@ def chain(length: int, calls: int) -> str:
         (HEAD + IDENTITY + ".entry k() { .reg .b32 %r<3>; call (%r1), same, (%r7); ret; }", "%r7 is not declared"),
         (HEAD + IDENTITY + ".entry k() { .reg .b32 %r<3>; call same, (%r1); ret; }", "same returns 1 values, got places for 0"),
         (HEAD + IDENTITY + ".entry k() { .reg .b64 %r<3>; call (%r1), same, (1); ret; }", "%out is b32, got %r1, which is b64"),
-        (HEAD + IDENTITY + ".entry k() { .param .b32 p; call (p), same, (1); ret; }", "%out is b32, got what is no register"),
+        (HEAD + IDENTITY + ".entry k() { .param .b32 p; call (p), same, (1); ret; }", "%out is b32, got something that is no"),
         (kernel("@%r1 mov.u32 %r2, 1;"), "guard %r1 is b32, and a guard is a pred"),
         (kernel("@!%f1 bra L;\nL:"), "guard %f1 is f32, and a guard is a pred"),
         (kernel("mov.u32 %r1, !%r2;"), "operand a cannot be %r2"),
