@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, DeviceFailed, OutOfMemory
+from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.allocations import Allocations
 from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_message
 from executor.device.cuda_event import CudaEvent, EventPool
@@ -160,10 +160,7 @@ class CudaDevice(Device):
             self.owner.run_deferred()
             status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            memory = self.memory()
-            what = f"{nbytes} bytes{f' ({name})' if name else ''}"
-            message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
-            raise OutOfMemory(message, nbytes, memory.free)
+            raise self.no_room(nbytes, name)
         base = int(self._checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
         self.allocations.add(base, nbytes)
         return base

@@ -17,28 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.environment import settings
-from executor.base.errors import DeviceError, OutOfMemory, SanitizerError
-from executor.device.allocations import ALIGNMENT, Allocations, BorrowedMemory
-from executor.device.owner import OwnerThread
+from executor.base.errors import DeviceError, SanitizerError
+from executor.device.allocations import ALIGNMENT, BorrowedMemory
+from executor.device.host_memory import HostMemory
 from executor.device.parameters import ArrayArgument, ParameterBlock
-from executor.device.protocol import (
-    BytesCopied,
-    Device,
-    Grid,
-    LoadedKernel,
-    MemorySharing,
-    MemoryUse,
-    Node,
-    ReadInto,
-    checked_bytes,
-)
+from executor.device.protocol import Device, Grid, LoadedKernel, MemorySharing, MemoryUse, Node, ReadInto
 from ptxgen.emulator import REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
 
 
-class EmulatedDevice(Device):
+class EmulatedDevice(HostMemory, Device):
     """PTX on the CPU. See protocol.Device.
 
     target: what text is emitted for; sm_90 by default, so that the emulator runs the very text of a current GPU.
@@ -52,17 +42,13 @@ class EmulatedDevice(Device):
         self, target: Target | None = None, *, sanitize: bool = False, workers: int | None = None, seed: int | None = None
     ) -> None:
         self.target = target or Target(90)
+        super().__init__(f"emulator ({self.target}{', sanitizer' if sanitize else ''})")
         self.sanitize = sanitize
         self.seed = seed
         self.workers = settings().emulator_workers if workers is None else workers
-        self.name = f"emulator ({self.target}{', sanitizer' if sanitize else ''})"
         self.wants_lines = sanitize
         self.reason = ""
-        self.frees = 0
         self.waits = 0
-        self.closed = False
-        self.owner = OwnerThread(self.name)
-        self.allocations = Allocations(self.name)
         self._map = MemoryMap() if sanitize else None
 
     @property
@@ -100,25 +86,16 @@ class EmulatedDevice(Device):
         try:
             block = np.empty(nbytes + ALIGNMENT + REDZONE, np.uint8)
         except (MemoryError, ValueError) as error:
-            memory = self.memory()
-            what = f"{nbytes} bytes{f' ({name})' if name else ''}"
-            message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
-            raise OutOfMemory(message, nbytes, memory.free) from error
+            raise self.no_room(nbytes, name) from error
         base = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
         self.allocations.add(base, nbytes, block)
         if self._map is not None:
             self._map.add(base, nbytes, name or UNNAMED, initialised=False)
         return base
 
-    def free(self, pointer: int, ticket: int | None = None) -> None:
-        self.enter("freeing")
-        if ticket is None:
-            self.frees += 1
-        elif self.allocations.ticket(pointer) != ticket:
-            return
-        self.allocations.remove(pointer)
+    def released(self, base: int) -> None:
         if self._map is not None:
-            self._map.remove(pointer)
+            self._map.remove(base)
 
     def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
         pointer = self.alloc(nbytes, name)
@@ -134,38 +111,17 @@ class EmulatedDevice(Device):
             self._map.add(pointer, nbytes, name or UNNAMED, read_only=True)
         return pointer
 
-    def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
-        self.enter("uploading", immediate=True)
-        nbytes = checked_bytes(array)
-        self._writable(pointer, nbytes, "upload")
-        ctypes.memmove(pointer, array.ctypes.data, nbytes)
-        if progress is not None:
-            progress(nbytes)
-
-    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
-        self.enter("uploading", immediate=True)
-        self._writable(pointer, nbytes, "upload")
-        read(0, _bytes_at(pointer, nbytes))
-        if progress is not None:
-            progress(nbytes)
-
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self.enter("downloading", immediate=True)
-        nbytes = checked_bytes(array, writable=True)
-        self.allocations.check(pointer, nbytes, "download")
         self.waits += 1
-        ctypes.memmove(array.ctypes.data, pointer, nbytes)
+        super().download(pointer, array)
 
-    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
-        self.enter("filling memory", immediate=True)
-        self._writable(pointer, nbytes, "fill")
-        ctypes.memset(pointer, byte, nbytes)
-
-    def copy(self, destination: int, source: int, nbytes: int) -> None:
-        self.enter("copying", immediate=True)
-        self.allocations.check(source, nbytes, "copy")
-        self._writable(destination, nbytes, "copy to")
-        ctypes.memmove(destination, source, nbytes)
+    def view(self, pointer: int, nbytes: int, doing: str, *, write: bool = False) -> NDArray[np.uint8]:
+        base, keeper = self.allocations.check(pointer, nbytes, doing)
+        if write:
+            if keeper.read_only if isinstance(keeper, BorrowedMemory) else not keeper.flags.writeable:
+                raise DeviceError(f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is read-only")
+            self.mark_written(base, pointer, nbytes)
+        return _bytes_at(pointer, nbytes)
 
     def compile(self, text: str) -> bytes | None:
         return None
@@ -245,19 +201,6 @@ class EmulatedDevice(Device):
         self.frees += 1
         for base in self.allocations.bases():
             self.allocations.remove(base)
-
-    def enter(self, doing: str, *, immediate: bool = False) -> None:
-        """Pass the checks that every use of the device needs."""
-        if self.closed:
-            raise DeviceError(f"{self.name} is closed; {doing} needs an open device")
-        self.owner.check(doing, immediate=immediate)
-
-    def _writable(self, pointer: int, nbytes: int, doing: str) -> None:
-        """Check the range before it is written, and note that it holds something from now on."""
-        base, keeper = self.allocations.check(pointer, nbytes, doing)
-        if keeper.read_only if isinstance(keeper, BorrowedMemory) else not keeper.flags.writeable:
-            raise DeviceError(f"{self.name}: cannot {doing} {nbytes} bytes at {pointer:#x}, which is read-only")
-        self.mark_written(base, pointer, nbytes)
 
     def mark_written(self, base: int, pointer: int, nbytes: int) -> None:
         """Tell the sanitiser that these bytes of the allocation at `base` hold something from now on."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.base.errors import OutOfMemory
 from executor.device.allocations import Allocations, BorrowedMemory
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
@@ -215,6 +216,13 @@ class Device(DeviceMemory, KernelRunner, Protocol):
 
     def memory(self) -> MemoryUse:
         """How much is free now."""
+
+    def no_room(self, nbytes: int, name: str = "") -> OutOfMemory:
+        """What to raise when there is none for so many bytes."""
+        memory = self.memory()
+        what = f"{nbytes} bytes{f' ({name})' if name else ''}"
+        message = f"{self.name}: no room for {what}; {memory.free} of {memory.total} are free"
+        return OutOfMemory(message, nbytes, memory.free)
 
     def close(self) -> None:
         """Free everything. A second time does nothing."""
