@@ -55,8 +55,8 @@ class Bundle:
         where = Path(folder)
         manifest = read_manifest(where)
         if manifest.get("version") not in KNOWN:
-            known = ", ".join(map(str, KNOWN))
-            raise BundleError(f"has version {quoted(manifest.get('version'))} of the manifest; known: {known}", where)
+            versions = ", ".join(map(str, KNOWN))
+            raise BundleError(f"has version {quoted(manifest.get('version'))} of the manifest; known: {versions}", where)
         try:
             target = Target.parse(shown(manifest.get("target")))
         except ArgumentError as error:
@@ -68,6 +68,7 @@ class Bundle:
 
     @property
     def context(self) -> int:
+        """The most tokens of a sequence that the kernels were written for."""
         context = self.manifest["numbers"].get("context")
         if isinstance(context, bool) or not isinstance(context, int) or context < 1:
             self._fail(f"the context is {quoted(context)}; it must be a whole number of at least 1")
@@ -111,22 +112,22 @@ class Bundle:
 
     def _check(self, kernel: KernelType, facts: Mapping[str, Any]) -> None:
         launch = kernel.launch()
-        wanted = {"grid": list(launch.grid), "block": list(launch.block), "parameters": _parameters(kernel)}
+        expected = {"grid": list(launch.grid), "block": list(launch.block), "parameters": _parameters(kernel)}
         try:
-            said = {"grid": facts["grid"], "block": facts["block"], "parameters": list(map(_said, facts["parameters"]))}
+            recorded = {"grid": facts["grid"], "block": facts["block"], "parameters": list(map(_recorded, facts["parameters"]))}
         except (KeyError, TypeError) as error:
             self._fail(f"{kernel}: {MANIFEST} does not describe its launch ({shown(str(error))})")
-        for what, value in wanted.items():
-            if said[what] != value:
+        for what, value in expected.items():
+            if recorded[what] != value:
                 self._fail(
-                    f"{kernel} has {what} {shown(said[what])}, this version of ptxgen launches it with {shown(value)}; "
+                    f"{kernel} has {what} {shown(recorded[what])}, this version of ptxgen launches it with {shown(value)}; "
                     "write the bundle anew"
                 )
 
     def _file(self, record: Any) -> bytes:
         if not isinstance(record, dict):
             self._fail(f"{MANIFEST} names a file by {quoted(record)}; it must be path and sha256")
-        name, label, wanted = str(record["path"]), shown(record["path"]), record["sha256"]
+        name, label, expected = str(record["path"]), shown(record["path"]), record["sha256"]
         root = self.folder.resolve()
         try:
             path = (root / name).resolve()
@@ -135,9 +136,9 @@ class Bundle:
             content = read_regular(path, LARGEST)
         except (OSError, ValueError, RuntimeError) as error:  # resolve: a NUL, links in a circle
             self._fail(f"file {label} cannot be read: {getattr(error, 'strerror', None) or error}")
-        found = hashlib.sha256(content).hexdigest()
-        if found != wanted:
-            self._fail(f"file {label} has sha256 {found}, {MANIFEST} says {shown(wanted)}: it is damaged or was changed")
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != expected:
+            self._fail(f"file {label} has sha256 {digest}, {MANIFEST} says {shown(expected)}: it is damaged or was changed")
         return content
 
     def _others(self, kernel: KernelType) -> str:
@@ -164,7 +165,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _parameters(kernel: KernelType) -> list[tuple[Any, ...]]:
-    """Name, type and shape of each argument, in the form of `_said`."""
+    """Name, type and shape of each argument, in the form of `_recorded`."""
     return [
         (name, argument.dtype.name, list(argument.shape), argument.direction)
         if isinstance(argument, Array)
@@ -173,7 +174,7 @@ def _parameters(kernel: KernelType) -> list[tuple[Any, ...]]:
     ]
 
 
-def _said(facts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _recorded(facts: Mapping[str, Any]) -> tuple[Any, ...]:
     if facts["kind"] == "array":
         return facts["name"], facts["dtype"], facts["shape"], facts["direction"]
     return facts["name"], facts["dtype"]

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 class Loads(Protocol):
-    """What the launcher needs of executor.modules.Modules."""
+    """What the launcher needs of Modules."""
 
-    def load(self, kernel: KernelType) -> LoadedKernel: ...
+    def load(self, kernel: KernelType) -> LoadedKernel:
+        """As Modules.load."""
 
 
 class LayerOperation(NamedTuple):
@@ -256,9 +257,9 @@ def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
 
 
 def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[str]) -> None:
-    given = set(arguments)
-    missing = [name for name in signature if name not in given]
-    extra = sorted(given - set(signature))
+    names = set(arguments)
+    missing = [name for name in signature if name not in names]
+    extra = sorted(names - set(signature))
     if extra:
         near = difflib.get_close_matches(extra[0], missing or signature, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(signature) or 'none'}"
@@ -267,26 +268,26 @@ def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[s
         raise LaunchError(f"{kernel} needs {', '.join(f'{name} ({signature[name]})' for name in missing)}")
 
 
-def _check_buffer(kernel: KernelType, name: str, wanted: Array, value: object, device: Device) -> GpuBuffer:
+def _check_buffer(kernel: KernelType, name: str, expected: Array, value: object, device: Device) -> GpuBuffer:
     def fault(text: str) -> LaunchError:
         return LaunchError(f"{kernel}: argument {name} {text}")
 
     if not isinstance(value, GpuBuffer):
-        raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {wanted} (GpuBuffer.from_numpy uploads an array)")
+        raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {expected} (GpuBuffer.from_numpy uploads an array)")
     if value.device is not device:
         raise fault(f"is {value.whose}; must be of this one, on {device.name}")
     _need_life(kernel, name, value)
-    if value.dtype != wanted.dtype or value.shape != wanted.shape:
-        raise fault(f"is {value.dtype}{list(value.shape)}; must be {wanted}")
+    if value.dtype != expected.dtype or value.shape != expected.shape:
+        raise fault(f"is {value.dtype}{list(value.shape)}; must be {expected}")
     if value.pointer == 0:
         raise fault("is a null pointer")
-    if wanted.direction != "in" and value.allocation.read_only:
+    if expected.direction != "in" and value.allocation.read_only:
         raise fault(f"({value}) is written, but is memory of another library that is read-only")
     end = value.allocation.base + value.allocation.nbytes
-    if value.pointer < value.allocation.base or value.pointer + wanted.nbytes > end:
-        raise fault(f"needs {wanted.nbytes} bytes, its memory ends after {end - value.pointer}")
-    if value.pointer % wanted.align:
-        raise fault(f"starts at {value.pointer:#x}; must be on a {wanted.align}-byte boundary")
+    if value.pointer < value.allocation.base or value.pointer + expected.nbytes > end:
+        raise fault(f"needs {expected.nbytes} bytes, its memory ends after {end - value.pointer}")
+    if value.pointer % expected.align:
+        raise fault(f"starts at {value.pointer:#x}; must be on a {expected.align}-byte boundary")
     return value
 
 

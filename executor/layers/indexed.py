@@ -66,8 +66,8 @@ class ValidatedLayerWeights:
     @property
     def projections(self) -> dict[str, Projection]:
         """The matrices by role."""
-        found = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {role: value for role, value in found.items() if isinstance(value, Projection)}
+        bound = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {role: value for role, value in bound.items() if isinstance(value, Projection)}
 
 
 def layer_weights(
@@ -86,7 +86,7 @@ def layer_weights(
     outlier; what reads it gets an accurate kernel. Raises ModelError for a weight that is not there, is freed, or has another
     shape than the layer; ArgumentError if no kernel reads its type."""
     s = shape
-    given = norms or {}
+    norms = norms or {}
 
     def matrix(role: str, n: int, k: int) -> Projection:
         accurate = (layer, INPUTS[role]) in flagged
@@ -99,12 +99,12 @@ def layer_weights(
         return vector(name, n) if f"{prefix}.{name}" in weights else None
 
     return ValidatedLayerWeights(
-        attn_norm=given.get("attn_norm") or vector("attn_norm.weight", s.hidden),
+        attn_norm=norms.get("attn_norm") or vector("attn_norm.weight", s.hidden),
         attn_q=matrix("attn_q", s.q_dim, s.hidden),
         attn_k=matrix("attn_k", s.kv_dim, s.hidden),
         attn_v=matrix("attn_v", s.kv_dim, s.hidden),
         attn_output=matrix("attn_output", s.hidden, s.q_dim),
-        ffn_norm=given.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
+        ffn_norm=norms.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
         ffn_gate=matrix("ffn_gate", s.ff, s.hidden),
         ffn_up=matrix("ffn_up", s.ff, s.hidden),
         ffn_down=matrix("ffn_down", s.hidden, s.ff),

@@ -37,39 +37,39 @@ def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str)
     buffer = as_buffer(device, value, name=name)
     if not buffer.alive:
         raise LaunchError(f"{name} ({buffer}) was freed")
-    wanted = (prod(buffer.shape),) if shape is None else shape
-    if buffer.dtype != F32 or not (shape is None or same_shape(buffer.shape, wanted)):
-        raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be f32{list(wanted)}")
-    return buffer if buffer.shape == wanted else buffer.view(0, wanted)
+    needed = (prod(buffer.shape),) if shape is None else shape
+    if buffer.dtype != F32 or not (shape is None or same_shape(buffer.shape, needed)):
+        raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be f32{list(needed)}")
+    return buffer if buffer.shape == needed else buffer.view(0, needed)
 
 
-def host_values(given: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
+def host_values(values: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
     """f32 of this shape, row-major, from real numbers of the host in this shape or flat. ArgumentError for anything else."""
-    values = array(name, given)
+    values = array(name, values)
     if values.dtype.kind not in "biuf" or not same_shape(values.shape, shape):
         raise ArgumentError(f"{name} is {values.dtype}{list(values.shape)} on the host; must be {list(shape)} real numbers")
     return np.ascontiguousarray(values, np.float32).reshape(shape)
 
 
-def host_output(given: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """An array of the host that results can be written to: `given` if there is one. ArgumentError if it does not fit."""
-    if given is None:
+def host_output(output: NDArray[np.float32] | None, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """An array of the host that results can be written to: `output` if there is one. ArgumentError if it does not fit."""
+    if output is None:
         return np.empty(shape, np.float32)
-    fits = isinstance(given, np.ndarray) and given.dtype == np.float32 and same_shape(given.shape, shape)
-    if not (fits and given.flags.c_contiguous and given.flags.writeable):
-        raise ArgumentError(f"output must be a writable, row-major NumPy array of float32{list(shape)}, got {_words(given)}")
-    return given
+    fits = isinstance(output, np.ndarray) and output.dtype == np.float32 and same_shape(output.shape, shape)
+    if not (fits and output.flags.c_contiguous and output.flags.writeable):
+        raise ArgumentError(f"output must be a writable, row-major NumPy array of float32{list(shape)}, got {_words(output)}")
+    return output
 
 
-def _words(given: object) -> str:
-    if not isinstance(given, np.ndarray):
-        return f"a {type(given).__name__}"
+def _words(value: object) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}"
     flags = [
         word
-        for word, true in (("read-only", not given.flags.writeable), ("not row-major", not given.flags.c_contiguous))
+        for word, true in (("read-only", not value.flags.writeable), ("not row-major", not value.flags.c_contiguous))
         if true
     ]
-    return " ".join([f"{given.dtype}{list(given.shape)}", *flags])
+    return " ".join([f"{value.dtype}{list(value.shape)}", *flags])
 
 
 def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, format: Format | None = None) -> LoadedWeight:
@@ -81,15 +81,15 @@ def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, 
     """
     n, k = whole("n", n), whole("k", k)
     if isinstance(value, str):
-        found = weights[value]
+        matrix = weights[value]
     elif isinstance(value, Projection):
-        found = value.weight
+        matrix = value.weight
     elif isinstance(value, LoadedWeight):
-        found = value
+        matrix = value
     else:
-        found = _at_pointer(device, weights, value if isinstance(value, GpuBuffer) else _address(value), n, k, format)
-    _check(found, n, k, format)
-    return found
+        matrix = _at_pointer(device, weights, value if isinstance(value, GpuBuffer) else _address(value), n, k, format)
+    _check(matrix, n, k, format)
+    return matrix
 
 
 def _address(value: object) -> int:
@@ -101,13 +101,13 @@ def _address(value: object) -> int:
     return whole("the address of the weight", value, 0)
 
 
-def _check(found: LoadedWeight, n: int, k: int, format: Format | None) -> None:
-    name = found.name
-    if format is not None and found.format != format:
-        raise ModelError(f"{name} is {found.format.name}; asked for was {format.name}")
-    if (found.n, found.k) != (n, k):
-        raise ModelError(f"{name} is {found.n} x {found.k}; asked for was {n} x {k}")
-    if not found.buffer.alive:
+def _check(matrix: LoadedWeight, n: int, k: int, format: Format | None) -> None:
+    name = matrix.name
+    if format is not None and matrix.format != format:
+        raise ModelError(f"{name} is {matrix.format.name}; the call says {format.name}")
+    if (matrix.n, matrix.k) != (n, k):
+        raise ModelError(f"{name} is {matrix.n} x {matrix.k}; the call says {n} x {k}")
+    if not matrix.buffer.alive:
         raise LaunchError(f"{name} was freed")
 
 
@@ -121,15 +121,15 @@ def _at_pointer(
         mine = value.device is device
         where = "was freed" if mine else f"is {value.whose}; must be of this one, on {device.name}"
         raise LaunchError(f"{what} {where}")
-    known = weights.at(pointer)
-    if known is not None and known.buffer.alive and known.buffer.pointer == pointer:
-        return known
+    loaded = weights.at(pointer)
+    if loaded is not None and loaded.buffer.alive and loaded.buffer.pointer == pointer:
+        return loaded
     if format is None:
-        raise LaunchError(f"{what} is not the start of a loaded weight, so nobody said what type lies there; load_weight does")
+        raise LaunchError(f"{what} is not the start of a loaded weight, so its type is not known; load it with load_weight")
     if n < 1 or k < 1 or k % format.block:
         raise ArgumentError(f"{what}: {format.name} cannot be {n} x {k}; rows are a multiple of {format.block} values")
     nbytes = n * format.row_bytes(k)
-    end = known.buffer.pointer + known.nbytes if known is not None and known.buffer.alive else None
+    end = loaded.buffer.pointer + loaded.nbytes if loaded is not None and loaded.buffer.alive else None
     if isinstance(value, GpuBuffer):
         end = pointer + value.nbytes
     if end is not None and pointer + nbytes > end:

@@ -54,12 +54,12 @@ class OutlierVerdicts:
         return frozenset(site for site, verdict in self._of.items() if verdict)
 
     @staticmethod
-    def checked_site(given: Any, layers: int | None) -> LayerOperation:
-        """A site of which a verdict decides something: a layer of so many (None: nobody said), and an operation that makes what
+    def checked_site(site: Any, layers: int | None) -> LayerOperation:
+        """A site of which a verdict decides something: a layer of so many (None: of any), and an operation that makes what
         its matrices multiply. ArgumentError names those that there are."""
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            raise ArgumentError(f"site is {described(given)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
-        layer, operation = given
+        if not isinstance(site, tuple | list) or len(site) != 2:
+            raise ArgumentError(f"site is {described(site)}; allowed: a layer and one of {', '.join(LAYER_OUTPUTS)}")
+        layer, operation = site
         last = None if layers is None else layers - 1
         layer = whole("the layer of the site", layer, 0, last)
         return LayerOperation(layer, one_of("the operation of the site", operation, LAYER_OUTPUTS))

@@ -28,11 +28,11 @@ def is_massive_activation_outlier(values: ArrayLike, ratio: float = OUTLIER_RATI
     nothing and zeros have none. Raises ArgumentError for a ratio that is negative or NaN, and for values that are not real
     numbers.
     """
-    given = array("activations", values)
-    if given.dtype.kind not in "biuf":
-        raise ArgumentError(f"activations must be real numbers, got an array of {given.dtype}")
+    numbers = array("activations", values)
+    if numbers.dtype.kind not in "biuf":
+        raise ArgumentError(f"activations must be real numbers, got an array of {numbers.dtype}")
     with np.errstate(over="ignore"):  # beyond f32 is infinite, which is flagged
-        x, limit = given.astype(np.float32).reshape(-1), float(np.float32(ratio))
+        x, limit = numbers.astype(np.float32).reshape(-1), float(np.float32(ratio))
     if not limit >= 0.0:
         raise ArgumentError(f"ratio must be 0 or more, got {ratio}")
     return has_outlier(x, limit)
@@ -72,6 +72,7 @@ class OutlierWatch:
         return frozenset(site for site, i in self._places.items() if flags[i])
 
     def free(self) -> None:
+        """Give the flags' memory back."""
         self._flags.free()
 
     def _plan(self, site: LayerOperation, x: object) -> Plan:

@@ -23,6 +23,7 @@ class Projection:
 
     @property
     def pointer(self) -> int:
+        """The address of the first block."""
         return self.weight.buffer.pointer
 
     @property
@@ -57,9 +58,9 @@ def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    taken, given = _facts(kernel.signature()), _facts(gemv_arguments(format, k, n, digits=kernel.activation_digits))
-    if taken != given:
-        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {given}")
+    taken, passed = _facts(kernel.signature()), _facts(gemv_arguments(format, k, n, digits=kernel.activation_digits))
+    if taken != passed:
+        raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {passed}")
 
 
 def _facts(arguments: Signature) -> str:

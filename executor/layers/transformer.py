@@ -102,10 +102,10 @@ def _place(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: 
     all_or_none = len({bias is None for bias in biases.values()}) == 1
     if launch.fused and all_or_none and (norms == (None, None) or w.attn_q_bias is None):
         _normalise_heads(launch, s, w, a)
-        given = {name: bias for name, bias in biases.items() if bias is not None}
-        kernel = RopeScatter(neox, bool(given), s.heads, s.kv_heads, s.head_dim, cache.max_len, s.rope_dim)
+        added = {name: bias for name, bias in biases.items() if bias is not None}
+        kernel = RopeScatter(neox, bool(added), s.heads, s.kv_heads, s.head_dim, cache.max_len, s.rope_dim)
         caches = {"k_cache": cache.keys, "v_cache": cache.values}
-        launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **given, **caches, **places)
+        launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **added, **caches, **places)
         return
     for role, bias, x in zip("qkv", biases.values(), (a.q, a.k, a.v), strict=True):
         if bias is not None:

@@ -92,25 +92,25 @@ def render_spans(
         "tokens": {"bos_token": bos_token, "eos_token": eos_token},
     }
     try:
-        asked = json.dumps(request, ensure_ascii=False)
+        body = json.dumps(request, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ArgumentError(f"a conversation is made of what JSON knows; here: {error}") from error
-    if len(asked) - len(template) > BYTES_A_CHARACTER * limits.characters:
-        raise ArgumentError(f"the conversation has {len(asked)} characters; allowed: about {limits.characters}")
-    return _spans(_answer(asked.encode(errors="surrogatepass"), limits))
+    if len(body) - len(template) > BYTES_A_CHARACTER * limits.characters:
+        raise ArgumentError(f"the conversation has {len(body)} characters; allowed: about {limits.characters}")
+    return _spans(_answer(body.encode(errors="surrogatepass"), limits))
 
 
 def _answer(request: bytes, limits: Limits) -> Any:
     """What the rendering process says, as it came out of JSON. ModelError if it says nothing, or takes more than it may."""
     deadline = time.monotonic() + limits.seconds
-    with _memory_file() as asked, _memory_file() as told:
-        asked.write(request)
-        asked.seek(0)
-        process = _start(asked, told)
+    with _memory_file() as request_file, _memory_file() as error_file:
+        request_file.write(request)
+        request_file.seek(0)
+        process = _start(request_file, error_file)
         try:
             assert process.stdout is not None
             with process.stdout as pipe:
-                said = _read(pipe.fileno(), deadline, BYTES_A_CHARACTER * (limits.characters + MAX_REASON))
+                answer = _read(pipe.fileno(), deadline, BYTES_A_CHARACTER * (limits.characters + MAX_REASON))
             status = process.wait(max(0.0, deadline - time.monotonic()))
         except (TimeoutError, subprocess.TimeoutExpired):
             raise _failed(f"more than {limits.seconds:g} s") from None
@@ -121,11 +121,11 @@ def _answer(request: bytes, limits: Limits) -> Any:
             raise _failed(f"more than {limits.cpu_seconds} s of processor time")
         if status != 0:
             end = signal.Signals(-status).name if status < 0 else f"status {status}"
-            told.seek(-min(MAX_REASON // 2, told.seek(0, os.SEEK_END)), os.SEEK_END)
-            words = told.read().decode(errors="replace").strip()
+            error_file.seek(-min(MAX_REASON // 2, error_file.seek(0, os.SEEK_END)), os.SEEK_END)
+            words = error_file.read().decode(errors="replace").strip()
             raise _failed(f"its process ended with {end} and said {words or 'nothing'}")
     try:
-        return json.loads(said)
+        return json.loads(answer)
     except (ValueError, RecursionError) as error:
         raise _failed(f"its process answered with no JSON: {error}") from error
 
@@ -135,11 +135,11 @@ def _memory_file() -> BinaryIO:
     return os.fdopen(os.memfd_create("chat"), "w+b", buffering=0)
 
 
-def _start(asked: BinaryIO, told: BinaryIO) -> subprocess.Popen[bytes]:
+def _start(stdin: BinaryIO, stderr: BinaryIO) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-I", "-S", "-c", _START, *_packages()]
     try:
         # Ctrl-C in the terminal is for us, who end the process then: so it is of another group.
-        return subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=told, bufsize=0, process_group=0)
+        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, bufsize=0, process_group=0)
     except OSError as error:
         raise ModelError(f"the chat template needs a process of its own, and none can be started: {error}") from error
 
@@ -159,9 +159,9 @@ def _read(pipe: int, deadline: float, most: int) -> bytes:
     raise TimeoutError
 
 
-def _spans(said: Any) -> list[Span]:
+def _spans(answer: Any) -> list[Span]:
     """The runs of an answer. ModelError for the error that it tells instead, and for an answer of another form."""
-    match said:
+    match answer:
         case {"error": str(reason)}:
             raise _failed(reason)
         case {"runs": list(runs)} if all(map(_is_run, runs)):

@@ -166,21 +166,21 @@ class LanguageModel:
         the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`; nothing ends it with `stop=()`). `on_token` sees
         each token as soon as it is known; the model is busy meanwhile. Starts a new sequence. ModelError if the logits hold
         NaN, and in an `on_token` of the same model."""
-        given = self._prompt(prompt)
+        ids = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
         ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))
         instance("sampler", sampler, Sampler)
         if on_token is not None and not callable(on_token):
             raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
-        made = Generation(prompt_tokens=len(given))
+        generation = Generation(prompt_tokens=len(ids))
         with self.decoder.busy("generating"):
-            self._continue(made, given, most, sampler, ends, on_token)
-        _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
-        return made
+            self._continue(generation, ids, most, sampler, ends, on_token)
+        _log.debug("%d tokens in %.3f s", len(generation.tokens), generation.prompt_seconds + generation.decode_seconds)
+        return generation
 
     def _continue(
         self,
-        made: Generation,
+        generation: Generation,
         prompt: Sequence[int],
         most: int,
         sampler: Sampler,
@@ -193,24 +193,24 @@ class LanguageModel:
         for earlier in before:
             self.decoder.step(earlier, head=False)
         while True:
-            # The likeliest token is on the device already, which need not be told.
-            self.decoder.step(None if sampler.is_greedy and made.tokens else token)
+            # The likeliest token is on the device already: no copy.
+            self.decoder.step(None if sampler.is_greedy and generation.tokens else token)
             token = self._likeliest() if sampler.is_greedy else sampler.sample(self.decoder.logits())
             now = time.perf_counter()
-            if not made.tokens:
-                made.prompt_seconds = now - start
-            made.decode_seconds = now - start - made.prompt_seconds
+            if not generation.tokens:
+                generation.prompt_seconds = now - start
+            generation.decode_seconds = now - start - generation.prompt_seconds
             if token in ends:
-                made.stopped = "eos"
+                generation.stopped = "eos"
                 break
-            made.tokens.append(token)
+            generation.tokens.append(token)
             if on_token is not None:
                 on_token(token)
-            if len(made.tokens) == most:
-                made.stopped = "length"
+            if len(generation.tokens) == most:
+                generation.stopped = "length"
                 break
             if self.decoder.position == self.context:
-                made.stopped = "context"
+                generation.stopped = "context"
                 break
 
     def _likeliest(self) -> int:
@@ -219,10 +219,10 @@ class LanguageModel:
             raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
         return token
 
-    def _prompt(self, given: object) -> list[int]:
+    def _prompt(self, token_ids: object) -> list[int]:
         if self.closed:
             raise ModelError("the model is closed; load it again")
-        prompt = tokens("the prompt", given, self.config.vocab)
+        prompt = tokens("the prompt", token_ids, self.config.vocab)
         if not prompt:
             raise ArgumentError("the prompt has no tokens; give at least one")
         if len(prompt) > self.context:

@@ -33,13 +33,13 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     model that is supported."""
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
-    found: dict[tuple[Format, int, int], dict[str, int]] = {}
+    roles: dict[tuple[Format, int, int], dict[str, int]] = {}
     for role, name in _named(config):
         info = file.tensors[name]
         n, k = info.shape
-        counts = found.setdefault((FORMATS[info.ggml_type.name], k, n), {})
+        counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
         counts[role] = counts.get(role, 0) + 1
-    return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in found.items())
+    return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
 
 
 def _named(config: ModelConfig) -> Sequence[tuple[str, str]]:

@@ -28,9 +28,11 @@ class Encoder(Protocol):
     default_add_bos: bool
     adds_space_prefix: bool
 
-    def encode(self, fragment: str) -> list[int]: ...
+    def encode(self, fragment: str) -> list[int]:
+        """Ids of a fragment of text."""
 
-    def piece(self, index: int) -> bytes: ...
+    def piece(self, index: int) -> bytes:
+        """The bytes that a token stands for."""
 
 
 class Tokenizer:
@@ -53,8 +55,8 @@ class Tokenizer:
         self.add_eos = keys.flag("add_eos_token", False)
         self._vocabulary = vocabulary
         self._encoder = encoder
-        for wanted, key, index in ((self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id)):
-            if wanted and index is None and encoder is not None:
+        for added, key, index in ((self.add_bos, "bos", self.bos_id), (self.add_eos, "eos", self.eos_id)):
+            if added and index is None and encoder is not None:
                 keys.fail(f"{key}_token_id", f"is missing, and the file wants {key.upper()} added to every text")
 
     @classmethod

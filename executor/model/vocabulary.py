@@ -78,10 +78,10 @@ class Vocabulary:
         if not tokens:
             reader.fail("tokens", "holds no tokens")
         size = len(tokens)
-        known = {kind.value: kind for kind in TokenKind}
+        kind_of = {kind.value: kind for kind in TokenKind}
         raw = reader.numbers("token_type", size)
         for value in set(raw):
-            if value not in known:
+            if value not in kind_of:
                 reader.fail("token_type", f"holds {value:g}; allowed: {', '.join(f'{k.value} {k.name}' for k in TokenKind)}")
         scores = reader.numbers("scores", size)
         if not np.isfinite(scores).all():
@@ -89,7 +89,7 @@ class Vocabulary:
         eos_id = reader.token_id("eos_token_id", size)
         ends = {eos_id, reader.token_id("eot_token_id", size), reader.token_id("eom_token_id", size)}
         ends |= {index for index, text in enumerate(tokens) if text in END_TEXTS}
-        kinds = [known[int(value)] for value in raw] or [TokenKind.NORMAL] * size
+        kinds = [kind_of[int(value)] for value in raw] or [TokenKind.NORMAL] * size
         template = chat_template(file)
         written = bracketed(template or "")
 
@@ -138,15 +138,18 @@ class VocabularyKeys:
         self.metadata: Mapping[str, Value] = file.metadata
 
     def fail(self, key: str, message: str) -> NoReturn:
+        """Raise the ModelError of a key."""
         raise ModelError(f"{KEY}{key} {message}", self.file.path)
 
     def text(self, key: str) -> str | None:
+        """A string; None if the key is missing."""
         value = self.metadata.get(KEY + key)
         if value is not None and not isinstance(value, str):
             self.fail(key, f"is {repr(value)[:80]}; it must be a string")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
+        """A bool; the default if the key is missing."""
         value = self.metadata.get(KEY + key)
         if value is not None and not isinstance(value, bool):
             self.fail(key, f"is {repr(value)[:80]}; it must be a bool")
@@ -173,6 +176,7 @@ class VocabularyKeys:
         return [float(item) for item in value.tolist()]
 
     def token_id(self, key: str, size: int) -> int | None:
+        """An id below `size`; None if the key is missing."""
         value = self.metadata.get(KEY + key)
         if value is None:
             return None

@@ -59,6 +59,7 @@ def answer(request: dict[str, Any]) -> bytes:
 
 
 def as_json(value: Any) -> bytes:
+    """UTF-8, in which lone surrogates stay what they are."""
     return json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
 
 

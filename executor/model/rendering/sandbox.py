@@ -29,9 +29,9 @@ def render(
 
     TemplateError for what the template does wrong, and any other exception of Python's: it runs arbitrary expressions.
     """
-    said = [{key: _role(value) if key == "role" else value for key, value in message.items()} for message in messages]
-    given = {"tools": None, "documents": None} | dict(variables) | {"messages": said}
-    return _Environment().from_string(template).render(given | {name: written(text) for name, text in tokens.items()})
+    conversation = [{key: _role(value) if key == "role" else value for key, value in message.items()} for message in messages]
+    defined = {"tools": None, "documents": None} | dict(variables) | {"messages": conversation}
+    return _Environment().from_string(template).render(defined | {name: written(text) for name, text in tokens.items()})
 
 
 def _role(value: Any) -> Any:
@@ -134,7 +134,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             text = wrapped(*values, **named)
             formatter = _Formatter(self)
             formatter.vformat(form, *(((), values[0]) if value.__name__ == "format_map" else (values, named)))
-            made = joined(formatter.pieces)
-            return made if made == text else text
+            followed = joined(formatter.pieces)
+            return followed if followed == text else text
 
         return traced

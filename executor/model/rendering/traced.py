@@ -33,11 +33,11 @@ class TracedText(str):
     title = _in_case(str.title)
 
     def __new__(cls, text: str = "", own: bytes | None = None) -> TracedText:
-        made = super().__new__(cls, text)
-        made._own = own_of(text) if own is None else own
-        if len(made._own) != len(made):
-            raise ValueError(f"a text of {len(made)} characters cannot have {len(made._own)} origins")
-        return made
+        traced = super().__new__(cls, text)
+        traced._own = own_of(text) if own is None else own
+        if len(traced._own) != len(traced):
+            raise ValueError(f"a text of {len(traced)} characters cannot have {len(traced._own)} origins")
+        return traced
 
     def __str__(self) -> TracedText:
         return self

@@ -126,7 +126,7 @@ def test_a_host_form_is_one_round_trip(executor: CudaExecutor, x: NDArray[np.flo
 def test_wrong_weights_and_sizes_are_refused_before_anything_runs(executor: CudaExecutor, x: NDArray[np.float32]) -> None:
     records: list[LaunchRecord] = []
     executor.launcher.observers.append(records.append)
-    with pytest.raises(ModelError, match="down is 256 x 512; asked for was 512 x 256"):
+    with pytest.raises(ModelError, match="down is 256 x 512; the call says 512 x 256"):
         executor.fused_ffn_swiglu_gpu(x, "gate", "down", "down", HIDDEN, FF)
     with pytest.raises(ModelError, match="no weight is called upp; near: up"):
         executor.fused_ffn_q4k(x, None, "upp", "down", HIDDEN, FF)
@@ -135,7 +135,7 @@ def test_wrong_weights_and_sizes_are_refused_before_anything_runs(executor: Cuda
     with pytest.raises(LaunchError, match="null pointer"):
         executor.fused_ffn_swiglu_indexed_gpu(x, 0, "up", "down", HIDDEN, FF)
     unknown = executor.buffer(np.zeros(FF * HIDDEN, np.uint8))
-    with pytest.raises(LaunchError, match="is not the start of a loaded weight, so nobody said what type lies there"):
+    with pytest.raises(LaunchError, match="is not the start of a loaded weight, so its type is not known"):
         executor.fused_ffn_swiglu_indexed_gpu(x, unknown.pointer, "up", "down", HIDDEN, FF)
     assert records == []
 

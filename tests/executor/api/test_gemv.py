@@ -238,11 +238,11 @@ class TestWhatIsRefused:
         assert raw.nbytes == blocks("Q4_K").nbytes
         weight = self.executor.load_weight("w", raw, "Q4_0", (N, K))
         for given in ("w", weight, weight.buffer, weight.buffer.pointer):
-            self.refused(given, "w is Q4_0; asked for was Q4_K")
+            self.refused(given, "w is Q4_0; the call says Q4_K")
 
     def test_a_weight_of_another_shape(self) -> None:
         self.executor.load_weight("w", blocks("Q4_K"), "Q4_K", (N, K))
-        self.refused("w", f"w is {N} x {K}; asked for was {N - 1} x {K}", n=N - 1)
+        self.refused("w", f"w is {N} x {K}; the call says {N - 1} x {K}", n=N - 1)
 
     def test_a_name_that_is_not_there(self) -> None:
         self.executor.load_weight("blk.0.attn_q.weight", blocks("Q4_K"), "Q4_K", (N, K))
@@ -295,7 +295,7 @@ class TestBatched:
         for output in (np.zeros((2, N + 1), np.float32), np.zeros((2, N)), np.zeros((N, 2), np.float32).T):
             with pytest.raises(ArgumentError, match="output must be a writable, row-major NumPy array of float32"):
                 executor.batched_q4k_gemv_cached("w", x, output, 2, K, N)  # type: ignore[arg-type]
-        with pytest.raises(ModelError, match="asked for was"):
+        with pytest.raises(ModelError, match="the call says"):
             executor.batched_q4k_gemv_cached("w", x, None, 2, K, N + 1)
         assert records == []
 
