@@ -43,12 +43,12 @@ def operands(row: str, type: str, number: int) -> NDArray[np.uint64]:
 
 def filled(batch: probe.Batch) -> NDArray[np.uint8]:
     """Input records, uint8[COUNT, in_bytes], with these operands."""
-    given = operand_values.records(batch, COUNT)
+    records = operand_values.records(batch, COUNT)
     for one in batch.probes:
         for number, place in enumerate(one.inputs):
             values = operands(one.row.name, place.type.name, number).astype(np.dtype(f"u{place.type.bytes}"))
-            given[:, place.offset : place.offset + place.bytes] = values.view(np.uint8).reshape(COUNT, place.bytes)
-    return given
+            records[:, place.offset : place.offset + place.bytes] = values.view(np.uint8).reshape(COUNT, place.bytes)
+    return records
 
 
 def flushing(name: str) -> list[probe.Batch]:
@@ -71,7 +71,7 @@ def test_gpu_flushes_the_results_that_the_emulator_flushes(name: str) -> None:
         for batch in flushing(name):
             if batch.need[0] > device.target.sm:
                 continue
-            given = filled(batch)
-            seen, expected = run(device, batch, given), emulate(batch, given)
-            differences += [text for one in batch.probes if (text := first_difference(one, given, expected, seen))]
+            records = filled(batch)
+            seen, expected = run(device, batch, records), emulate(batch, records)
+            differences += [text for one in batch.probes if (text := first_difference(one, records, expected, seen))]
     assert not differences, "\n".join(differences)

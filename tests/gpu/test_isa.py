@@ -32,27 +32,27 @@ def device() -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def recording(request: pytest.FixtureRequest, device: Device) -> Iterator[Recording]:
     """What is seen in this run, saved at its end if --record-isa names a folder."""
-    made = Recording(device.name)
-    yield made
+    recording = Recording(device.name)
+    yield recording
     folder = request.config.getoption("--record-isa")
     if folder:
-        made.save(Path(folder))
+        recording.save(Path(folder))
 
 
-def run(device: Device, batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def run(device: Device, batch: probe.Batch, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The output records that the GPU writes."""
-    out = np.zeros((len(given), batch.out_bytes), np.uint8)
-    signature: Signature = {"out": Array(U8, out.shape, "out"), "in": Array(U8, given.shape), "word": Scalar(U64)}
+    out = np.zeros((len(records), batch.out_bytes), np.uint8)
+    signature: Signature = {"out": Array(U8, out.shape, "out"), "in": Array(U8, records.shape), "word": Scalar(U64)}
     parameters = ParameterBlock(signature)
     text = batch.text()
     kernel, _ = device.load(text, probe.ENTRY, device.compile(text))
-    pointers = [device.alloc(out.nbytes), device.alloc(given.nbytes)]
+    pointers = [device.alloc(out.nbytes), device.alloc(records.nbytes)]
     try:
         device.upload(pointers[0], out)
-        device.upload(pointers[1], given)
+        device.upload(pointers[1], records)
         for name, value in zip(signature, (*pointers, WORD), strict=True):
             parameters.set(name, value)
-        device.launch(kernel, (len(given) // WARP_SIZE, 1, 1), (WARP_SIZE, 1, 1), parameters)
+        device.launch(kernel, (len(records) // WARP_SIZE, 1, 1), (WARP_SIZE, 1, 1), parameters)
         device.download(pointers[0], out)
     finally:
         for pointer in pointers:
@@ -69,10 +69,10 @@ def test_gpu_gives_what_the_emulator_gives(name: str, device: Device, recording:
             if batch.need[0] > device.target.sm:
                 continue
             ran = True
-            given = operand_values.records(batch, MADE)
-            seen, expected = run(device, batch, given), emulate(batch, given)
-            recording.add(batch, given, seen)
-            differences += [text for one in batch.probes if (text := first_difference(one, given, expected, seen))]
+            records = operand_values.records(batch, MADE)
+            seen, expected = run(device, batch, records), emulate(batch, records)
+            recording.add(batch, records, seen)
+            differences += [text for one in batch.probes if (text := first_difference(one, records, expected, seen))]
     assert not differences, "\n".join(differences)
     if not ran:
         pytest.skip(f"needs a newer GPU than {device.name}")

@@ -37,14 +37,14 @@ BOUNDS: dict[tuple[str, str], tuple[float, float]] = {
 }
 
 
-def first_difference(one: probe.Probe, given: Array, want: Array, got: Array) -> str:
+def first_difference(one: probe.Probe, records: Array, want: Array, got: Array) -> str:
     """Where two output records, uint8[count, bytes], disagree, in words; empty if they agree."""
     for place in one.outputs:
         a, b = numbers(want, place), numbers(got, place)
-        wrong = np.argwhere(~_agree(one, given, place, a, b))
+        wrong = np.argwhere(~_agree(one, records, place, a, b))
         if len(wrong):
             lane, element = (int(i) for i in wrong[0])
-            operands = [[hex(int(x)) for x in numbers(given, f)[lane]] for f in one.inputs]
+            operands = [[hex(int(x)) for x in numbers(records, f)[lane]] for f in one.inputs]
             return (
                 f"{one.instruction} in lane {lane}: {int(a[lane, element]):#x} on the emulator, {int(b[lane, element]):#x} on "
                 f"the GPU, operands {operands}; {len(wrong)} of {a.size} differ"
@@ -52,14 +52,14 @@ def first_difference(one: probe.Probe, given: Array, want: Array, got: Array) ->
     return ""
 
 
-def _agree(one: probe.Probe, given: Array, place: probe.Field, a: Array, b: Array) -> Array:
+def _agree(one: probe.Probe, records: Array, place: probe.Field, a: Array, b: Array) -> Array:
     equal: Array = a == b
     name = one.row.name
     scalar = place.type.name.removesuffix("x2") if place.type.is_float else ""
     if name == "mma" and fragments.kinds(one)[0] != "s32":
         kind = fragments.kinds(one)[0]
         x, y = (_floats(v, kind).reshape(*a.shape, -1) for v in (a, b))
-        allowed = fragments.tolerances(one, given).reshape(x.shape)
+        allowed = fragments.tolerances(one, records).reshape(x.shape)
         return (np.abs(x - y) <= allowed).all(axis=-1)  # type: ignore[no-any-return]
     if not scalar:
         return equal
@@ -69,7 +69,7 @@ def _agree(one: probe.Probe, given: Array, place: probe.Field, a: Array, b: Arra
     if bound is not None:
         near = both_nan | (x == y) | _near(x, y, *bound)
         if name in ("sin_approx", "cos_approx"):
-            near |= ~(np.abs(_floats(numbers(given, one.inputs[0]), scalar)) <= 6.3).reshape(near.shape)
+            near |= ~(np.abs(_floats(numbers(records, one.inputs[0]), scalar)) <= 6.3).reshape(near.shape)
         return near.all(axis=-1)  # type: ignore[no-any-return]
     # PTX fixes the NaN of no f64 operation: which operand's it is depends on the order that the assembler gives them.
     return equal | both_nan.all(axis=-1) if scalar == "f64" else equal

@@ -40,12 +40,12 @@ def elements(words: Array, type: str) -> Array:
     return words.view(np.float32).astype(np.float64)
 
 
-def matrices(one: probe.Probe, given: Array) -> tuple[Array, Array, Array]:
+def matrices(one: probe.Probe, records: Array) -> tuple[Array, Array, Array]:
     """a, b and c of a float mma, float64[warps, 16, k], [warps, k, 8] and [warps, 16, 8]."""
     _, a_type, b_type, c_type = kinds(one)
     a_place, b_place, c_place = one.inputs
-    a_parts = elements(numbers(given, a_place), a_type).reshape(-1, WARP_SIZE, a_place.count // 2, 2, _held(a_type))
-    b_parts = elements(numbers(given, b_place), b_type).reshape(-1, WARP_SIZE, b_place.count, _held(b_type))
+    a_parts = elements(numbers(records, a_place), a_type).reshape(-1, WARP_SIZE, a_place.count // 2, 2, _held(a_type))
+    b_parts = elements(numbers(records, b_place), b_type).reshape(-1, WARP_SIZE, b_place.count, _held(b_type))
     warps, held = len(a_parts), _held(a_type)
     k = 4 * held * b_place.count
     a, b = np.zeros((warps, 16, k)), np.zeros((warps, k, 8))
@@ -55,17 +55,17 @@ def matrices(one: probe.Probe, given: Array) -> tuple[Array, Array, Array]:
             for half in range(2):
                 a[:, GROUP + 8 * half, column] = a_parts[:, :, group, half, i]
             b[:, column, GROUP] = b_parts[:, :, group, i]
-    return a, b, accumulator(numbers(given, c_place), c_type)
+    return a, b, accumulator(numbers(records, c_place), c_type)
 
 
 def accumulator(words: Array, type: str) -> Array:
     """c or d of a 16x8 mma, float64[warps, 16, 8]."""
     parts = elements(words, type).reshape(-1, WARP_SIZE, 2, 2)
-    made = np.zeros((len(parts), 16, 8))
+    full = np.zeros((len(parts), 16, 8))
     for half in range(2):
         for i in range(2):
-            made[:, GROUP + 8 * half, 2 * INDEX + i] = parts[:, :, half, i]
-    return made
+            full[:, GROUP + 8 * half, 2 * INDEX + i] = parts[:, :, half, i]
+    return full
 
 
 def hopper(a: Array, b: Array, c: Array) -> Array:
@@ -83,19 +83,19 @@ def hopper(a: Array, b: Array, c: Array) -> Array:
     return cut
 
 
-def tolerances(one: probe.Probe, given: Array) -> Array:
+def tolerances(one: probe.Probe, records: Array) -> Array:
     """How far two results of a float mma may lie apart, in the order of the elements of d: float64[count, elements].
 
     In units of 2^-24 times the sum of all magnitudes, which no partial sum exceeds: the emulator rounds k times (half an ulp
     each); a GPU cuts k + 1 terms at 2^-24 or finer, and every partial sum of 4 or more products to f32 (an ulp each, and one
     term more). That is less than 3 k in all. An f16 result adds an ulp: the two may fall on different sides of a tie."""
-    a, b, c = matrices(one, given)
+    a, b, c = matrices(one, records)
     magnitude = np.abs(a) @ np.abs(b) + np.abs(c)
     allowed = 3 * a.shape[2] * 2.0**-24 * magnitude
     if kinds(one)[0] == "f16":
         allowed += 2.0**-10 * np.abs(a @ b + c)
     return np.stack([allowed[:, GROUP + 8 * half, 2 * INDEX + i] for half in range(2) for i in range(2)], axis=-1).reshape(
-        len(given), 4
+        len(records), 4
     )
 
 

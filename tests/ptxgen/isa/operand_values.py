@@ -46,13 +46,13 @@ def records(batch: Batch, count: int) -> NDArray[np.uint8]:
     """`count` input records, uint8[count, in_bytes]. The fields of a probe depend on the probe alone."""
     import numpy as np
 
-    made = np.zeros((count, batch.in_bytes), np.uint8)
+    filled = np.zeros((count, batch.in_bytes), np.uint8)
     for probe in batch.probes:
         for number, field in enumerate(probe.inputs):
             seed = zlib.crc32(f"{key(probe)} {number} {field.type} {field.count}".encode())
             values = _values(field, count, seed)
-            made[:, field.offset : field.offset + field.bytes] = values.view(np.uint8).reshape(count, field.bytes)
-    return made
+            filled[:, field.offset : field.offset + field.bytes] = values.view(np.uint8).reshape(count, field.bytes)
+    return filled
 
 
 def random_bits(seed: int, count: int) -> NDArray[np.uint64]:
@@ -80,22 +80,22 @@ def _values(field: Field, count: int, seed: int) -> Bits:
     bits, choice = words[:n], words[n:]
     hint = field.hint
     if field.type == PRED:
-        made = _predicates(bits, count)
+        chosen = _predicates(bits, count)
     elif hint in _COUNTS:
-        made = np.where(choice % 2 == 0, _pick(_COUNT_EDGES, bits), bits % 70)
+        chosen = np.where(choice % 2 == 0, _pick(_COUNT_EDGES, bits), bits % 70)
     elif hint == "shfl.b":
-        made = bits % 40
+        chosen = bits % 40
     elif hint == "shfl.c":
-        made = _pick(SHUFFLE_BOUNDS, bits)
+        chosen = _pick(SHUFFLE_BOUNDS, bits)
     elif hint == "match.a":
-        made = np.where(np.arange(n) % (2 * WARP_SIZE) < WARP_SIZE, bits % 3, 5)
+        chosen = np.where(np.arange(n) % (2 * WARP_SIZE) < WARP_SIZE, bits % 3, 5)
     elif hint.startswith("mma.") and not field.type.is_integer:
-        made = _moderate(bits, field.type)
+        chosen = _moderate(bits, field.type)
     elif field.type.is_float and hint.partition(".")[0] in _RANGES:
-        made = _spread(bits, choice, field.type, _RANGES[hint.partition(".")[0]])
+        chosen = _spread(bits, choice, field.type, _RANGES[hint.partition(".")[0]])
     else:
-        made = _mixed(bits, choice, field.type)
-    values: Bits = made.astype(unsigned).reshape(count, field.count)
+        chosen = _mixed(bits, choice, field.type)
+    values: Bits = chosen.astype(unsigned).reshape(count, field.count)
     return values
 
 
@@ -111,8 +111,8 @@ def _predicates(bits: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
     import numpy as np
 
     warp, lane = np.arange(count) // WARP_SIZE % 4, np.arange(count) % WARP_SIZE
-    known = [np.full(count, 1, np.uint64), np.zeros(count, np.uint64), (lane == 11).astype(np.uint64)]
-    chosen: NDArray[np.uint64] = np.select([warp == 1, warp == 2, warp == 3], known, bits & np.uint64(1))
+    uniform = [np.full(count, 1, np.uint64), np.zeros(count, np.uint64), (lane == 11).astype(np.uint64)]
+    chosen: NDArray[np.uint64] = np.select([warp == 1, warp == 2, warp == 3], uniform, bits & np.uint64(1))
     return chosen
 
 

@@ -106,18 +106,18 @@ class Writer:
         align = 32 if size > 8 else 8
         start = -(-self.in_bytes // align) * align
         self.in_bytes = start + size
-        made = Field(start, type, count, hint)
-        self.inputs.append(made)
-        return made
+        place = Field(start, type, count, hint)
+        self.inputs.append(place)
+        return place
 
     def output_field(self, type: DType, count: int = 1) -> Field:
         size = type.bytes * count
         align = 32 if size > 8 else 8
         start = -(-self.out_bytes // align) * align
         self.out_bytes = start + size
-        made = Field(start, type, count)
-        self.outputs.append(made)
-        return made
+        place = Field(start, type, count)
+        self.outputs.append(place)
+        return place
 
     def load(self, type: DType, hint: str = "", place: Field | None = None, index: int = 0) -> Register:
         """A register with an input in it."""
@@ -183,9 +183,9 @@ def keep(w: Writer, operand: AnyOperand) -> None:
             w.store(register, where, i)
 
 
-def plain(w: Writer, row: Instruction, modifiers: Mapping[str, str], **given: AnyOperand) -> None:
+def plain(w: Writer, row: Instruction, modifiers: Mapping[str, str], **operands: AnyOperand) -> None:
     """Load every source, run the instruction, store every destination. `given` operands are used as they are."""
-    sources = {o.name: given.get(o.name) or make_source(w, row, o, modifiers) for o in row.sources}
+    sources = {o.name: operands.get(o.name) or make_source(w, row, o, modifiers) for o in row.sources}
     destinations = {o.name: make_destination(w, row, o, modifiers) for o in row.destinations}
     w.test(row.text(modifiers, {**destinations, **sources}))
     for operand in destinations.values():

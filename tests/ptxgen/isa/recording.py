@@ -29,14 +29,14 @@ class Recording:
     checksums: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
-    def add(self, batch: probe.Batch, given: NDArray[np.uint8], made: NDArray[np.uint8]) -> None:
+    def add(self, batch: probe.Batch, inputs: NDArray[np.uint8], outputs: NDArray[np.uint8]) -> None:
         """Keep the first COUNT records of a batch."""
         for one in batch.probes:
             key = operand_values.key(one)
             if key in self.outputs:
                 raise ValueError(f"two probes are called {key!r}")
-            self.checksums[key] = checksum(one, given[:COUNT])
-            self.outputs[key] = fields(made[:COUNT], one.outputs)
+            self.checksums[key] = checksum(one, inputs[:COUNT])
+            self.outputs[key] = fields(outputs[:COUNT], one.outputs)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ class Recording:
     @classmethod
     def read(cls, folder: Path) -> Recording:
         with np.load(folder / FILE) as file:
-            made = cls(str(file["gpu"]))
+            recording = cls(str(file["gpu"]))
             ends = np.cumsum(file["sizes"], dtype=np.int64)
             parts = np.split(file["bytes"], ends[:-1])
             for key, crc, part in zip(file["keys"].tolist(), file["checksums"].tolist(), parts, strict=True):
-                made.checksums[key], made.outputs[key] = crc, part.reshape(COUNT, -1)
-        return made
+                recording.checksums[key], recording.outputs[key] = crc, part.reshape(COUNT, -1)
+        return recording
 
 
 def fields(records: NDArray[np.uint8], places: tuple[probe.Field, ...]) -> NDArray[np.uint8]:
@@ -68,8 +68,8 @@ def fields(records: NDArray[np.uint8], places: tuple[probe.Field, ...]) -> NDArr
     return np.concatenate(parts, axis=1) if parts else np.zeros((len(records), 0), np.uint8)
 
 
-def checksum(one: probe.Probe, given: NDArray[np.uint8]) -> int:
-    return zlib.crc32(np.ascontiguousarray(fields(given, one.inputs)).tobytes())
+def checksum(one: probe.Probe, inputs: NDArray[np.uint8]) -> int:
+    return zlib.crc32(np.ascontiguousarray(fields(inputs, one.inputs)).tobytes())
 
 
 def as_records(one: probe.Probe, recorded: NDArray[np.uint8], out_bytes: int) -> NDArray[np.uint8]:

@@ -16,12 +16,12 @@ WORD = 0x0123456789ABCDEF
 """What the parameter `word` of every probe kernel holds."""
 
 
-def emulate(batch: probe.Batch, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def emulate(batch: probe.Batch, inputs: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The output records, uint8[count, out_bytes], for input records uint8[count, in_bytes]."""
-    count = len(given)
+    count = len(inputs)
     out = np.zeros((count, batch.out_bytes), np.uint8)
     findings = emulator.run(
-        batch.text(), probe.ENTRY, count // WARP_SIZE, WARP_SIZE, [out, given, np.uint64(WORD)], sanitize=False
+        batch.text(), probe.ENTRY, count // WARP_SIZE, WARP_SIZE, [out, inputs, np.uint64(WORD)], sanitize=False
     )
     assert not findings, findings[0]
     return out
@@ -32,15 +32,15 @@ def emulated(name: str, count: int = 64, of: int = 0) -> tuple[tuple[probe.Batch
     """Every batch of the rows called `name`, with its input and output records: `count` of them, the first of `of` if given."""
     from ptxgen.isa import instructions
 
-    found = []
+    batches = []
     for row in instructions.named(name):
         for batch in probe.batches(row):
-            given = operand_values.records(batch, of or count)[:count]
-            found.append((batch, given, emulate(batch, given)))
-    return tuple(found)
+            inputs = operand_values.records(batch, of or count)[:count]
+            batches.append((batch, inputs, emulate(batch, inputs)))
+    return tuple(batches)
 
 
 def numbers(records: NDArray[np.uint8], place: probe.Field) -> NDArray[Any]:
     """The bit patterns of a field, unsigned[count, field.count]."""
-    taken = np.ascontiguousarray(records[:, place.offset : place.offset + place.bytes])
-    return taken.view(np.dtype(f"u{max(place.type.bytes, 1)}"))
+    part = np.ascontiguousarray(records[:, place.offset : place.offset + place.bytes])
+    return part.view(np.dtype(f"u{max(place.type.bytes, 1)}"))

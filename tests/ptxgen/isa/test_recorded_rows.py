@@ -28,66 +28,66 @@ def recorded() -> recording.Recording:
 
 @pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in instructions.ROWS)))
 def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
-    known = recorded()
+    h200 = recorded()
     differences = []
-    for batch, given, made in emulated(name, recording.COUNT, recording.MADE):
+    for batch, inputs, outputs in emulated(name, recording.COUNT, recording.MADE):
         for one in batch.probes:
             key = operand_values.key(one)
             if not one.outputs or batch.need[0] > RECORDED_SM:
                 continue
-            assert key in known.outputs, f"{key} is not recorded; record golden/isa again"
-            assert known.checksums[key] == recording.checksum(one, given), (
+            assert key in h200.outputs, f"{key} is not recorded; record golden/isa again"
+            assert h200.checksums[key] == recording.checksum(one, inputs), (
                 f"{key}: its operands changed; record golden/isa again"
             )
-            gpu = recording.as_records(one, known.outputs[key], batch.out_bytes)
-            if text := first_difference(one, given, made, gpu):
+            gpu = recording.as_records(one, h200.outputs[key], batch.out_bytes)
+            if text := first_difference(one, inputs, outputs, gpu):
                 differences.append(text)
     assert not differences, "\n".join(differences)
 
 
 def test_hopper_tensor_cores_cut_every_term_25_bits_below_the_largest() -> None:
-    known = recorded()
+    h200 = recorded()
     checked = 0
-    for batch, given, _ in emulated("mma", recording.COUNT, recording.MADE):
+    for batch, inputs, _ in emulated("mma", recording.COUNT, recording.MADE):
         for one in batch.probes:
             kind = fragments.kinds(one)[0]
             if kind == "s32":
                 continue
-            gpu = recording.as_records(one, known.outputs[operand_values.key(one)], batch.out_bytes)
+            gpu = recording.as_records(one, h200.outputs[operand_values.key(one)], batch.out_bytes)
             d = fragments.accumulator(numbers(gpu, one.outputs[0]), kind)
-            model = fragments.hopper(*fragments.matrices(one, given))
+            model = fragments.hopper(*fragments.matrices(one, inputs))
             assert (d == (model.astype(np.float16) if kind == "f16" else model)).all(), one.instruction
             checked += d.size
     assert checked
 
 
 def test_recording_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    made = recording.Recording("a GPU")
-    for batch, given, out in emulated("dp4a"):
-        made.add(batch, given, out)
-    made.save(tmp_path)
+    fresh = recording.Recording("a GPU")
+    for batch, inputs, out in emulated("dp4a"):
+        fresh.add(batch, inputs, out)
+    fresh.save(tmp_path)
     back = recording.Recording.read(tmp_path)
-    assert (back.gpu, back.checksums) == (made.gpu, made.checksums)
-    assert all((back.outputs[key] == made.outputs[key]).all() for key in made.outputs)
+    assert (back.gpu, back.checksums) == (fresh.gpu, fresh.checksums)
+    assert all((back.outputs[key] == fresh.outputs[key]).all() for key in fresh.outputs)
 
 
 def test_a_wrong_bit_is_a_difference_but_another_nan_of_f64_is_not() -> None:
-    (batch, given, made), *_ = emulated("dp4a")
-    changed = made.copy()
+    (batch, inputs, outputs), *_ = emulated("dp4a")
+    changed = outputs.copy()
     changed[3, batch.probes[0].outputs[0].offset] ^= 1
-    assert "in lane 3" in first_difference(batch.probes[0], given, made, changed)
-    for batch, given, made in emulated("mma"):
+    assert "in lane 3" in first_difference(batch.probes[0], inputs, outputs, changed)
+    for batch, inputs, outputs in emulated("mma"):
         for one in batch.probes:
             if fragments.kinds(one)[0] == "f32":
-                changed = made.copy()
+                changed = outputs.copy()
                 place = one.outputs[0]
                 changed[:, place.offset : place.offset + 4].view(np.float32)[:] *= 1 + 2.0**-8
-                assert "on the GPU" in first_difference(one, given, made, changed)
-    for batch, given, made in emulated("sqrt"):
+                assert "on the GPU" in first_difference(one, inputs, outputs, changed)
+    for batch, inputs, outputs in emulated("sqrt"):
         for one in batch.probes:
             place = one.outputs[0]
-            changed = made.copy()
+            changed = outputs.copy()
             words = changed[:, place.offset : place.offset + place.bytes].view(np.dtype(f"u{place.bytes}"))
             words[np.isnan(words.view(np.dtype(f"f{place.bytes}")))] ^= 1
-            assert (changed != made).any()
-            assert bool(first_difference(one, given, made, changed)) == (place.type.name == "f32")
+            assert (changed != outputs).any()
+            assert bool(first_difference(one, inputs, outputs, changed)) == (place.type.name == "f32")

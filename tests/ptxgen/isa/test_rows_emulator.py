@@ -19,8 +19,8 @@ APPROXIMATE = {"approx", "full"}
 def _oracle_name(row: Instruction) -> str:
     """`mul.hi`, `mad.wide`: some mnemonics are several operations."""
     words = {slot.values[0] for slot in row.slots if not slot.name}
-    found = words & {"hi", "wide"}
-    return f"{row.mnemonic}.{found.pop()}" if found else row.mnemonic
+    operation = words & {"hi", "wide"}
+    return f"{row.mnemonic}.{operation.pop()}" if operation else row.mnemonic
 
 
 def _has_oracle(row: Instruction) -> bool:
@@ -47,7 +47,7 @@ def _type(probe: Probe) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_row_computes_what_its_oracle_says(name: str) -> None:
     checked = 0
-    for batch, given, made in emulated(name):
+    for batch, inputs, outputs in emulated(name):
         if not _has_oracle(batch.row):
             continue
         oracle = ORACLES[_oracle_name(batch.row)]
@@ -58,9 +58,9 @@ def test_row_computes_what_its_oracle_says(name: str) -> None:
             if name == "slct":
                 modifiers["of"] = "s32" if ".s32 " in probe.instruction else "f32"
             modifiers["which"] = batch.row.mnemonic
-            sources = [numbers(given, place)[:, 0] for place in probe.inputs]
-            results = [numbers(made, place)[:, 0] for place in probe.outputs]
-            for lane in range(len(given)):
+            sources = [numbers(inputs, place)[:, 0] for place in probe.inputs]
+            results = [numbers(outputs, place)[:, 0] for place in probe.outputs]
+            for lane in range(len(inputs)):
                 operands = [int(source[lane]) for source in sources]
                 expected = oracle(modifiers, _type(probe), *operands)
                 for want, place, result in zip(expected, probe.outputs, results, strict=False):

@@ -17,15 +17,15 @@ from tests.ptxgen.isa.running import WORD, emulated, numbers
 Array = NDArray[Any]
 
 
-def probes(name: str, **wanted: str) -> Iterator[tuple[Probe, list[Array], list[Array]]]:
+def probes(name: str, **modifiers: str) -> Iterator[tuple[Probe, list[Array], list[Array]]]:
     """The probes of rows called `name` with these modifiers: each with its inputs and outputs, [64, elements]."""
-    found = False
-    for batch, given, made in emulated(name):
+    any_probe = False
+    for batch, inputs, outputs in emulated(name):
         for probe in batch.probes:
-            if wanted.items() <= dict(probe.modifiers).items():
-                found = True
-                yield probe, [numbers(given, f) for f in probe.inputs], [numbers(made, f) for f in probe.outputs]
-    assert found, f"no probe of {name} has {wanted}"
+            if modifiers.items() <= dict(probe.modifiers).items():
+                any_probe = True
+                yield probe, [numbers(inputs, f) for f in probe.inputs], [numbers(outputs, f) for f in probe.outputs]
+    assert any_probe, f"no probe of {name} has {modifiers}"
 
 
 def warps(values: Array) -> list[Array]:
@@ -63,18 +63,18 @@ def test_ballot_has_a_bit_for_each_lane() -> None:
 
 def test_match_any_finds_the_lanes_with_the_same_value() -> None:
     for _, (a,), (d,) in probes("match", mode="any"):
-        for x, found in zip(warps(a), warps(d), strict=True):
+        for x, masks in zip(warps(a), warps(d), strict=True):
             expected = [sum(1 << i for i in range(WARP_SIZE) if x[i, 0] == x[lane, 0]) for lane in range(WARP_SIZE)]
-            assert found[:, 0].tolist() == expected
+            assert masks[:, 0].tolist() == expected
 
 
 def test_match_all_gives_the_mask_only_if_one_value_is_held() -> None:
     seen = set()
     for _, (a,), (d, p) in probes("match", mode="all"):
-        for x, found, agreed in zip(warps(a), warps(d), warps(p), strict=True):
+        for x, masks, agreed in zip(warps(a), warps(d), warps(p), strict=True):
             same = bool((x == x[0]).all())
             seen.add(same)
-            assert (found == (0xFFFFFFFF if same else 0)).all()
+            assert (masks == (0xFFFFFFFF if same else 0)).all()
             assert (agreed == same).all()
     assert seen == {True, False}
 
@@ -165,8 +165,8 @@ def test_ldmatrix_deals_rows_of_eight_halves(trans: str) -> None:
         if probe.modifiers.get("trans", "") != trans:
             continue
         count = int(probe.modifiers["num"][1:])
-        for given, dealt in zip(warps(words), warps(d), strict=True):
-            matrices = given.reshape(-1).view(np.uint16).reshape(count, 8, 8)
+        for lines, dealt in zip(warps(words), warps(d), strict=True):
+            matrices = lines.reshape(-1).view(np.uint16).reshape(count, 8, 8)
             if trans:
                 matrices = matrices.transpose(0, 2, 1)
             expected = np.ascontiguousarray(matrices).reshape(count, -1).view(np.uint32).reshape(count, WARP_SIZE).T
@@ -177,8 +177,8 @@ def test_stmatrix_undoes_ldmatrix() -> None:
     for probe, inputs, (stored,) in probes("stmatrix"):
         count = int(probe.modifiers["num"][1:])
         fragments = np.concatenate(inputs[1:], axis=1)
-        for given, rows in zip(warps(fragments), warps(stored), strict=True):
-            matrices = np.ascontiguousarray(given.T).view(np.uint16).reshape(count, 8, 8)
+        for fragment, rows in zip(warps(fragments), warps(stored), strict=True):
+            matrices = np.ascontiguousarray(fragment.T).view(np.uint16).reshape(count, 8, 8)
             if "trans" in probe.modifiers:
                 matrices = matrices.transpose(0, 2, 1)
             assert (rows.reshape(-1).view(np.uint16) == matrices.reshape(-1)).all()
