@@ -27,35 +27,24 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
     match = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", instance("device", spec, str))
     if not match:
         raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
-    if spec.startswith("cuda"):
-        if sanitize:
-            raise ArgumentError(f"only the emulator has a sanitiser; device {spec} was asked for")
-        return _chosen(_open_cuda(int(match[1] or 0)), "asked for")
-    if spec == "emulator":
-        return _chosen(_open_emulator(sanitize), "asked for")
-    if sanitize:
-        return _chosen(_open_emulator(sanitize), "only the emulator has a sanitiser")
-    try:
-        return _chosen(_open_cuda(0), "the first GPU")
-    except DeviceFailed:
-        raise
-    except DeviceError as error:
-        return _chosen(_open_emulator(sanitize), str(error))
+    if spec.startswith("cuda") and sanitize:
+        raise ArgumentError(f"only the emulator has a sanitiser; device {spec} was asked for")
+    reason = "only the emulator has a sanitiser" if spec == "auto" else "asked for"
+    if spec != "emulator" and not sanitize:
+        from executor.device.cuda import CudaDevice
+
+        try:
+            return _opened(CudaDevice(int(match[1] or 0)), "the first GPU" if spec == "auto" else "asked for")
+        except DeviceError as error:
+            if spec != "auto" or isinstance(error, DeviceFailed):
+                raise
+            reason = str(error)
+    from executor.device.emulated import EmulatedDevice
+
+    return _opened(EmulatedDevice(sanitize=sanitize), reason)
 
 
-def _chosen(device: Device, reason: str) -> Device:
+def _opened(device: Device, reason: str) -> Device:
     device.reason = reason
     _log.info("device %s: %s", device.name, reason)
     return device
-
-
-def _open_cuda(ordinal: int) -> Device:
-    from executor.device.cuda import CudaDevice
-
-    return CudaDevice(ordinal)
-
-
-def _open_emulator(sanitize: bool) -> Device:
-    from executor.device.emulated import EmulatedDevice
-
-    return EmulatedDevice(sanitize=sanitize)

@@ -22,10 +22,20 @@ from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
-from executor.device.protocol import BytesCopied, Device, Event, Grid, LoadedKernel, MemoryUse, Node, ReadInto, checked_bytes
-from executor.device.readback import PAGE, Readback
+from executor.device.pinned import PAGE, Readback, Staging
+from executor.device.protocol import (
+    BytesCopied,
+    Device,
+    Event,
+    Grid,
+    LoadedKernel,
+    MemoryUse,
+    Node,
+    ReadInto,
+    checked_bytes,
+    copying,
+)
 from executor.device.sharing import CudaSharing
-from executor.device.staging import Staging, copying
 from ptxgen.target import FIRST_PTX, Target
 from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 
@@ -52,12 +62,6 @@ def driver() -> Any:
     return bindings
 
 
-def gpu_count() -> int:
-    """How many GPUs the driver shows. Raises DeviceError without a driver."""
-    cuda = driver()
-    return int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
-
-
 class CudaDevice(Device):
     """GPU number `ordinal`. See protocol.Device.
 
@@ -71,7 +75,7 @@ class CudaDevice(Device):
     def __init__(self, ordinal: int = 0) -> None:
         self.closed = True  # until it is open
         self._cuda = cuda = driver()
-        count = gpu_count()
+        count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
         if not 0 <= ordinal < count:
             raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
         self.ordinal = ordinal

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from executor.base.errors import DeviceError
 from executor.device.allocations import Allocations
 from executor.device.owner import OwnerThread
-from executor.device.protocol import BytesCopied, DeviceMemory, ReadInto, checked_bytes
-from executor.device.staging import copying
+from executor.device.protocol import BytesCopied, DeviceMemory, ReadInto, checked_bytes, copying
 
 
 class HostMemory(DeviceMemory):

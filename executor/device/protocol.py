@@ -241,3 +241,13 @@ def checked_bytes(array: NDArray[Any], *, writable: bool = False) -> int:
             f"host array of {array.dtype}{list(array.shape)} must be C-contiguous{' and writable' if writable else ''}"
         )
     return int(np.prod(array.shape, dtype=np.int64)) * array.itemsize
+
+
+def copying(array: NDArray[Any]) -> ReadInto:
+    """Reads out of a C-contiguous array."""
+    source = array.reshape(-1).view(np.uint8)
+
+    def read(start: int, into: NDArray[np.uint8]) -> None:
+        into[:] = source[start : start + into.size]
+
+    return read

@@ -137,22 +137,11 @@ class GgufFile:
         self.close()
 
 
-def block_shape(ggml_type: GgmlType) -> tuple[int, int]:
-    """Values and bytes of one block of a type, as gguf-py states them."""
-    values, size = GGML_QUANT_SIZES[ggml_type]
-    return int(values), int(size)
-
-
 def _kept(part: Array) -> Array:
     """A read-only copy of a part of the directory, which goes when it has been read."""
     copy = part.copy()
     copy.flags.writeable = False
     return copy
-
-
-def known_types() -> str:
-    """Every GGML type name, for messages."""
-    return ", ".join(kind.name for kind in GGMLQuantizationType)
 
 
 class _Reader:
@@ -340,10 +329,11 @@ class _Reader:
         try:
             ggml_type = GGMLQuantizationType(number)
         except ValueError:
-            self.fail(f"{label} has GGML type {number}, which does not exist; known types: {known_types()}")
+            types = ", ".join(kind.name for kind in GGMLQuantizationType)
+            self.fail(f"{label} has GGML type {number}, which does not exist; known types: {types}")
         if 0 in shape:
             self.fail(f"{label} has shape {list(shape)}; every dimension must be at least 1")
-        values, size = block_shape(ggml_type)
+        values, size = map(int, GGML_QUANT_SIZES[ggml_type])
         if shape[-1] % values:
             self.fail(f"{label} has rows of {shape[-1]} values, which {ggml_type.name} blocks of {values} do not divide")
         if offset % alignment:

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from executor.base.errors import DeviceError, ModelError
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
-from executor.device.readback import PAGE
-from executor.device.staging import CHUNK
+from executor.device.pinned import CHUNK, PAGE
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer

@@ -1,4 +1,6 @@
-"""Large uploads through pinned buffers: while the GPU fetches one, the CPUs fill the next. Belongs to cuda.py."""
+"""Copies through pinned memory: large uploads, of which the GPU fetches one part while the CPUs fill the next, and small
+downloads. Belongs to cuda.py. `cuda` is cuda.bindings.driver, `stream` the device's; `check` takes a driver's answer and what
+was being done, and gives the values or raises."""
 
 from __future__ import annotations
 
@@ -14,27 +16,18 @@ from executor.device.cuda_event import Check
 from executor.device.protocol import BytesCopied, ReadInto
 
 CHUNK = 16 << 20
-"""Bytes of a buffer: long enough for full PCIe speed, short enough for a lively progress bar."""
+"""Bytes of an upload's buffer: long enough for full PCIe speed, short enough for a lively progress bar."""
 BUFFERS = 2
 ALONE = 1 << 20
 """Bytes below which one thread has filled a buffer before others have begun."""
 COPIERS = 4
 """Most threads that fill a buffer. One is held up by the system's copy out of its page cache long before memory is."""
-
-
-def copying(array: NDArray[Any]) -> ReadInto:
-    """Reads out of a C-contiguous array."""
-    source = array.reshape(-1).view(np.uint8)
-
-    def read(start: int, into: NDArray[np.uint8]) -> None:
-        into[:] = source[start : start + into.size]
-
-    return read
+PAGE = 64 << 10
+"""Bytes of a small download. A token or a flag has 4; what is larger is bound by the copy itself."""
 
 
 class Staging:
-    """Pinned memory of one device; `cuda` is cuda.bindings.driver, `stream` the device's stream. `check` takes a driver's
-    answer and what was being done, and gives the values or raises."""
+    """The buffers of one device's large uploads."""
 
     def __init__(self, cuda: Any, stream: Any, check: Check, name: str) -> None:
         self._cuda = cuda
@@ -94,3 +87,26 @@ class Staging:
         self._pool.shutdown()
         answers = [self._cuda.cuEventDestroy(event) for event in self._events]
         return answers + [self._cuda.cuMemFreeHost(pointer) for pointer in self._pointers]
+
+
+class Readback:
+    """The page of one device's small downloads: from pageable memory the driver would copy and wait once more by itself."""
+
+    def __init__(self, cuda: Any, stream: Any, check: Check, name: str) -> None:
+        self._cuda = cuda
+        self._stream = stream
+        self._check = check
+        self._doing = f"downloading from {name}"
+        self._page = int(check(cuda.cuMemHostAlloc(PAGE, 0), f"pinning memory for {name}"))
+
+    def start(self, pointer: int, nbytes: int) -> None:
+        """Copy at most PAGE bytes, when the stream has come so far."""
+        self._check(self._cuda.cuMemcpyDtoHAsync(self._page, pointer, nbytes, self._stream), self._doing)
+
+    def finish(self, array: NDArray[Any]) -> None:
+        """Fill the array with what was copied; the stream must have been waited for."""
+        ctypes.memmove(array.ctypes.data, self._page, array.nbytes)
+
+    def close(self) -> list[tuple[Any, ...]]:
+        """Give the memory back; returns the driver's answers."""
+        return [self._cuda.cuMemFreeHost(self._page)]
