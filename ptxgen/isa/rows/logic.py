@@ -46,31 +46,19 @@ def cnot(v: Algebra, a: Value, type: str) -> Value:
     return v.select(a == 0, v.const(1, a.type), v.const(0, a.type))
 
 
-def _lookup(v: Algebra, table: int, inputs: tuple[Value, ...]) -> Value | bool:
-    """The truth table (bit i is the result where the inputs, the first highest, spell i) as logic; a bool if constant."""
+def _lookup(v: Algebra, table: int, inputs: tuple[Value, ...]) -> Value:
+    """The truth table (bit i is the result where the inputs, the first highest, spell i) as logic."""
     if not inputs:
-        return bool(table & 1)
+        return v.const(0xFFFFFFFF if table else 0, B32)
     half = 1 << len(inputs) - 1
-    low = _lookup(v, table & ((1 << half) - 1), inputs[1:])
-    high = _lookup(v, table >> half, inputs[1:])
-    if table & ((1 << half) - 1) == table >> half:
-        return low
-    a = inputs[0]
-    if isinstance(low, bool) and isinstance(high, bool):
-        return a if high else ~a
-    if isinstance(low, bool):
-        assert not isinstance(high, bool)
-        return ~a | high if low else a & high
-    if isinstance(high, bool):
-        return a | low if high else ~a & low
-    return (a & high) | (~a & low)
+    low, high = (_lookup(v, part, inputs[1:]) for part in (table & (1 << half) - 1, table >> half))
+    return low if table & (1 << half) - 1 == table >> half else (inputs[0] & high) | (~inputs[0] & low)
 
 
 @instruction("lop3.b32", d="b32", a="b32", b="b32", c="b32", table="imm", section="9.7.8.6")
 def lop3(v: Algebra, a: Value, b: Value, c: Value, table: int) -> Value:
     """Any logic function of three inputs: bit i of `table` is the result where (a, b, c) spell i, a highest."""
-    d = _lookup(v, table & 0xFF, (a, b, c))
-    return v.const(0xFFFFFFFF if d else 0, B32) if isinstance(d, bool) else d
+    return _lookup(v, table & 0xFF, (a, b, c))
 
 
 @instruction("shf.{direction}.{mode}.b32", direction=("l", "r"), mode=("clamp", "wrap"), d="b32", a="b32", b="b32", c="u32",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ptxgen.isa import instructions, reference, special
+from ptxgen.isa import instructions, special
 from tests.paths import ROOT
+from tests.ptxgen.isa import reference
 
 PAGE = ROOT / "docs" / "instructions.md"
 
 
 def test_committed_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m ptxgen.isa.reference docs/instructions.md"
+    assert PAGE.read_text(encoding="utf-8") == reference.page(), "run python -m tests.ptxgen.isa.reference docs/instructions.md"
 
 
 def test_every_row_is_on_the_page_once() -> None:

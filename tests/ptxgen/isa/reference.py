@@ -38,7 +38,7 @@ def page() -> str:
         "# Instructions",
         "",
         "Every PTX instruction that `ptxgen` knows: a builder method, a line the emulator runs, a line the verifier checks.",
-        "Written by `python -m ptxgen.isa.reference docs/instructions.md` from the table in `ptxgen/isa`; do not edit.",
+        "Written by `python -m tests.ptxgen.isa.reference docs/instructions.md` from the table in `ptxgen/isa`; do not edit.",
         "",
         "What stands in braces may be left out. A modifier's value in bold is what the builder writes when the author says",
         "nothing. *Needs* is the least GPU and PTX version of the row, then what single modifiers ask for beyond it.",
