@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import os
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from ptxgen.files import private_folder, read_regular
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()  # LLVM contexts are shared by all threads
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-_MAGIC = b"PTXO2\n"
+_MAGIC = b"PTXO3\n"
 _LARGEST = 1 << 28
 """Bytes of kept code that are read: a kernel has 20 to 200 KB."""
 
@@ -51,7 +53,7 @@ def _new_machine(level: int) -> Any:
 
     cpu, features = host()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="jitdefault", jit=True
+        cpu=cpu, features=features, opt=level, reloc="static", codemodel="jitdefault", jit=True
     )
 
 
@@ -68,7 +70,7 @@ def source_version() -> str:
     """A hash of the sources whose change may change the code: the emulator and the instruction table."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*here.glob("*.py"), *(here.parent / "isa").glob("*.py"), here.parent / "types.py"]):
+    for path in sorted([*here.rglob("*.py"), *(here.parent / "isa").rglob("*.py"), here.parent / "types.py"]):
         digest.update(path.name.encode() + path.read_bytes())
     import llvmlite
 
@@ -83,7 +85,7 @@ def key(text: str, *options: object) -> str:
 
 
 def build(text: str, *, quickly: bool = False) -> bytes:
-    """Object code of an LLVM module. `quickly` compiles in a third of the time code that takes twice the time to run."""
+    """Object code of an LLVM module. `quickly` compiles in half the time code that takes twice the time to run."""
     import llvmlite.binding as llvm
 
     with _lock:
@@ -94,12 +96,11 @@ def build(text: str, *, quickly: bool = False) -> bytes:
             raise PtxGenError(f"the emulator wrote LLVM text that LLVM refuses: {e}") from e
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
-        if not quickly:
-            _optimise(module, machine)
+        _simplify(module, machine)
         return bytes(machine.emit_object(module))
 
 
-def _optimise(module: Any, machine: Any) -> None:
+def _simplify(module: Any, machine: Any) -> None:
     import llvmlite.binding as llvm
 
     options = llvm.create_pipeline_tuning_options(speed_level=1)
@@ -111,20 +112,21 @@ def _optimise(module: Any, machine: Any) -> None:
     passes.run(module, builder)
 
 
-def load(data: bytes) -> Code:
-    """Object code made ready to run."""
+def load(objects: Sequence[bytes]) -> Code:
+    """Object code, which may call from one object to another, made ready to run."""
     import llvmlite.binding as llvm
 
     with _lock:
         _machine()
         empty = llvm.parse_assembly("")
         engine = llvm.create_mcjit_compiler(empty, _new_machine(2))  # which takes the machine with it when it goes
-        engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        for data in objects:
+            engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         engine.finalize_object()
         return Code(engine, empty)
 
 
-def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], bytes] | None:
+def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], list[bytes]] | None:
     """The facts and object code kept under `name`; None if there is none, or it is damaged, or others can have written it."""
     if directory is None:
         return None
@@ -143,17 +145,20 @@ def read_cached(directory: Path | None, name: str) -> tuple[dict[str, Any], byte
             raise ValueError("checksum")
         with contextlib.suppress(OSError):
             os.utime(path)  # who trims the folder removes what was used least recently
-        return json.loads(head), rest
+        facts = json.loads(head)
+        ends = list(itertools.accumulate(facts.pop("sizes")))
+        return facts, [rest[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     except ValueError:
         _log.warning("rebuilding damaged cache entry %s", path)
         return None
 
 
-def write_cached(directory: Path | None, name: str, facts: dict[str, Any], code: bytes) -> None:
+def write_cached(directory: Path | None, name: str, facts: dict[str, Any], objects: Sequence[bytes]) -> None:
     """Keep code on disk, whole or not at all. A disk that refuses is logged, not raised: the code is in memory anyway."""
     if directory is None:
         return
-    head = json.dumps(facts, sort_keys=True).encode()
+    head = json.dumps({**facts, "sizes": [len(o) for o in objects]}, sort_keys=True).encode()
+    code = b"".join(objects)
     digest = _digest(name, head, code)
     try:
         private_folder(directory)

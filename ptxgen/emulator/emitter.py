@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import struct
 
+from ptxgen.emulator.runtime.function import RuntimeFunction
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
-
-LANES = 32
-MASK = "i32"
 
 
 def scalar(type: DType) -> str:
@@ -21,7 +20,7 @@ def scalar(type: DType) -> str:
 
 
 def vector(element: str) -> str:
-    return f"<{LANES} x {element}>"
+    return f"<{WARP_SIZE} x {element}>"
 
 
 def literal(value: float, type: DType) -> str:
@@ -48,7 +47,7 @@ class Emitter:
         self.allocas: list[str] = []
         self.declarations: dict[str, str] = {}
         self.functions: dict[str, str] = {}
-        self.block = "entry"
+        self.runtime: dict[str, RuntimeFunction] = {}
         self._names = 0
 
     def fresh(self, stem: str = "v") -> str:
@@ -67,7 +66,6 @@ class Emitter:
 
     def label(self, name: str) -> None:
         self.body.append(f"{name}:")
-        self.block = name
 
     def alloca(self, type: str, count: int = 1) -> str:
         """Stack memory of the function in progress, made once at its start, aligned for a vector."""
@@ -84,6 +82,18 @@ class Emitter:
         """Call an intrinsic with (type, value) arguments."""
         self.declare(name, result, *(t for t, _ in arguments))
         return self.emit(f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in arguments)})")
+
+    def call_runtime(self, function: RuntimeFunction, *arguments: str | int) -> str:
+        """Call a function of the runtime, which the kernel is then linked with; returns the result's name, if it has one."""
+        self.runtime[function.name] = function
+        types = function.arguments.values()
+        self.declare(function.name, function.result, *types)
+        values = ", ".join(f"{type} {value}" for type, value in zip(types, arguments, strict=True))
+        call = f"call {function.result} @{function.name}({values})"
+        if function.result != "void":
+            return self.emit(call)
+        self.do(call)
+        return ""
 
     def module_text(self) -> str:
         return "\n".join([*self.declarations.values(), *self.functions.values()]) + "\n"

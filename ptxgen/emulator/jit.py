@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgen.emulator.barriers import BARRIERS, warp_functions
 from ptxgen.emulator.declarations import LARGEST
-from ptxgen.emulator.emitter import Emitter, vector
+from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
-from ptxgen.emulator.layout import BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.memory import Place
 from ptxgen.emulator.program import Program, Step, Variable
-from ptxgen.emulator.queues import QUEUE_BYTES
+from ptxgen.emulator.runtime import barriers
+from ptxgen.emulator.runtime.function import RuntimeFunction
+from ptxgen.emulator.runtime.queues import QUEUE_BYTES
+from ptxgen.emulator.runtime.schedule import run, warp
 from ptxgen.emulator.sanitizer import FindingKind
-from ptxgen.emulator.schedule import scheduler
 from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
@@ -29,9 +30,10 @@ _EXIT = EXITED - (1 << 32)
 
 @dataclass(frozen=True)
 class Compiled:
-    """The LLVM text of one kernel, and what a launch must know of it."""
+    """The LLVM text of one kernel, the functions of the runtime that it needs, and what a launch must know of it."""
 
     text: str
+    runtime: tuple[RuntimeFunction, ...]
     state_bytes: int
     shared_bytes: int
     local_bytes: int
@@ -41,8 +43,8 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Checks:
-    """What the checks of a sanitised kernel, and its launches, go by: log2 of the granules (shadow.py); the names of what the
-    kernel may write, None for anything (targets.py); whether it has fences, acquires or releases (ordering.py)."""
+    """What the checks of a sanitised kernel, and its launches, go by: log2 of the granules (runtime/shadow.py); the names of
+    what the kernel may write, None for anything (targets.py); whether it has fences, acquires or releases (ordering.py)."""
 
     shared_shift: int = 0
     global_shift: int = 0
@@ -77,7 +79,7 @@ class _Kernel:
         self.shared_bytes = self.local_bytes = 0
         self._place_variables()
         self.slots: dict[str, int] = {}
-        offset = State.REGISTERS
+        offset = int(State.REGISTERS)
         for register in self.flow.crossing:
             self.slots[register.name] = offset
             offset += 64 if register.type == PRED else 4 * register.type.bits
@@ -126,17 +128,17 @@ class _Kernel:
         return offset + variable.size
 
     def compile(self) -> Compiled:
-        warp_functions(self.e)
-        scheduler(self.e, self.sanitize)
         for block in self.flow.blocks:
             self.block(block)
-        body = self.e.body
-        self.e.functions["warp"] = "\n".join(
-            ["define internal i32 @warp(ptr noalias %s, ptr noalias %c) noinline {", "entry:", *self.e.allocas,
-             *self._prologue(), *body, "}"]
+        body, self.e.body = self.e.body, []
+        prologue = self._prologue()
+        self.e.functions[warp.name] = "\n".join(
+            [f"define i32 @{warp.name}(ptr noalias %s, ptr noalias %c) {{", "entry:", *self.e.allocas, *prologue, *body, "}"]
         )  # fmt: skip
-        text = self.e.module_text() + "\n!0 = !{}\n"
-        return Compiled(text, self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics, self.checks())
+        runtime = (run, *self.e.runtime.values())
+        text = self.e.module_text() + "\n!0 = !{}\n"  # !invariant.load needs it
+        sizes = self.state_bytes, self.shared_bytes, self.local_bytes
+        return Compiled(text, runtime, *sizes, self.global_atomics, self.checks())
 
     def checks(self) -> Checks:
         if not self.sanitize:
@@ -149,6 +151,7 @@ class _Kernel:
     def _prologue(self) -> list[str]:
         cases = " ".join(f"i32 {b.index}, label %b{b.index}" for b in self.flow.blocks)
         self.e.declare("llvm.vector.reduce.umin.v32i32", "i32", "<32 x i32>")
+        woken = self.e.call_runtime(barriers.wake, "%s")
         return [
             "  %mask.m = alloca i32",
             "  %live.m = alloca i32",
@@ -165,8 +168,8 @@ class _Kernel:
             "  %blocked = icmp slt i32 %least, 0",
             "  br i1 %blocked, label %waiting, label %run",
             "waiting:",
-            "  %woken = call i1 @wake(ptr %s)",
-            "  br i1 %woken, label %dispatch, label %rest",
+            *self.e.body,
+            f"  br i1 {woken}, label %dispatch, label %rest",
             "rest:",
             "  %gone = icmp eq i32 %least, -1",
             f"  %status = select i1 %gone, i32 {FINISHED}, i32 {BLOCKED}",
@@ -212,8 +215,8 @@ class _Kernel:
         wait = e.fresh("wait")
         e.do(f"br i1 {self.full(mask)}, label %b{block.index + 1}, label %{wait}")
         e.label(wait)
-        zero = "<32 x i32> zeroinitializer"
-        e.do(f"call void @park(ptr %s, i32 {mask}, i32 {block.index + 1}, {zero}, {zero}, i32 0)")
+        zero = "zeroinitializer"
+        e.call_runtime(barriers.park, "%s", mask, block.index + 1, zero, zero, 0)
         e.do("br label %dispatch")
 
     def end(self, block: Block, mask: str) -> None:
@@ -248,7 +251,7 @@ class _Kernel:
         e.label(straight)
         self.jump(mask, target, block)
         e.label(slow)
-        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {mask}, i32 {target}, i32 {target})")
+        e.call_runtime(barriers.leave, "%s", mask, mask, target, target)
         e.do("br label %dispatch")
 
     def jump(self, mask: str, target: int, block: Block) -> None:
@@ -264,7 +267,7 @@ class _Kernel:
         stop = e.fresh("tired")
         e.do(f"br i1 {tired}, label %{stop}, label %b{target}")
         e.label(stop)
-        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {mask}, i32 {target}, i32 {target})")
+        e.call_runtime(barriers.leave, "%s", mask, mask, target, target)
         e.do("br label %yield")
 
     def branch(self, block: Block, end: Step, mask: str) -> None:
@@ -288,7 +291,7 @@ class _Kernel:
         e.label(back)
         self.jump(mask, target, block)
         e.label(apart)
-        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {taken}, i32 {target}, i32 {following})")
+        e.call_runtime(barriers.leave, "%s", mask, taken, target, following)
         e.do("br label %dispatch")
 
     def table_branch(self, block: Block, end: Step, mask: str) -> None:
@@ -322,7 +325,7 @@ class _Kernel:
             e.label(stay)
             self.go(mask, block.index + 1, block)
             e.label(some)
-        e.do(f"call void @leave(ptr %s, i32 {mask}, i32 {gone}, i32 {_EXIT}, i32 {block.index + 1})")
+        e.call_runtime(barriers.leave, "%s", mask, gone, _EXIT, block.index + 1)
         e.do("br label %dispatch")
 
     def trap(self, block: Block, end: Step, mask: str) -> None:
@@ -352,9 +355,8 @@ class _Kernel:
         self.v.store_written(block.live_out, False)
         following = block.index + 1
         if end.guard is not None:
-            e.do(f"call void @leave(ptr %s, i32 {mask}, i32 0, i32 0, i32 {following})")
-        kinds = vector("i32")
-        e.do(f"call void @park(ptr %s, i32 {stopped}, i32 {following}, {kinds} {kind}, {kinds} {need}, i32 {end.line})")
+            e.call_runtime(barriers.leave, "%s", mask, 0, 0, following)
+        e.call_runtime(barriers.park, "%s", stopped, following, kind, need, end.line)
         e.do("br label %dispatch")
 
     def _check_barrier(self, operands: tuple[Lanes, ...], lanes: str) -> None:

@@ -10,14 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from ptxgen.emulator.layout import Slot
 from ptxgen.emulator.ordering import Order
 from ptxgen.emulator.program import Parameter
+from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, WATCHED, MapEntry
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
 from ptxgen.emulator.sanitizer import Allocation, MemoryMap
-from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
 
-MAP_ENTRY = 48
-"""Bytes of an entry: i64 base, i64 size, i64 flags (READ_ONLY, WATCHED, CONSTANT), i64 address of a byte a byte that says what
-was written, or 0; and where WATCHED, i64 address that the first record of address 0 would have, i64 distance of a granule's
-records (shadow.py)."""
-READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
 _RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched
 _MAX_NAMED_BLOCKS = 1 << 24
 _MASK = (1 << 64) - 1
@@ -57,8 +53,8 @@ class LaunchMap:
         known = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
         entries = list(self._entries(known, targets, c[Slot.GLOBAL_SHIFT]))
-        self._flat = (ctypes.c_int64 * (MAP_ENTRY // 8 * len(entries)))(*(word for entry in entries for word in entry))
-        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._flat), len(entries)
+        self._map = (MapEntry * len(entries))(*entries)
+        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
         self._block_order = c[Slot.CTA_ORDER]
         self._epochs = (ctypes.c_uint32 * min(blocks, _MAX_NAMED_BLOCKS))()
         c[Slot.BLOCK_EPOCHS], c[Slot.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
@@ -76,7 +72,7 @@ class LaunchMap:
             return index
         return ctypes.c_int64.from_address(self._block_order + 8 * index).value
 
-    def _entries(self, known: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[tuple[int, ...]]:
+    def _entries(self, known: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[MapEntry]:
         """Allocations may overlap; those that do share a shadow."""
         end, shadow = -1, None
         for i, a in enumerate(known):
@@ -89,7 +85,7 @@ class LaunchMap:
                     self._shadows.append(shadow)
             flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant
             written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
-            yield a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0))
+            yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
 
 
 def _run(known: list[Allocation], start: int) -> Iterator[Allocation]:

@@ -57,8 +57,13 @@ class Slot(IntEnum):
     EARLY = 46  # 1 if the grids before this one may still run until a thread has waited for them
 
 
-class State:
-    """Byte offsets in the state of a warp. Vectors of 32 x i32 first; the registers follow at REGISTERS."""
+BARRIERS = 16
+"""Barriers of a block."""
+
+
+class State(IntEnum):
+    """Byte offsets in the state of a warp: before WARP vectors of an i32 a lane, from there on an i32 each, and from REGISTERS
+    on the registers."""
 
     PCS = 0
     KIND = 128  # what a waiting lane waits for: 0 its warp, n+1 barrier n
@@ -88,8 +93,3 @@ TIMED_OUT = 7
 
 REDZONE = 256
 """Bytes around what a kernel may touch that belong to nothing, so that an access a little beyond one thing meets no other."""
-
-ASYNC_CAPACITY = 64
-"""Copies in flight a lane; one more completes the oldest early, which a program cannot tell from a fast memory."""
-ASYNC_ENTRY = 32
-"""Bytes of a queued copy: i64 destination, i64 source, i32 size, i32 bytes read, i32 group, i32 line."""

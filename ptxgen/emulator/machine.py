@@ -14,6 +14,8 @@ from typing import Any
 from ptxgen.emulator.launch_map import LaunchMap, target_addresses
 from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TIMED_OUT, TRAPPED, Slot, State
 from ptxgen.emulator.program import Parameter, Program
+from ptxgen.emulator.runtime.reports import FindingRecord
+from ptxgen.emulator.runtime.schedule import YIELD_COST
 from ptxgen.emulator.sanitizer import (
     NAMES,
     RACES,
@@ -22,13 +24,11 @@ from ptxgen.emulator.sanitizer import (
     FindingKind,
     MemoryMap,
     Other,
-    Record,
     Site,
     classify,
     describe,
     unflatten,
 )
-from ptxgen.emulator.schedule import YIELD_COST
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError, printable, spelt
@@ -244,7 +244,7 @@ class Kernel:
         return [self._finding(record, context, memory, checked, block) for record in records]
 
     def _finding(
-        self, record: Record, context: list[int], memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]
+        self, record: FindingRecord, context: list[int], memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]
     ) -> Finding:
         kind = FindingKind(record.kind)
         text, location, source = self.module.source_of(record.line)
@@ -304,9 +304,10 @@ class Module:
             self._lay_out_data()
         return Kernel(self, entry, _Facts(**facts["kernel"]), codegen.load(code), from_cache=cached is not None)
 
-    def _compile(self, entry: str) -> tuple[dict[str, Any], bytes]:
+    def _compile(self, entry: str) -> tuple[dict[str, Any], list[bytes]]:
         from ptxgen.emulator import codegen
         from ptxgen.emulator.jit import compile_kernel, module_layout
+        from ptxgen.emulator.runtime.link import objects
 
         function = self.program.functions.get(entry)
         if function is None or not function.is_entry:
@@ -324,7 +325,8 @@ class Module:
             **asdict(compiled.checks),
         }
         facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
-        return facts, codegen.build(compiled.text, quickly=self.sanitize)
+        runtime = objects(compiled.runtime, quickly=self.sanitize)
+        return facts, [codegen.build(compiled.text, quickly=self.sanitize), *runtime]
 
     def _lay_out_data(self) -> None:
         """Make the module's variables, once, with their initial values and the addresses in them."""

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ptxgen.emulator.access import loader, result_type, sorter, storer
-from ptxgen.emulator.checks import checker
 from ptxgen.emulator.emitter import Emitter, scalar, vector
-from ptxgen.emulator.layout import ASYNC_CAPACITY, Slot, State
-from ptxgen.emulator.ordering import event_flags, sender
-from ptxgen.emulator.queues import async_functions
-from ptxgen.emulator.reports import reporter
-from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
-from ptxgen.emulator.shadow import Access
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.ordering import event_flags
+from ptxgen.emulator.runtime import queues
+from ptxgen.emulator.runtime.access import loader, sorter, storer
+from ptxgen.emulator.runtime.check import access_word, check
+from ptxgen.emulator.runtime.events import event
+from ptxgen.emulator.runtime.reports import report_lanes
+from ptxgen.emulator.runtime.shadow import Access
+from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ptxgen.emulator.lanes import LaneAlgebra
 
 _V64 = "<32 x i64>"
-assert ASYNC_CAPACITY & (ASYNC_CAPACITY - 1) == 0
 
 
 class Place:
@@ -166,8 +166,7 @@ class MemoryOperations:
             if used == len(self.address_memory):
                 self.address_memory.append(self.e.alloca(_V64))
             memory = self.address_memory[used]
-            name = sorter(self.e, step)
-            pattern = self.e.emit(f"call i32 @{name}(ptr {memory}, {_V64} {self.whole.spread(addresses)}, i32 {mask})")
+            pattern = self.e.call_runtime(sorter(step), memory, self.whole.spread(addresses), mask)
             self.sorted[key] = memory, pattern
         return self.sorted[key]
 
@@ -189,14 +188,15 @@ class MemoryOperations:
     def _refused(self, where: Lanes, type: DType, count: int, access: Access) -> tuple[Lanes, ...]:
         """Report an access beyond a parameter instead of making it; what a load would have given is all ones."""
         size = type.bytes * count
-        self.report_lanes(FindingKind.BOUNDS, self.mask, self.whole.spread(where), _extra("param", size, access))
+        record = extra(size, "param", writes=access is not Access.LOAD)
+        self.report_lanes(FindingKind.BOUNDS, self.mask, self.whole.spread(where), record)
         return tuple(self._loaded("-1", type, True) for _ in range(count))
 
     def _load_lanes(self, where: Lanes, offset: Lanes, mask: str, type: DType, count: int) -> list[str]:
-        name, result = loader(self.e, type.bits, count), result_type(type.bits, count)
+        load = loader(type.bits, count)
         memory, pattern = self.sort(where, mask, type.bytes * count)
-        got = self.e.emit(f"call {result} @{name}(ptr {memory}, i64 {offset.name}, i32 {pattern})")
-        return [got] if count == 1 else [self.e.emit(f"extractvalue {result} {got}, {k}") for k in range(count)]
+        loaded = self.e.call_runtime(load, memory, offset.name, pattern)
+        return [loaded] if count == 1 else [self.e.emit(f"extractvalue {load.result} {loaded}, {k}") for k in range(count)]
 
     def _load_one(self, where: Lanes, type: DType, count: int) -> tuple[Lanes, ...]:
         pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
@@ -232,11 +232,9 @@ class MemoryOperations:
                 self.e.do(f"store i{type.bits} {number.name}, ptr {at}, align 1")
             return
         mask = self._checked_mask(where, type, len(numbers), space, Access.STORE) if checked else self.mask
-        name, one = storer(self.e, type.bits, len(numbers)), f"<32 x i{type.bits}>"
         vectors = [self.whole.spread(n) for n in numbers]
-        arguments = ", ".join(f"{one} {v}" for v in vectors)
         memory, pattern = self.sort(where, mask, type.bytes * len(numbers))
-        self.e.do(f"call void @{name}(ptr {memory}, i64 {offset.name}, i32 {pattern}, i32 {mask}, {arguments})")
+        self.e.call_runtime(storer(type.bits, len(numbers)), memory, offset.name, pattern, mask, *vectors)
         if checked:
             self._check_overlap(where, mask, vectors, type)
 
@@ -251,13 +249,9 @@ class MemoryOperations:
 
     def report_lanes(self, kind: FindingKind, lanes: str, addresses: str, extra: int | str) -> None:
         """Report `kind` for the lanes in a mask, with their addresses; does nothing for an empty mask."""
-        name = reporter(self.e)
-        self.e.do(
-            f"call void @{name}(ptr %c, ptr %s, i32 {int(kind)}, i32 {self.line}, i32 {lanes}, {_V64} {addresses}, i64 {extra})"
-        )
+        self.e.call_runtime(report_lanes, "%c", "%s", int(kind), self.line, lanes, addresses, extra)
 
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
-        name = checker(self.e)
         size = type.bytes * count
         smallest_shared, smallest_global = self.smallest
         self.smallest = (
@@ -266,13 +260,11 @@ class MemoryOperations:
         )
         # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
         scope = self.ordering.scope
-        kind = int(access) | (0 if self.ordering.volatile else scope) << 8 | scope << 16
-        allowed = self.e.emit(
-            f"call i32 @{name}(ptr %c, ptr %s, {_V64} {self.whole.spread(where)}, i32 {self.mask}, i64 {size}, "
-            f"i32 {SPACE_CODES.get(space, 0)}, i32 {kind}, i32 {self.line})"
-        )
+        word = access_word(access, 0 if self.ordering.volatile else scope, scope)
+        addresses = self.whole.spread(where)
+        allowed = self.e.call_runtime(check, "%c", "%s", addresses, self.mask, size, SPACE_CODES.get(space, 0), word, self.line)
         if self.synchronises and scope and space not in ("local", "param"):
-            self._event(allowed, self.whole.spread(where), access is not Access.STORE, access is not Access.LOAD)
+            self._event(allowed, addresses, access is not Access.STORE, access is not Access.LOAD)
         return allowed
 
     def fence(self) -> None:
@@ -282,7 +274,7 @@ class MemoryOperations:
 
     def _event(self, mask: str, addresses: str, reads: bool, writes: bool) -> None:
         flags = event_flags(self.ordering, reads, writes)
-        self.e.do(f"call void @{sender(self.e)}(ptr %c, ptr %s, {_V64} {addresses}, i32 {mask}, i32 {flags})")
+        self.e.call_runtime(event, "%c", "%s", addresses, mask, flags)
 
     # Atomics
     def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:
@@ -344,29 +336,19 @@ class MemoryOperations:
                 before, self.mask = self.mask, mask
                 mask = self._checked_mask(start, unit, 1, "global", Access.LOAD)
                 self.mask = before
-        async_functions(self.e, self.sanitize)
-        self.e.do(
-            f"call void @async.push(ptr %c, ptr %s, ptr %q, i32 {mask}, {_V64} {self.whole.spread(to)}, "
-            f"{_V64} {self.whole.spread(start)}, <32 x i32> {self.whole.spread(kept)}, i32 {size}, i32 {self.line})"
-        )
+        vectors = (self.whole.spread(v) for v in (to, start, kept))
+        self.e.call_runtime(queues.queue_copies, "%c", "%s", "%q", mask, *vectors, size, self.line)
 
     def commit_async(self) -> None:
-        async_functions(self.e, self.sanitize)
-        self.e.do(f"call void @async.commit(ptr %s, i32 {self.mask})")
+        self.e.call_runtime(queues.commit_copies, "%s", self.mask)
 
     def wait_async(self, pending: int) -> None:
-        async_functions(self.e, self.sanitize)
-        self.e.do(f"call void @async.wait(ptr %c, ptr %s, ptr %q, i32 {self.mask}, i32 {pending})")
+        self.e.call_runtime(queues.wait_copies, "%c", "%s", "%q", self.mask, pending)
 
 
 def _names_parameter(space: str, address: Address | Value) -> bool:
     """Whether an access is to a place in the parameters that is known here, so that nothing is left to check."""
     return space == "param" and isinstance(address, Address) and isinstance(address.base, Symbol)
-
-
-def _extra(space: str, size: int, access: Access) -> int:
-    """What a record says of an access besides its address; the checks make the same (checks.py)."""
-    return size | SPACE_CODES.get(space, 0) << 16 | (access is not Access.LOAD) << 24
 
 
 def _needs_resize(value: Value, type: DType) -> bool:

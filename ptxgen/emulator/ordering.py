@@ -3,8 +3,9 @@
 Happens-before of the PTX memory model (PTX ISA 8.8) as far as one run shows it. Who writes a flag with a strong access after a
 fence publishes with it all that was ordered before the fence; who reads that flag with a strong access, and then executes a
 fence, takes it over. A release or an acquire is such an access and its fence in one. A fence may stand at the other side of a
-barrier, and what was taken over is passed on. Only kernels that have fences, acquires or releases come here, when the checks
-(shadow.py) find nothing else that orders two accesses. Blocks run one after the other: a flag holds what was written last."""
+barrier, and what was taken over is passed on. Only kernels that have fences, acquires or releases come here, when the race
+detector (runtime/shadow.py) knows nothing else that orders two accesses. Blocks run one after the other: a flag holds what was
+written last."""
 
 from __future__ import annotations
 
@@ -13,70 +14,19 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ptxgen.emulator.emitter import Emitter
-from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.reports import slot_lines
-from ptxgen.emulator.shadow import Me, Record
+from ptxgen.emulator.runtime.shadow import THREAD_MASK, Me, Record
 from ptxgen.isa.effects import Ordering, Scope
 
-_READS, _WRITES, _ACQUIRES, _RELEASES, _FENCE, _SCOPE = 1, 2, 4, 8, 16, 5
+READS, WRITES, ACQUIRES, RELEASES, FENCE, _SCOPE = 1, 2, 4, 8, 16, 5
 """Bits of an event; the scope stands from bit 5 on."""
-_MIX = 0x5851F42D4C957F2D  # odd, and otherwise of no meaning
 ORDERED = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 EVENT = ctypes.CFUNCTYPE(None, *[ctypes.c_uint32] * 7, ctypes.c_void_p)
 """first epoch of the block, epoch, warp, sync count, serial, lanes, flags, addresses of the 32 lanes."""
 
 
 def event_flags(ordering: Ordering, reads: bool, writes: bool) -> int:
-    bits = {_READS: reads, _WRITES: writes, _ACQUIRES: ordering.acquires, _RELEASES: ordering.releases, _FENCE: ordering.fence}
+    bits = {READS: reads, WRITES: writes, ACQUIRES: ordering.acquires, RELEASES: ordering.releases, FENCE: ordering.fence}
     return sum(bit for bit, holds in bits.items() if holds) | ordering.scope << _SCOPE
-
-
-def sender(e: Emitter) -> str:
-    """The name of the LLVM function (context, state, addresses, lanes, flags) that passes an event to `Slot.EVENT`. The same
-    event again, with none between, says nothing new unless it releases: a warp that spins stays cheap."""
-    slots = {"first": Slot.FIRST_EPOCH, "epoch": Slot.EPOCH, "serial": Slot.SERIAL}
-    e.declare("llvm.vector.reduce.add.v32i64", "i64", "<32 x i64>")
-    odd = ", ".join(f"i64 {_MIX + 2 * lane}" for lane in range(32))
-    lines = [
-        "define internal void @event(ptr %c, ptr %s, <32 x i64> %a, i32 %lanes, i32 %flags) noinline {",
-        "entry:",
-        "  %at = alloca <32 x i64>, align 64",
-        "  store <32 x i64> %a, ptr %at, align 64",
-        *(line for name, slot in slots.items() for line in slot_lines(f"{name}64", slot)),
-        *(f"  %{name} = trunc i64 %{name}64 to i32" for name in slots),
-        f"  %warp.p = getelementptr i8, ptr %s, i64 {State.WARP}",
-        "  %warp = load i32, ptr %warp.p",
-        f"  %sync.p = getelementptr i8, ptr %s, i64 {State.SYNC_EPOCH}",
-        "  %sync = load i32, ptr %sync.p",
-        f"  %weighed = mul <32 x i64> %a, <{odd}>",
-        "  %key0 = call i64 @llvm.vector.reduce.add.v32i64(<32 x i64> %weighed)",
-    ]
-    for i, word in enumerate(("epoch", "warp", "sync", "lanes", "flags")):
-        lines += [
-            f"  %wide{i} = zext i32 %{word} to i64",
-            f"  %mixed{i} = mul i64 %key{i}, {_MIX}",
-            f"  %key{i + 1} = add i64 %mixed{i}, %wide{i}",
-        ]
-    lines += [
-        *slot_lines("last", Slot.LAST_EVENT),
-        "  store i64 %key5, ptr %last.p",
-        "  %same = icmp eq i64 %key5, %last",
-        f"  %releasing = and i32 %flags, {_RELEASES | _FENCE}",
-        "  %idle = icmp eq i32 %releasing, 0",
-        "  %again = and i1 %same, %idle",
-        "  br i1 %again, label %end, label %say",
-        "say:",
-        *slot_lines("hears", Slot.EVENT),
-        "  %f = inttoptr i64 %hears to ptr",
-        "  call void %f(i32 %first, i32 %epoch, i32 %warp, i32 %sync, i32 %serial, i32 %lanes, i32 %flags, ptr %at)",
-        "  br label %end",
-        "end:",
-        "  ret void",
-        "}",
-    ]
-    e.functions["event"] = "\n".join(lines)
-    return "event"
 
 
 @dataclass(frozen=True)
@@ -221,16 +171,16 @@ class Order:
         if first != self.first:
             self._begin_block(first)
         scope = Scope(flags >> _SCOPE)
-        ordering = Ordering(scope, acquires=bool(flags & _ACQUIRES), releases=bool(flags & _RELEASES))
+        ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
         places = (ctypes.c_uint64 * 32).from_address(addresses)
         for lane in range(32):
             if not lanes >> lane & 1:
                 continue
             at = Moment(32 * warp + lane, epoch, sync, serial)
-            if flags & _FENCE:
+            if flags & FENCE:
                 self.fence(at, scope)
             else:
-                self.access(at, places[lane], ordering, reads=bool(flags & _READS), writes=bool(flags & _WRITES))
+                self.access(at, places[lane], ordering, reads=bool(flags & READS), writes=bool(flags & WRITES))
 
     def _ordered(self, me: int, other: int) -> int:
         mine = Me.from_address(me)
@@ -240,4 +190,4 @@ class Order:
 
 
 def _moment(record: Record) -> Moment:
-    return Moment(record.what & 1023, record.epoch, record.sync, record.serial)
+    return Moment(record.what & THREAD_MASK, record.epoch, record.sync, record.serial)

@@ -1,4 +1,4 @@
-"""What the sanitiser finds and how it says so. The checks themselves are compiled into the kernel (checks.py)."""
+"""What the sanitiser finds and how it says so. The checks themselves are the runtime's (runtime/check.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from ptxgen.emulator.layout import Slot
-from ptxgen.emulator.shadow import MAX_LINE
+from ptxgen.emulator.runtime.reports import FindingRecord
+from ptxgen.emulator.runtime.shadow import LINE_BITS, MAX_LINE, THREAD_BITS, THREAD_MASK
 
 
 class FindingKind(IntEnum):
@@ -63,31 +64,16 @@ _NEAR = 1 << 24
 
 RACES = frozenset({FindingKind.RACE_READ, FindingKind.RACE_WRITE})
 
-OTHER_EPOCH = 30
-"""A race's record has in `other` who came before: thread | line << 10 | epoch << OTHER_EPOCH."""
+OTHER_EPOCH = THREAD_BITS + LINE_BITS
+"""A race's record has in `other` who came before: its thread and line as in the shadow, then its epoch."""
 
-CAPACITY = 512
-"""Different findings of one launch; later ones are dropped."""
-
-
-class Record(ctypes.Structure):
-    """A finding as the compiled checks write it."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("line", ctypes.c_int32),
-        ("count", ctypes.c_int64),
-        ("thread", ctypes.c_int64),
-        ("block", ctypes.c_int64),
-        ("address", ctypes.c_int64),
-        ("other", ctypes.c_int64),
-        ("extra", ctypes.c_int64),
-        ("spare", ctypes.c_int64),
-    )
+EXTRA_SPACE, EXTRA_STORE = 16, 24
+"""Where the `extra` of an access's record has the code of its space and whether it writes; its size is below."""
 
 
-class Records(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_int64), ("spare", ctypes.c_int64 * 7), ("records", Record * CAPACITY))
+def extra(size: int, space: str, *, writes: bool) -> int:
+    """The `extra` of an access that is reported without a check."""
+    return size | SPACE_CODES.get(space, 0) << EXTRA_SPACE | writes << EXTRA_STORE
 
 
 @dataclass(frozen=True)
@@ -113,10 +99,10 @@ class Other:
     line: int
 
     @staticmethod
-    def of(record: Record, block_of: Callable[[int], int | None]) -> Other:
+    def of(record: FindingRecord, block_of: Callable[[int], int | None]) -> Other:
         """From the record of a finding and a function from epochs to blocks."""
         epoch = record.other >> OTHER_EPOCH
-        return Other(record.other & 1023, block_of(epoch), record.other >> 10 & MAX_LINE)
+        return Other(record.other & THREAD_MASK, block_of(epoch), record.other >> THREAD_BITS & MAX_LINE)
 
 
 @dataclass(frozen=True)
@@ -226,7 +212,7 @@ class MemoryMap:
 
 
 def describe(
-    record: Record,
+    record: FindingRecord,
     kernel: str,
     context: Sequence[int],
     memory: MemoryMap,
@@ -238,8 +224,8 @@ def describe(
     where = f"{kernel}, thread {_text(unflatten(record.thread, threads))}"
     where += f" of block {_text(unflatten(record.block, _grid(context)))}"
     space, address = classify(record, context)
-    size = record.extra & 0xFFFF
-    store = bool(record.extra >> 24 & 1)
+    size = record.extra & (1 << EXTRA_SPACE) - 1
+    store = bool(record.extra >> EXTRA_STORE & 1)
     verb = "writes" if store else "reads"
     place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.known(address):#x} ({size} bytes)"
     if kind is FindingKind.BOUNDS:
@@ -285,9 +271,9 @@ def describe(
     return f"{where} takes part in a shuffle whose member mask does not name it"
 
 
-def classify(record: Record, context: Sequence[int]) -> tuple[str, int]:
+def classify(record: FindingRecord, context: Sequence[int]) -> tuple[str, int]:
     """(`shared`, `local` or `param`, the offset there), or ("", address) for global memory."""
-    code = record.extra >> 16 & 0xFF
+    code = record.extra >> EXTRA_SPACE & 0xFF
     shared = record.address - context[Slot.SHARED]
     local = record.address - context[Slot.LOCAL] - record.thread * context[Slot.LOCAL_BYTES]
     generic = code == SPACE_CODES["generic"]

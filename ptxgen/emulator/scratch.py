@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ptxgen.emulator.layout import Slot, State
-from ptxgen.emulator.sanitizer import Records
-from ptxgen.emulator.shadow import RECORD_BYTES, shadow_bytes
+from ptxgen.emulator.runtime.reports import FindingRecords
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
 from ptxgen.errors import PtxGenError
 
 QUANTUM = 1 << 16
@@ -18,7 +18,7 @@ SANITIZED_QUANTUM = 1 << 12
 
 class Needs(Protocol):
     """What a kernel takes: bytes of a warp's state, static shared bytes, local bytes a thread; whether it checks itself, and
-    then log2 of its granules (shadow.py)."""
+    then log2 of its granules (runtime/shadow.py)."""
 
     state_bytes: int
     shared_bytes: int
@@ -65,7 +65,7 @@ class Scratch:
             c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = needs.shared_shift, granules * RECORD_BYTES
             c[Slot.GLOBAL_SHIFT] = needs.global_shift
             self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(needs.local_bytes * warps * 32)
-            self.findings = Records()
+            self.findings = FindingRecords()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)
         for warp in range(warps):
             self._start_warp(states + warp * state_bytes, warp, block)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ptxgen.emulator.emitter import LANES, literal, scalar, vector
+from ptxgen.emulator.emitter import literal, scalar, vector
 from ptxgen.isa.algebra import Value
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def known_lanes(value: Lanes) -> tuple[int, ...] | None:
     """The known number of each lane."""
     if value.known is None:
         return None
-    return value.known if isinstance(value.known, tuple) else (value.known,) * LANES
+    return value.known if isinstance(value.known, tuple) else (value.known,) * WARP_SIZE
 
 
 def signed(value: int, bits: int) -> int:

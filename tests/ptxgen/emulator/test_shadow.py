@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ptxgen.emulator import codegen
-from ptxgen.emulator.emitter import Emitter
-from ptxgen.emulator.shadow import EVERY_THREAD, EVERY_WARP, Access, Me, Record, Slots, touches
+from ptxgen.emulator.runtime.link import objects
+from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, Access, Me, Record, Slots, touches
 
 GRANULES = 2
 UNWRITTEN, ON_THE_WAY, WRITER, READER = 1, 2, 4, 8
@@ -100,10 +100,7 @@ class Shadow:
 
 @pytest.fixture(scope="module")
 def compiled() -> Any:
-    e = Emitter()
-    touches(e)
-    text = e.module_text().replace("define internal i32 @touches", "define i32 @touches")
-    code = codegen.load(codegen.build(text))
+    code = codegen.load(objects([touches], quickly=True))
     function = ctypes.CFUNCTYPE(
         ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p
     )(code.function("touches"))

@@ -1,0 +1,204 @@
+"""The check of one memory access: bounds, alignment, unwritten memory, races. What it finds, sanitizer.py words; who touched
+memory before, shadow.py knows."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.shadow import (
+    EVERY_THREAD,
+    EVERY_WARP,
+    LINE_BITS,
+    MAX_LINE,
+    RECORD_BYTES,
+    STATE_BYTES,
+    THREAD_BITS,
+    Access,
+    Me,
+    Record,
+    Slots,
+    Verdict,
+    touches,
+)  # fmt: skip
+from ptxgen.emulator.sanitizer import EXTRA_SPACE, EXTRA_STORE, OTHER_EPOCH, SPACE_CODES, FindingKind
+from ptxgen.target import WARP_SIZE
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.runtime.builder import Builder, Value
+
+READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
+"""Flags of a map entry: nobody may write it; it has a shadow; no kernel writes it."""
+ACCESS_BITS, SCOPE_BITS = 8, 8
+"""Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
+OLDEST_EPOCH = 1
+"""Blocks are counted from here on, so that zeroed memory is a shadow of nothing."""
+
+_VERDICTS = {
+    Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
+    Verdict.ON_THE_WAY: FindingKind.EARLY,
+    Verdict.WRITER: FindingKind.RACE_READ,
+    Verdict.READER: FindingKind.RACE_WRITE,
+}
+
+
+class MapEntry(ctypes.Structure):
+    """An allocation of global memory, as launch_map.py lists them by address. `written` is the address of a byte for each byte
+    that says whether it was written, or 0. Where WATCHED, `records` is where the first record of address 0 would lie, and
+    `stride` the distance of a granule's records (shadow.py)."""
+
+    _fields_ = (
+        ("base", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+        ("flags", ctypes.c_int64),
+        ("written", ctypes.c_int64),
+        ("records", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+    )
+
+
+def access_word(access: Access, shared_scope: int, global_scope: int) -> int:
+    """What `check` is told of an access."""
+    return access | shared_scope << ACCESS_BITS | global_scope << ACCESS_BITS + SCOPE_BITS
+
+
+def _inside(offset: Value, size: Value, limit: Value) -> Value:
+    """Whether `size` bytes from an offset on, which wraps where it is before the start, are within `limit` bytes."""
+    return (offset + size <= limit) & (offset < limit)
+
+
+@runtime_function("ptr", context="ptr", address="i64", size="i64")
+def allocation_of(b: Builder, context: Value, address: Value, size: Value) -> None:
+    """The map entry of an allocation that holds all these bytes, or null. Asked first is the last that starts at or before the
+    address; then, as some may overlap, each in turn."""
+    c = b.context(context)
+    entries, count = c[Slot.MAP].as_pointer(), c[Slot.MAP_COUNT]
+    bytes = ctypes.sizeof(MapEntry)
+    low, high = b.memory("i64"), b.memory("i64")
+    low.store(0, "i64")
+    high.store(count)
+    with b.loop() as (_, halving):
+        start, end = low.load("i64"), high.load("i64")
+        with b.when(start >= end):
+            halving.stop()
+        middle = (start + end) >> 1
+        before = b.fields(entries.at(middle * bytes), MapEntry)["base"] <= address
+        low.store(before.select(middle + 1, start))
+        high.store(before.select(end, middle))
+    with b.when(low.load("i64") != 0):
+        nearest = entries.at((low.load("i64") - 1) * bytes)
+        entry = b.fields(nearest, MapEntry)
+        with b.when(_inside(address - entry["base"], size, entry["size"])):
+            b.ret(nearest)
+    with b.loop(count) as (i, _):
+        place = entries.at(i * bytes)
+        entry = b.fields(place, MapEntry)
+        with b.when(_inside(address - entry["base"], size, entry["size"])):
+            b.ret(place)
+    b.ret(b.null())
+
+
+@runtime_function(
+    "i32", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", size="i64", space="i32", access="i32", line="i32"
+)
+def check(
+    b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, size: Value, space: Value, access: Value,
+    line: Value,
+) -> None:  # fmt: skip
+    """The lanes of a mask that may access `size` bytes at their addresses; reports why others may not, and what is wrong with
+    those that may. `space` is a code of SPACE_CODES; `access` an `access_word`."""
+    c, s = b.context(context), b.state(state)
+    kind = access & (1 << ACCESS_BITS) - 1
+    is_load = kind == Access.LOAD
+    shared_scope = access >> ACCESS_BITS & (1 << SCOPE_BITS) - 1
+    global_scope = access >> ACCESS_BITS + SCOPE_BITS
+    what = (line > MAX_LINE).select(b.number(MAX_LINE), line) << THREAD_BITS
+    extra = space.resized("i64") << EXTRA_SPACE | size | is_load.select(b.number(0, "i64"), 1 << EXTRA_STORE)
+    shared, shared_bytes = c[Slot.SHARED], c[Slot.SHARED_BYTES]
+    local, local_bytes = c[Slot.LOCAL], c[Slot.LOCAL_BYTES]
+    c[Slot.SERIAL] = c[Slot.SERIAL] + 1
+    first_epoch = c[Slot.FIRST_EPOCH].resized("i32")
+    me, other = b.memory("i8", ctypes.sizeof(Me)), b.memory("i8", ctypes.sizeof(Record))
+    mine = b.fields(me, Me)
+    mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
+    mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
+    table = b.table(addresses)
+    allowed = b.memory("i32")
+    allowed.store(0)
+    with b.each_lane(lanes) as (lane, every):
+        address = b.entry(table, lane, "i64")
+        thread = s[State.WARP] * WARP_SIZE + lane
+        bit = b.number(1) << lane
+
+        def say(finding: FindingKind, who: Value | int = -1) -> None:
+            report(b, context, state, finding, line, lane, address, who, extra)
+
+        def say_touched(records: Value, states: Value, granules: Value) -> None:
+            """Touch the shadow, and say what is wrong with that."""
+            verdict = touches(b, records, states, granules, me, kind, other)
+            earlier = b.fields(other, Record)
+            place = earlier["what"] & (1 << THREAD_BITS + LINE_BITS) - 1
+            named = place.resized("i64") | earlier["epoch"].resized("i64") << OTHER_EPOCH
+            for flag, finding in _VERDICTS.items():
+                with b.when((verdict & flag) != 0):
+                    say(finding, named if flag in (Verdict.WRITER, Verdict.READER) else -1)
+
+        def byte_by_byte(written: Value) -> None:
+            """Check or mark that each byte of the access was written; `written` has a byte for each."""
+            with b.when(~is_load):
+                b.fill(written, 1, size)
+            with b.when(is_load), b.loop(size) as (i, bytes), b.when(written.at(i).load("i8") == 0):
+                say(FindingKind.UNINITIALISED)
+                bytes.stop()
+
+        def accept() -> None:
+            allowed.store(allowed.load("i32") | bit)
+            every.go_on()
+
+        def refuse_when(condition: Value, finding: FindingKind) -> None:
+            with b.when(condition):
+                say(finding)
+                every.go_on()
+
+        refuse_when((address & (size - 1)) != 0, FindingKind.MISALIGNED)
+        shared_offset, local_offset = address - shared, address - local - thread.resized("i64") * local_bytes
+        in_shared = _inside(shared_offset, size, shared_bytes)
+        in_local = _inside(local_offset, size, local_bytes)
+        is_generic = space == SPACE_CODES["generic"]
+        with b.when((space == SPACE_CODES["shared"]) | is_generic & in_shared):
+            refuse_when(~in_shared, FindingKind.BOUNDS)
+            mine["floor"], mine["apart"], mine["stride"] = first_epoch, EVERY_THREAD, c[Slot.SHARED_STRIDE]
+            mine["what"] = what | thread | shared_scope << THREAD_BITS + LINE_BITS
+            granule, shadow = shared_offset >> c[Slot.SHARED_SHIFT], c[Slot.SHADOW].as_pointer()
+            states = shadow.at(c[Slot.SHARED_STRIDE] * Slots.END + granule * STATE_BYTES)
+            say_touched(shadow.at(granule * RECORD_BYTES), states, size >> c[Slot.SHARED_SHIFT])
+            accept()
+        with b.when((space == SPACE_CODES["local"]) | is_generic & in_local):
+            refuse_when(~in_local, FindingKind.BOUNDS)
+            byte_by_byte(c[Slot.LOCAL_SHADOW].as_pointer().at(address - local))
+            accept()
+        with b.when(space == SPACE_CODES["param"]):
+            refuse_when(~_inside(address - c[Slot.PARAMETERS], size, c[Slot.PARAMETER_BYTES]), FindingKind.BOUNDS)
+            refuse_when(~is_load, FindingKind.READ_ONLY)
+            accept()
+        place = allocation_of(b, context, address, size)
+        refuse_when(b.is_null(place), FindingKind.BOUNDS)
+        entry = b.fields(place, MapEntry)
+        flags = entry["flags"]
+        refuse_when(((flags & READ_ONLY) != 0) & ~is_load, FindingKind.READ_ONLY)
+        has_waited = (s[State.WAITED] & bit) != 0
+        with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0)):
+            say(FindingKind.UNORDERED)
+        with b.when((flags & WATCHED) != 0):
+            mine["floor"], mine["apart"], mine["stride"] = OLDEST_EPOCH, EVERY_WARP, entry["stride"]
+            mine["what"] = what | thread | global_scope << THREAD_BITS + LINE_BITS
+            granule = address >> c[Slot.GLOBAL_SHIFT]
+            records = entry["records"] + granule * RECORD_BYTES
+            say_touched(records.as_pointer(), b.null(), size >> c[Slot.GLOBAL_SHIFT])
+        with b.when(entry["written"] != 0):
+            byte_by_byte((entry["written"] + address - entry["base"]).as_pointer())
+        accept()
+    b.ret(allowed.load("i32"))

@@ -1,0 +1,110 @@
+"""cp.async: each lane queues its copies, which are done at the wait that covers them and not before."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, STATE_BYTES, GranuleState, Record, Slots
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.runtime.builder import Builder, Value
+
+CAPACITY = 64
+"""Copies in flight a lane; one more completes the oldest early, which a program cannot tell from a fast memory."""
+
+
+class Copy(ctypes.Structure):
+    """A queued copy: addresses, bytes to fill and of them to read (the rest are zeros), the lane's group, the PTX line."""
+
+    _fields_ = (
+        ("to", ctypes.c_int64),
+        ("start", ctypes.c_int64),
+        ("size", ctypes.c_int32),
+        ("bytes_read", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("line", ctypes.c_int32),
+    )
+
+
+_COPY_BYTES = ctypes.sizeof(Copy)
+QUEUE_BYTES = CAPACITY * _COPY_BYTES
+"""Bytes of one lane's queue. `queues`, below, is the address of those of a warp."""
+
+
+def _queue(queues: Value, lane: Value) -> Value:
+    return queues.at(lane.resized("i64") * QUEUE_BYTES)
+
+
+@runtime_function("void", context="ptr", state="ptr", entry="ptr")
+def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> None:
+    """Do a queued copy; for the sanitiser it is a write of this moment (shadow.py), and no longer on its way."""
+    c, copy = b.context(context), b.fields(entry, Copy)
+    to, size = copy["to"], copy["size"].resized("i64")
+    bytes_read = copy["bytes_read"].resized("i64")
+    b.fill(to.as_pointer(), 0, size)
+    b.copy(to.as_pointer(), copy["start"].as_pointer(), (bytes_read > size).select(size, bytes_read))
+    with b.when(c[Slot.FINDINGS] == 0):
+        b.ret()
+    shadow, shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT]
+    states = shadow.at(c[Slot.SHARED_STRIDE] * Slots.END)
+    epoch = c[Slot.EPOCH].resized("i32")
+    first = (to - c[Slot.SHARED]) >> shift
+    with b.loop(size >> shift) as (i, _):
+        granule_state = b.fields(states.at((first + i) * STATE_BYTES), GranuleState)
+        granule_state["written"], granule_state["on_the_way"] = epoch, 0
+        write = b.fields(shadow.at((first + i) * RECORD_BYTES), Record)
+        write["epoch"], write["sync"] = epoch, b.state(state)[State.SYNC_EPOCH]
+
+
+@runtime_function(
+    "void", context="ptr", state="ptr", queues="ptr", lanes="i32", to="<32 x i64>", start="<32 x i64>",
+    bytes_read="<32 x i32>", size="i32", line="i32",
+)  # fmt: skip
+def queue_copies(
+    b: Builder, context: Value, state: Value, queues: Value, lanes: Value, to: Value, start: Value, bytes_read: Value,
+    size: Value, line: Value,
+) -> None:  # fmt: skip
+    """Each lane of the mask queues a copy."""
+    s = b.state(state)
+    targets, starts, read = b.table(to), b.table(start), b.table(bytes_read)
+    with b.each_lane(lanes) as (lane, _):
+        queue, length = _queue(queues, lane), s.of_lane(State.ASYNC_COUNT, lane)
+        with b.when(length.load("i32") >= CAPACITY):
+            complete_copy(b, context, state, queue)
+            b.copy(queue, queue.at(_COPY_BYTES), QUEUE_BYTES - _COPY_BYTES)
+            length.store(length.load("i32") - 1)
+        count = length.load("i32")
+        copy = b.fields(queue.at(count.resized("i64") * _COPY_BYTES), Copy)
+        copy["to"], copy["start"] = b.entry(targets, lane, "i64"), b.entry(starts, lane, "i64")
+        copy["size"], copy["bytes_read"] = size, b.entry(read, lane, "i32")
+        copy["group"], copy["line"] = s.of_lane(State.ASYNC_GROUP, lane).load("i32"), line
+        length.store(count + 1)
+
+
+@runtime_function("void", state="ptr", lanes="i32")
+def commit_copies(b: Builder, state: Value, lanes: Value) -> None:
+    """Each lane of the mask begins a new group."""
+    s = b.state(state)
+    s[State.ASYNC_GROUP] = s[State.ASYNC_GROUP] + lanes.truths().resized("<32 x i32>")
+
+
+@runtime_function("void", context="ptr", state="ptr", queues="ptr", lanes="i32", pending="i32")
+def wait_copies(b: Builder, context: Value, state: Value, queues: Value, lanes: Value, pending: Value) -> None:
+    """Each lane of the mask completes its copies, but for those of its last `pending` groups."""
+    s = b.state(state)
+    kept = b.memory("i64")
+    with b.each_lane(lanes) as (lane, _):
+        queue, length = _queue(queues, lane), s.of_lane(State.ASYNC_COUNT, lane)
+        limit = s.of_lane(State.ASYNC_GROUP, lane).load("i32") - pending
+        kept.store(0, "i64")
+        with b.loop(length.load("i32").resized("i64")) as (i, entries):
+            entry = queue.at(i * _COPY_BYTES)
+            with b.when(b.fields(entry, Copy)["group"].signed_below(limit)):
+                complete_copy(b, context, state, entry)
+                entries.go_on()
+            b.copy(queue.at(kept.load("i64") * _COPY_BYTES), entry, _COPY_BYTES)
+            kept.store(kept.load("i64") + 1)
+        length.store(kept.load("i64").resized("i32"))

@@ -1,0 +1,125 @@
+"""What runs the warps of a block and the blocks of a launch: turns, and what ends them."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, DEADLOCKED, ENDLESS, FINISHED, PAUSED, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.runtime.barriers import release
+from ptxgen.emulator.runtime.function import KERNEL, runtime_function
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.runtime.builder import Builder, Value
+
+_DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
+_BLOCKED_COST = 1
+YIELD_COST = 1024
+"""What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, YIELD_COST where some warp used its
+quantum up. A block pauses when it has taken as much as the latter, so that whoever called can throw the launch away."""
+UNWRITTEN_BYTE = 0xFF
+"""What shared and local memory holds before anything is written: NaN."""
+
+
+@runtime_function("i32", part=KERNEL, state="ptr", context="ptr")
+def warp(b: Builder, state: Value, context: Value) -> None:
+    """Run a warp until all its lanes wait or have ended, it has used its quantum up, or it traps: the kernel's own code."""
+
+
+def _ordered(b: Builder, order: Value, index: Value) -> Value:
+    """order[index], or the index itself where there is no order."""
+    place = b.memory("i64")
+    place.store(index)
+    with b.when(order != 0):
+        place.store(order.as_pointer().at(index, "i64").load("i64"))
+    return place.load("i64")
+
+
+@runtime_function("i32", context="ptr")
+def run_block(b: Builder, context: Value) -> None:
+    """Turns of the block at hand until it ends or pauses: in each, every warp runs; if all that have not ended wait, barriers
+    are released."""
+    c = b.context(context)
+    begun = c[Slot.TURNS]
+    warps, state_bytes, order = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES], c[Slot.WARP_ORDER]
+    turns, waits, yields = b.memory("i64"), b.memory("i1"), b.memory("i1")
+    turns.store(begun)
+    with b.loop() as (_, rounds):
+        waits.store(0, "i1")
+        yields.store(0, "i1")
+        with b.loop(c[Slot.WARP_COUNT]) as (i, _):
+            status = warp(b, warps.at(_ordered(b, order, i) * state_bytes), context)
+            with b.when(status == TRAPPED):
+                b.ret(TRAPPED)
+            waits.store(waits.load("i1") | (status == BLOCKED))
+            yields.store(yields.load("i1") | (status == YIELDED))
+        with b.when(~yields.load("i1")):
+            with b.when(~waits.load("i1")):
+                b.ret(FINISHED)
+            with b.when(release(b, context)):
+                b.ret(DEADLOCKED)
+        turns.store(turns.load("i64") + yields.load("i1").select(b.number(YIELD_COST, "i64"), _BLOCKED_COST))
+        with b.when(turns.load("i64") > c[Slot.BUDGET]):
+            b.ret(ENDLESS)
+        with b.when(turns.load("i64") >= begun + YIELD_COST):
+            rounds.stop()
+    c[Slot.TURNS] = turns.load("i64")
+    b.ret(PAUSED)
+
+
+@runtime_function("void", context="ptr", index="i64")
+def start_block(b: Builder, context: Value, index: Value) -> None:
+    """Make the memory of the block, the `index`-th to run, what it is at its start."""
+    c = b.context(context)
+    local_bytes = c[Slot.LOCAL_BYTES] * c[Slot.THREADS]
+    b.fill(c[Slot.SHARED].as_pointer(), UNWRITTEN_BYTE, c[Slot.SHARED_BYTES])
+    b.fill(c[Slot.LOCAL].as_pointer(), UNWRITTEN_BYTE, local_bytes)
+    b.fill(c[Slot.ARRIVED].as_pointer(), 0, 4 * BARRIERS)
+    with b.when(c[Slot.FINDINGS] != 0):
+        b.fill(c[Slot.LOCAL_SHADOW].as_pointer(), 0, local_bytes)
+        epoch = c[Slot.EPOCH] + 1
+        c[Slot.EPOCH] = epoch
+        c[Slot.FIRST_EPOCH] = epoch
+        with b.when(index < c[Slot.BLOCK_EPOCHS_COUNT]):
+            c[Slot.BLOCK_EPOCHS].as_pointer().at(index, "i32").store(epoch.resized("i32"))
+    with b.loop(c[Slot.WARP_COUNT]) as (i, _):
+        s = b.state(c[Slot.WARPS].as_pointer().at(i * c[Slot.STATE_BYTES]))
+        s[State.PCS] = s[State.FIRST_PCS]
+        s[State.ASYNC_COUNT] = 0
+        s[State.WAITED] = 0
+
+
+@runtime_function("i32", context="ptr", first="i64", last="i64")
+def run_blocks(b: Builder, context: Value, first: Value, last: Value) -> None:
+    """Blocks first..last-1 of the launch, one after the other, until they end or one pauses."""
+    c = b.context(context)
+    with b.loop(last - first) as (i, _):
+        index = first + i
+        block = _ordered(b, c[Slot.CTA_ORDER], index)
+        c[Slot.CTAID_X] = block % c[Slot.NCTAID_X]
+        c[Slot.CTAID_Y] = block // c[Slot.NCTAID_X] % c[Slot.NCTAID_Y]
+        c[Slot.CTAID_Z] = block // c[Slot.NCTAID_X] // c[Slot.NCTAID_Y]
+        with b.when(c[Slot.TURNS] == 0):
+            start_block(b, context, index)
+        status = run_block(b, context)
+        with b.when(status == PAUSED):
+            c[Slot.NEXT] = index
+        with b.when(status != FINISHED):
+            b.ret(status)
+        c[Slot.TURNS] = 0
+    b.ret(FINISHED)
+
+
+@runtime_function("i32", context="ptr", first="i64", last="i64")
+def run(b: Builder, context: Value, first: Value, last: Value) -> None:
+    """`run_blocks` with subnormals kept and rounding to nearest, whatever some library left in this thread's control word."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        b.ret(run_blocks(b, context, first, last))
+        return
+    saved, plain = b.memory("i32"), b.memory("i32")
+    plain.store(_DEFAULT_MXCSR)
+    b.intrinsic("llvm.x86.sse.stmxcsr", "void", saved)
+    b.intrinsic("llvm.x86.sse.ldmxcsr", "void", plain)
+    status = run_blocks(b, context, first, last)
+    b.intrinsic("llvm.x86.sse.ldmxcsr", "void", saved)
+    b.ret(status)

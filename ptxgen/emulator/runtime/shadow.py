@@ -1,0 +1,215 @@
+"""The shadow of memory: who touched each granule before, and whether that conflicts with who touches it now. The race detector.
+
+The idea is that of FastTrack (Flanagan and Freund, PLDI 2009) and of ThreadSanitizer's shadow words (Serebryany and
+Iskhodzhanov, WBIA 2009): for every place remember a few earlier accesses with the time at which each was made, and ask at
+the next access whether something orders the two. What orders them is the memory model of the PTX ISA (8.5 to 8.8). Vector
+clocks are not needed: the blocks run one after the other here, and a barrier orders all threads of its block.
+
+* A time is an *epoch*: a counter of block barriers passed and blocks started. It tells the intervals between two barriers of a
+  block apart, and blocks from each other: epochs from `Me.first` on are of the running block.
+* Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
+* Two accesses are **concurrent** (`concurrent`) if they are of two blocks, or of one interval and of two threads (in global
+  memory: of two warps, `Me.apart`) that no `bar.warp.sync` has ordered.
+* Concurrent ones **conflict** (`conflict`) if one of them writes, unless both are strong in a scope that holds the other's
+  thread (8.7.1, morally strong), or a fence and a flag order them (events.py, happens-before of 8.8).
+
+A granule is as many bytes as the kernel's smallest access. Its shadow has eleven records of accesses (`Slots`) and, in shared
+memory, a `GranuleState`. The records of one kind lie together, so that memory which is only written takes one record a granule.
+
+Which records are enough? Two weak writes that are concurrent conflict anyway, so of those the last is kept. The strong writes
+of one scope, and the reads of one scope, may be many without any conflict; of those two are kept (`remember`), so that every
+thread which conflicts with any conflicts with one of the two. tests/emulator/test_shadow.py compares all this with a list of
+every access."""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.target import WARP_SIZE
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.runtime.builder import Builder, Value
+
+THREAD_BITS, LINE_BITS = 10, 20
+"""Where a record's `what` holds the thread and the PTX line; the scope is above."""
+THREAD_MASK = (1 << THREAD_BITS) - 1
+MAX_LINE = (1 << LINE_BITS) - 1
+EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
+"""Values of `Me.apart`: what tells threads apart, what tells warps apart."""
+
+
+class Access(IntEnum):
+    """What an access does. A COPY is a write by cp.async."""
+
+    LOAD = 0
+    STORE = 1
+    ATOMIC = 2
+    COPY = 3
+
+
+class Slots(IntEnum):
+    """Where the records of a kind are: a weak write; two strong writes, and two reads, of each scope."""
+
+    WEAK_WRITE = 0
+    STRONG_WRITES = 1
+    READS = 5
+    END = 11
+
+
+class Verdict(IntFlag):
+    """What is wrong with an access to a granule: nothing wrote it, a copy to it is on its way, it conflicts with a write, or
+    with a read."""
+
+    UNWRITTEN = 1
+    ON_THE_WAY = 2
+    WRITER = 4
+    READER = 8
+
+
+class Record(ctypes.Structure):
+    """An access: its epoch, `what` it is (thread | line << 10 | scope << 30), its warp's bar.warp.sync count, and its serial
+    number, which the lanes of one instruction share. The scope is 0 for a weak one, 1 for the block, 2 for the GPU."""
+
+    _fields_ = (
+        ("epoch", ctypes.c_uint32),
+        ("what", ctypes.c_uint32),
+        ("sync", ctypes.c_uint32),
+        ("serial", ctypes.c_uint32),
+    )
+
+
+class Me(ctypes.Structure):
+    """The access that is being checked. Records of epochs before `floor` count as none, those before `first` as another
+    block's. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
+    records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
+    the two."""
+
+    _anonymous_ = ("record",)
+    _fields_ = (
+        ("record", Record),
+        ("floor", ctypes.c_uint32),
+        ("first", ctypes.c_uint32),
+        ("apart", ctypes.c_uint32),
+        ("stride", ctypes.c_int64),
+        ("ordered", ctypes.c_int64),
+    )
+
+
+class GranuleState(ctypes.Structure):
+    """Of shared memory: the epoch of the last write, and whether a copy is still on its way (`Verdict.ON_THE_WAY`, else 0)."""
+
+    _fields_ = (("written", ctypes.c_uint32), ("on_the_way", ctypes.c_uint32))
+
+
+RECORD_BYTES = ctypes.sizeof(Record)
+STATE_BYTES = ctypes.sizeof(GranuleState)
+
+
+def shadow_bytes(granules: int, *, states: bool) -> int:
+    """Bytes of the shadow of so many granules."""
+    return granules * (RECORD_BYTES * Slots.END + (STATE_BYTES if states else 0))
+
+
+@runtime_function("i1", me="ptr", other="ptr")
+def concurrent(b: Builder, me: Value, other: Value) -> None:
+    """Whether no barrier, and no thread's own order, puts the earlier access `other` before mine."""
+    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    recorded = theirs["epoch"] >= mine["floor"]
+    another_block = theirs["epoch"] < mine["first"]
+    same_interval = theirs["epoch"] == mine["epoch"]
+    differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
+    another_thread = (differing & mine["apart"]) != 0
+    another_warp = differing >= WARP_SIZE
+    not_met_since = mine["sync"] == theirs["sync"]
+    b.ret(recorded & (another_block | same_interval & another_thread & (another_warp | not_met_since)))
+
+
+@runtime_function("i1", me="ptr", other="ptr")
+def conflict(b: Builder, me: Value, other: Value) -> None:
+    """Whether an earlier access races with mine, one of the two being a write."""
+    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    with b.when(~concurrent(b, me, other)):
+        b.ret(0)
+    with b.when(mine["serial"] == theirs["serial"]):  # lanes of one store: whether they agree is asked after it, by value
+        b.ret(0)
+    scope_needed = (theirs["epoch"] >= mine["first"]).select(b.number(1), 2)
+    scope_shift = THREAD_BITS + LINE_BITS
+    both_strong = (mine["what"] >> scope_shift >= scope_needed) & (theirs["what"] >> scope_shift >= scope_needed)
+    with b.when(both_strong):
+        b.ret(0)
+    ordered = mine["ordered"]
+    with b.when(ordered == 0):
+        b.ret(1)
+    b.ret(b.call_address(ordered, "i32", me, other) == 0)
+
+
+@runtime_function("void", first="ptr", me="ptr")
+def remember(b: Builder, first: Value, me: Value) -> None:
+    """Keep my access in a pair of records whose accesses do not conflict with each other, nor with mine.
+
+    A first that is not concurrent with me is blank, mine or ordered before me: whoever conflicts with it now conflicts with me,
+    too, so I take its place. Else who does not conflict with the first is of its warp, so the second shall be of another warp
+    or block if any is, and else of another thread."""
+    mine, theirs = b.fields(me, Me), b.fields(first, Record)
+    second = first.at(mine["stride"])
+    with b.when(~concurrent(b, me, first)):
+        b.copy_structure(Record, first, me)
+        b.ret()
+    same_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) == 0
+    with b.when(~concurrent(b, me, second) | ~same_warp):
+        b.copy_structure(Record, second, me)
+
+
+@runtime_function("i32", granule="ptr", state="ptr", me="ptr", access="i32", other="ptr")
+def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, other: Value) -> None:
+    """The verdict on my access to a granule, which it then records. `granule` is its first record, `state` its state or null;
+    with a conflict, the record of the other access goes to `other`."""
+    mine = b.fields(me, Me)
+    stride, floor = mine["stride"], mine["floor"]
+    is_load = access == Access.LOAD
+    race = b.memory("i32")
+    race.store(0)
+    kinds = is_load.select(b.number(Slots.READS, "i64"), Slots.END)  # reads do not conflict with reads
+    with b.loop(kinds) as (slot, loop):
+        record = granule.at(slot * stride)
+        with b.when(b.fields(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
+            loop.go_on()
+        with b.when(conflict(b, me, record)):
+            b.copy_structure(Record, other, record)
+            race.store((slot >= Slots.READS).select(b.number(Verdict.READER), Verdict.WRITER))
+            loop.stop()
+    scope = (mine["what"] >> THREAD_BITS + LINE_BITS).resized("i64")
+    with b.when((scope == 0) & ~is_load):
+        b.copy_structure(Record, granule, me)
+    with b.when((scope != 0) | is_load):
+        pair = is_load.select(scope * 2 + Slots.READS, scope * 2 + (Slots.STRONG_WRITES - 2))
+        remember(b, granule.at(pair * stride), me)
+    verdict = race.load("i32")
+    with b.when(b.is_null(state)):
+        b.ret(verdict)
+    states = b.fields(state, GranuleState)
+    unread = (states["written"] < floor).select(b.number(Verdict.UNWRITTEN), states["on_the_way"])
+    with b.when(is_load):
+        early = unread == Verdict.ON_THE_WAY  # that says more than the race that it is, too
+        b.ret(early.select(b.number(0), verdict) | unread)
+    states["written"] = mine["epoch"]
+    states["on_the_way"] = (access == Access.COPY).select(b.number(Verdict.ON_THE_WAY), 0)
+    b.ret(verdict | (access == Access.ATOMIC).select(unread, 0))
+
+
+@runtime_function("i32", granule="ptr", state="ptr", many="i64", me="ptr", access="i32", other="ptr")
+def touches(b: Builder, granule: Value, state: Value, many: Value, me: Value, access: Value, other: Value) -> None:
+    """`touch` of `many` granules one after the other: the verdict on the first that has one."""
+    ignored = b.memory("i8", RECORD_BYTES)
+    verdict = b.memory("i32")
+    verdict.store(0)
+    step = b.is_null(state).select(b.number(0, "i64"), STATE_BYTES)
+    with b.loop(many) as (i, _):
+        fresh = verdict.load("i32") == 0
+        place = fresh.select(other, ignored)
+        one = touch(b, granule.at(i * RECORD_BYTES), state.at(i * step), me, access, place)
+        verdict.store(fresh.select(one, verdict.load("i32")))
+    b.ret(verdict.load("i32"))
