@@ -22,6 +22,7 @@ from ptxgen.files import private_folder, read_regular
 MAGIC = b"ptxgen cache 1\n"
 STALE_SECONDS = 3600.0
 """Age from which a temporary file must be the rest of a process that died."""
+_HEAD = len(MAGIC) + hashlib.sha256().digest_size
 ENTRIES = (".bin", ".o")
 """How the names of entries end, ours and the emulator's: no other file is ever removed to make room."""
 
@@ -55,23 +56,22 @@ class DiskCache:
         path = self._path(key)
         if not self.usable:
             return None
+        fault = ""
         try:
             content = read_regular(path, self.limit_bytes, own=True)
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.corrupt += 1
-            _log.warning("%s is not used and will be made again: %s", path, error.strerror)
-            _remove(path)
+            content, fault = b"", str(error.strerror)
+        head, payload = content[:_HEAD], content[_HEAD:]
+        if fault or head != MAGIC + _digest(key, payload):
+            _log.warning("%s is not used and will be made again: %s", path, fault or "it is damaged")
+            self.remove(key)
             return None
-        at = len(MAGIC) + hashlib.sha256().digest_size
-        payload = content[at:]
-        if not content.startswith(MAGIC) or content[len(MAGIC) : at] != _digest(key, payload):
-            self.corrupt += 1
-            _log.warning("%s is damaged and will be made again", path)
-            _remove(path)
-            return None
-        touch(path)
+        try:
+            os.utime(path)  # it was used now
+        except OSError:
+            _log.debug("%s went away while it was read", path)
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
@@ -94,7 +94,7 @@ class DiskCache:
         trim(self.folder, self.limit_bytes)
 
     def remove(self, key: str) -> None:
-        """Drop what is stored under `key`: its bytes are whole and still of no use."""
+        """Drop what is stored under `key`, which is of no use."""
         self.corrupt += 1
         _remove(self._path(key))
 
@@ -112,14 +112,6 @@ def cache_folder(root: Path, *names: str) -> Path:
         raise ArgumentError(
             f"{where} cannot be used as a cache: {error.strerror or error}; PTXGEN_CACHE_DIR names another"
         ) from error
-
-
-def touch(path: Path) -> None:
-    """Note that a file was used now."""
-    try:
-        os.utime(path)
-    except OSError:
-        _log.debug("%s went away while it was read", path)
 
 
 def trim(folder: Path, limit_bytes: int) -> None:

@@ -7,11 +7,12 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,18 +141,21 @@ class EmulatedDevice(HostMemory, Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        self._run(self._launch_of(kernel, grid, block, parameters), work)
+        self._run(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), work=work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self.enter("making a graph")
-        launches = [self._launch_of(node.kernel, node.grid, node.block, node.parameters, node.early) for node in nodes]
+        launches = []
+        for kernel, grid, block, parameters, _, early in nodes:
+            content, arrays = parameters.tobytes(), self._arrays(parameters)  # of this moment
+            launches.append(partial(self._run, kernel, grid, block, content, arrays, early=early))
         return _Graph(launches, timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
         graph.moments = [time.perf_counter()]
         for launch in graph.launches:
-            self._run(launch)
+            launch()
             graph.moments.append(time.perf_counter())
 
     def graph_events(self, graph: Any) -> Sequence[float]:
@@ -160,26 +164,27 @@ class EmulatedDevice(HostMemory, Device):
     def free_graph(self, graph: Any) -> None:
         self.enter("freeing a graph")
 
-    def _launch_of(
-        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, early: bool = False
-    ) -> _Launch:
-        arrays = parameters.arrays if self.sanitize else ()
-        return _Launch(kernel, grid, block, parameters.tobytes(), arrays, early)
+    def _arrays(self, parameters: ParameterBlock) -> tuple[ArrayArgument, ...]:
+        return parameters.arrays if self.sanitize else ()
 
-    def _run(self, launch: _Launch, work: object | None = None) -> None:
-        memory = self._memory_of(launch.arrays) if self.sanitize else None
+    def _run(
+        self,
+        kernel: LoadedKernel,
+        grid: Grid,
+        block: Grid,
+        parameters: bytes,
+        arrays: tuple[ArrayArgument, ...],
+        *,
+        early: bool = False,
+        work: object | None = None,
+    ) -> None:
+        memory = self._memory_of(arrays) if self.sanitize else None
         with self.owner.running():
-            findings = launch.kernel.handle.launch(
-                launch.grid,
-                launch.block,
-                launch.parameters,
-                memory=memory,
-                workers=self.workers,
-                seed=self.seed,
-                early=launch.early,
+            findings = kernel.handle.launch(
+                grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed, early=early
             )
         if findings:
-            raise SanitizerError(str(work or launch.kernel.entry), findings)
+            raise SanitizerError(str(work or kernel.entry), findings)
 
     def record(self) -> float:
         self.enter("recording an event")
@@ -272,31 +277,18 @@ def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
 
 
-class _Launch(NamedTuple):
-    """A launch with the parameters of one moment; `arrays` for the sanitiser alone."""
-
-    kernel: LoadedKernel
-    grid: Grid
-    block: Grid
-    parameters: bytes
-    arrays: tuple[ArrayArgument, ...]
-    early: bool
-
-
 @dataclass
 class _Graph:
     """moments: before the first of the launches and after each, when they last ran."""
 
-    launches: Sequence[_Launch]
+    launches: Sequence[Callable[[], None]]
     timed: bool
     moments: list[float] = field(default_factory=list)
 
 
 def _cpu() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor()
-    return platform.processor()
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())

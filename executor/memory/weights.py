@@ -107,7 +107,7 @@ class Weights(Mapping[str, LoadedWeight]):
         return self._weights[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._weights  # Mapping's own would make the error's message first
+        return name in self._weights  # Mapping's own expects a KeyError
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._weights)
