@@ -13,6 +13,7 @@ from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector
 from ptxgen.isa.special import BY_NAME as SPECIALS
 from ptxgen.isa.table import Instruction, Operand
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, F32, F64, PRED, DType, Kind
 
 Fail = Callable[[str, int], ParseError]
@@ -211,7 +212,7 @@ def _fit_name(place: Operand, raw: RawName, type: DType | None) -> ParsedOperand
     if special is not None:
         return Special(raw.name, special.type)
     if raw.name == "WARP_SZ":
-        return Immediate(32, type or B32)
+        return Immediate(WARP_SIZE, type or B32)
     return None if raw.name.startswith("%") else SymbolAddress(raw.name, raw.offset)
 
 

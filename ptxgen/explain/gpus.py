@@ -14,7 +14,7 @@ from typing import Final
 
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.units import Unit
-from ptxgen.target import Target
+from ptxgen.target import WARP_SIZE, Target
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Multiprocessor:
 
     @property
     def warps(self) -> int:
-        return self.threads // 32
+        return self.threads // WARP_SIZE
 
 
 def _rates(fma: int, *, alu: int = 64, half: int, convert: int, double: int) -> dict[Unit, float]:

@@ -13,11 +13,12 @@ from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import dtype
 from ptxgen.isa.rows.integer import clamp
 from ptxgen.isa.units import Unit
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32
 
 instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.TENSOR, lanes=Lanes.MIXED)
 
-LANES = range(32)
+LANES = range(WARP_SIZE)
 NUMS = ("x1", "x2", "x4")
 SPACES = ("shared", "shared::cta")
 SPACE_NEEDS: dict[str, table.Need] = {"space=shared::cta": (75, (7, 8))}

@@ -10,11 +10,12 @@ from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.isa.effects import Effect, Lanes
 from ptxgen.isa.parts import dtype
 from ptxgen.isa.units import Unit
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, PRED, S32, U32
 
 instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
 
-LANES = range(32)
+LANES = range(WARP_SIZE)
 
 
 def members(v: Algebra, mask: Value) -> Value:
@@ -60,7 +61,7 @@ def match_any(v: Algebra, a: Value, mask: Value, mode: str, type: str) -> Value:
     """The lanes of the mask that hold the same value as this one."""
     d = v.const(0, U32)
     for i in LANES:
-        same = a == v.from_lane(a, [i] * 32)
+        same = a == v.from_lane(a, [i] * WARP_SIZE)
         d = d | v.select(same, v.const(1 << i, U32), v.const(0, U32))
     return v.bits(d & members(v, mask), B32)
 
