@@ -1,9 +1,17 @@
-"""Options that every test may use."""
+"""Options that every test may use, and the split into essential and slow tests (essential.py)."""
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import settings
+
+from tests import essential
+
+STARTED = time.monotonic()
+NEVER_ESSENTIAL = pytest.StashKey[list[str]]()
+"""The files that were collected and have no essential test."""
 
 # How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
 settings.register_profile("any machine", deadline=None)
@@ -14,6 +22,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing with them")
     parser.addoption("--record-isa", metavar="DIR", help="keep what the GPU gives for every instruction in DIR")
     parser.addoption("--record-models", metavar="DIR", help="with -m gpu: write hashes of model logits to this folder")
-    parser.addoption("--fuzz-seconds", type=float, default=8.0, metavar="S", help="how long each fuzzer begins cases")
+    parser.addoption("--fuzz-seconds", type=float, metavar="S", help="how long each fuzzer begins cases")
     parser.addoption("--fuzz-seed", type=int, default=8, metavar="N", help="what the fuzzers' cases are chosen by")
     parser.addoption("--fuzz-case", type=int, metavar="N", help="run this one case of a fuzzer, as its failure says")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    without_gpu = [item for item in items if item.get_closest_marker("gpu") is None]
+    for item in without_gpu:
+        if essential.is_slow(item):
+            item.add_marker(pytest.mark.slow)
+    config.stash[NEVER_ESSENTIAL] = essential.files_without_essential(without_gpu)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How long the README's test command took, of the time that it may take."""
+    if config.option.markexpr in config.getini("addopts") and config.args == config.getini("testpaths"):
+        seconds = time.monotonic() - STARTED
+        over = seconds > essential.BUDGET
+        terminalreporter.write_line(
+            f"essential tests: {seconds:.0f} s of a budget of {essential.BUDGET} s", red=over, green=not over
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,11 @@ MODULE = """.file 1 "author.py"
 .shared .align 16 .b8 buffer[256];
 .func (.reg .b32 %out) double(.reg .b32 %in) { add.u32 %out, %in, %in; ret; }"""
 TOKEN = re.compile(r"[%.]?[\w.]+|\S|\s+")
-OPCODES = sorted({row.opcode(modifiers) for row in ROWS for modifiers in sensible(row)[:40]})
+
+
+@cache
+def opcodes() -> list[str]:
+    return sorted({row.opcode(modifiers) for row in ROWS for modifiers in sensible(row)[:40]})
 
 
 def sample(body: list[str]) -> str:
@@ -102,7 +107,7 @@ def like(rng: random.Random, token: str) -> str:
     if token.isdigit():
         return rng.choice(NUMBERS)
     stem = token.partition(".")[0]
-    return rng.choice([opcode for opcode in OPCODES if opcode.partition(".")[0] == stem] or [""])
+    return rng.choice([opcode for opcode in opcodes() if opcode.partition(".")[0] == stem] or [""])
 
 
 def damaged(rng: random.Random) -> str:
@@ -123,7 +128,7 @@ def damaged(rng: random.Random) -> str:
             lines[at], lines[other] = lines[other], lines[at]
         elif kind == 3:
             lines[at] = lines[at].lstrip().partition(" ")[2]
-            lines[at] = f"{rng.choice(OPCODES)} {lines[at]}"
+            lines[at] = f"{rng.choice(opcodes())} {lines[at]}"
         elif kind == 4:
             cut = rng.randrange(len(lines[at]) + 1)
             lines[at] = lines[at][:cut] + chr(rng.randrange(128)) + lines[at][cut + rng.randrange(3) :]

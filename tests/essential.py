@@ -1,0 +1,67 @@
+"""Which tests are essential, that is run by the README's test command within BUDGET, and which are slow (`-m slow`).
+
+A test is slow if it is marked so, because it takes more than two seconds of a processor, or if it is one case of many: of a
+test over all kernels the cases of one kernel a strategy and one a format are essential, each at its smallest shape, and of a
+test over all formats that of Q4_K. So no case is listed by hand. Every file has essential tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import pytest
+
+BUDGET = 300
+"""Seconds that the README's test command may take on two processors of a machine for CI; .ci/run sees to it."""
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is slow for its parameters."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and not all(map(is_essential, callspec.params.values()))
+
+
+def files_without_essential(items: Iterable[pytest.Item]) -> list[str]:
+    """The files of which every test is slow."""
+    essential: dict[str, bool] = {}
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        essential[path] = essential.get(path, False) or item.get_closest_marker("slow") is None
+    return [path for path, any_essential in essential.items() if not any_essential]
+
+
+def is_essential(value: object) -> bool:
+    """Whether a case with this parameter is essential, for all that is known of the parameter."""
+    from ptxgen.conformance.report import Check
+    from ptxgen.dsl.kernel_type import KernelType
+    from ptxgen.formats import Format
+    from ptxgen.kernels.registry import KernelEntry
+    from tests.executor.model.variants import Variant
+    from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
+
+    if isinstance(value, Check):
+        return value.subject in _subjects() and value.name != "tails"
+    if isinstance(value, KernelEntry | KernelType):
+        return value.name in REPRESENTATIVES
+    if isinstance(value, Format | Variant | str):
+        return not _other_formats() & set(re.split(r"[- ]", str(value)))
+    return True
+
+
+@cache
+def _subjects() -> frozenset[str]:
+    """The subjects of checks that are essential: names, and kernels with their smallest shape."""
+    from ptxgen.conformance.type_checks import smallest
+    from ptxgen.kernels.registry import find
+    from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
+
+    return frozenset([*REPRESENTATIVES, *(str(smallest(find(name))) for name in REPRESENTATIVES)])
+
+
+@cache
+def _other_formats() -> frozenset[str]:
+    """The names of all formats but Q4_K."""
+    from ptxgen.formats import FORMATS
+
+    return frozenset(name for format in FORMATS.values() if format.name != "Q4_K" for name in (format.name, format.id))

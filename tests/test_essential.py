@@ -1,0 +1,40 @@
+"""The split into essential and slow tests: nothing is without essential tests, and what is slow has a sister that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ptxgen.conformance.report import planned
+from ptxgen.formats import FORMATS
+from tests.conftest import NEVER_ESSENTIAL
+from tests.essential import is_essential
+from tests.paths import ROOT
+from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
+
+
+def test_every_file_that_was_collected_has_essential_tests(request: pytest.FixtureRequest) -> None:
+    assert request.config.stash[NEVER_ESSENTIAL] == []
+
+
+def test_every_strategy_and_every_format_has_a_kernel_with_essential_tests() -> None:
+    kept = [entry for entry in ENTRIES if is_essential(entry)]
+    assert {entry.name for entry in kept} == REPRESENTATIVES
+    assert {entry.type for entry in kept} == {entry.type for entry in ENTRIES}
+    assert {entry.fixed.get("format") for entry in kept} >= set(FORMATS.values())
+
+
+def test_a_kernel_with_essential_tests_has_every_check_but_that_of_tails_at_one_shape() -> None:
+    kept = [check for check in planned("q4k_gemv") if is_essential(check)]
+    assert [check.name for check in kept] == ["cases", "refusals", "signature", "text", "assembly", "emulator"]
+    assert len({check.subject for check in kept}) == 2
+    assert not [check for check in planned("q5k_gemv") if is_essential(check)]
+
+
+@pytest.mark.parametrize("folder", ["ptxgen", "executor"])
+def test_tests_stand_in_rooms_as_the_packages_do(folder: str) -> None:
+    def rooms(path: Path) -> set[str]:
+        return {inner.name for inner in path.iterdir() if (inner / "__init__.py").exists()}
+
+    assert rooms(ROOT / "tests" / folder) <= rooms(ROOT / folder)
