@@ -111,7 +111,7 @@ class CudaDevice(Device):
         try:
             self.enter("opening")
             flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
-            self._stream = self._checked(cuda.cuStreamCreate(flags), f"making a stream on {self.name}")
+            self._stream = self._checked(cuda.cuStreamCreate(flags), "making a stream")
             self._sharing.stream = self._stream
         except BaseException:
             self.close()
@@ -149,7 +149,7 @@ class CudaDevice(Device):
     def memory(self) -> MemoryUse:
         self.enter("reading memory")
         self.owner.run_deferred()
-        free, total = self._checked(self._cuda.cuMemGetInfo(), f"reading the memory of {self.name}")
+        free, total = self._checked(self._cuda.cuMemGetInfo(), "reading how much memory is free")
         return MemoryUse(int(free), int(total), self.allocations.total)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
@@ -165,7 +165,7 @@ class CudaDevice(Device):
             status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise self.no_room(nbytes, name)
-        base = int(self._checked((status, pointer), f"allocating {nbytes} bytes on {self.name}"))
+        base = int(self._checked((status, pointer), f"allocating {nbytes} bytes"))
         self.allocations.add(base, nbytes)
         return base
 
@@ -181,7 +181,7 @@ class CudaDevice(Device):
             return  # the memory goes with the context
         self._sharing.settle()
         if not self._sharing.keeps(pointer):
-            self._checked(self._cuda.cuMemFree(pointer), f"freeing memory on {self.name}")
+            self._checked(self._cuda.cuMemFree(pointer), "freeing memory")
 
     def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> None:
         return None
@@ -195,7 +195,7 @@ class CudaDevice(Device):
         self.allocations.check(pointer, nbytes, "upload")
         # From pageable memory the driver has taken its copy when this returns.
         copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
-        self._checked(copied, f"uploading to {self.name}")
+        self._checked(copied, "uploading")
         if progress is not None:
             progress(nbytes)
 
@@ -203,7 +203,7 @@ class CudaDevice(Device):
         self.enter("uploading", immediate=True)
         self.allocations.check(pointer, nbytes, "upload")
         if self._staging is None:
-            self._staging = Staging(self._cuda, self._stream, self._checked, self.name)
+            self._staging = Staging(self._cuda, self._stream, self._checked)
         self._staging.upload(pointer, nbytes, read, progress)
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
@@ -212,25 +212,25 @@ class CudaDevice(Device):
         self.allocations.check(pointer, nbytes, "download")
         if nbytes <= PAGE:
             if self._readback is None:
-                self._readback = Readback(self._cuda, self._stream, self._checked, self.name)
+                self._readback = Readback(self._cuda, self._stream, self._checked)
             self._readback.start(pointer, nbytes)
             self.synchronize()
             self._readback.finish(array)
             return
         copied = self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream)
-        self._checked(copied, f"downloading from {self.name}")
+        self._checked(copied, "downloading")
         self.synchronize()
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         self.enter("filling memory", immediate=True)
         self.allocations.check(pointer, nbytes, "fill")
-        self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), f"filling memory of {self.name}")
+        self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), "filling memory")
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
         self.enter("copying", immediate=True)
         self.allocations.check(source, nbytes, "copy")
         self.allocations.check(destination, nbytes, "copy to")
-        self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), f"copying on {self.name}")
+        self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), "copying")
 
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
@@ -259,13 +259,13 @@ class CudaDevice(Device):
         self.enter("launching", immediate=True)
         (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, 0, self._stream, parameters.pointers, 0)
         if status:
-            self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block}) on {self.name}")
+            self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._launched.append(work or kernel.entry)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self.enter("making a graph")
         events = [self._events.take() for _ in range(len(nodes) + 1)] if timed else []
-        graph = CudaGraph(self._cuda, nodes, self._checked, self.name, events)
+        graph = CudaGraph(self._cuda, nodes, self._checked, events)
         self._graphs.append(graph)
         return graph
 
@@ -287,20 +287,20 @@ class CudaDevice(Device):
     def record(self) -> CudaEvent:
         self.enter("recording an event")
         event = self._events.take()
-        self._checked(self._cuda.cuEventRecord(event.handle, self._stream), f"recording an event on {self.name}")
+        self._checked(self._cuda.cuEventRecord(event.handle, self._stream), "recording an event")
         return event
 
     def elapsed(self, start: Any, end: Any) -> float:
         self.enter("timing")
         self.waits += 1
-        self._checked(self._cuda.cuEventSynchronize(end.handle), f"waiting for {self.name}")
+        self._checked(self._cuda.cuEventSynchronize(end.handle), "waiting for an event")
         timed = self._cuda.cuEventElapsedTime(start.handle, end.handle)
-        return float(self._checked(timed, f"reading a time on {self.name}")) / 1e3
+        return float(self._checked(timed, "reading a time")) / 1e3
 
     def synchronize(self) -> None:
         self.enter("waiting")
         self.waits += 1
-        self._checked(self._cuda.cuStreamSynchronize(self._stream), f"waiting for the work of {self.name}")
+        self._checked(self._cuda.cuStreamSynchronize(self._stream), "waiting for the work")
         self._launched.clear()
         self.owner.run_deferred()
         self._sharing.settle_idle()
@@ -347,7 +347,7 @@ class CudaDevice(Device):
         if cause := self._context.cause:
             raise DeviceFailed(f"{self.name} has failed and refuses {doing}; it failed with: {cause}", cause)
         if getattr(_current, "context", None) is not self._context:
-            self._checked(self._cuda.cuCtxSetCurrent(self._handle), f"entering the context of {self.name}")
+            self._checked(self._cuda.cuCtxSetCurrent(self._handle), "entering the context")
             _current.context = self._context
 
     def enter_anew(self, doing: str) -> None:
@@ -360,7 +360,7 @@ class CudaDevice(Device):
         fault on."""
         status, *values = result
         if status:
-            raise self._context.failure(status, doing, self._launched, self.name)
+            raise self._context.failure(status, f"{doing} on {self.name}", self._launched, self.name)
         return values[0] if len(values) == 1 else tuple(values)
 
     def _attribute(self, attribute: Any) -> int:

@@ -23,19 +23,18 @@ class CudaGraph:
     events: none, or one more than launches: recorded before the first launch and after each, by the GPU itself. Each launch
     then starts after the event before it, so none starts early or beside another."""
 
-    def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check, name: str, events: Sequence[CudaEvent] = ()) -> None:
+    def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check, events: Sequence[CudaEvent] = ()) -> None:
         self.events = events
         self._cuda = cuda
         self._check = check
-        self._name = name
-        self._graph = self._checked(cuda.cuGraphCreate(0), "making a graph")
+        self._graph = self._check(cuda.cuGraphCreate(0), "making a graph")
         self._instance: Any = None
         try:
             if events:
                 self._add_timed(nodes, events)
             else:
                 self._add_all(nodes)
-            self._instance = self._checked(cuda.cuGraphInstantiate(self._graph, 0), "instantiating a graph")
+            self._instance = self._check(cuda.cuGraphInstantiate(self._graph, 0), "instantiating a graph")
         except BaseException:
             self.close()
             raise
@@ -44,19 +43,19 @@ class CudaGraph:
         """Start all launches; str(work) says for errors what they are."""
         (status,) = self._cuda.cuGraphLaunch(self._instance, stream)
         if status:
-            self._checked((status,), f"launching {work}")
+            self._check((status,), f"launching {work}")
 
     def nodes(self) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
         """Grid and block of each launch, read back from the driver, in the order in which they were added."""
         cuda = self._cuda
-        _, count = self._checked(cuda.cuGraphGetNodes(self._graph, 0), "counting the nodes of a graph")
-        nodes, _ = self._checked(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
+        _, count = self._check(cuda.cuGraphGetNodes(self._graph, 0), "counting the nodes of a graph")
+        nodes, _ = self._check(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
         sizes = []
         kernels = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
         for node in nodes:
-            if self._checked(cuda.cuGraphNodeGetType(node), "reading the kind of a node of a graph") != kernels:
+            if self._check(cuda.cuGraphNodeGetType(node), "reading the kind of a node of a graph") != kernels:
                 continue
-            p = self._checked(cuda.cuGraphKernelNodeGetParams(node), "reading a node of a graph")
+            p = self._check(cuda.cuGraphKernelNodeGetParams(node), "reading a node of a graph")
             sizes.append(((p.gridDimX, p.gridDimY, p.gridDimZ), (p.blockDimX, p.blockDimY, p.blockDimZ)))
         return sizes
 
@@ -79,7 +78,7 @@ class CudaGraph:
                 edge.from_port = PROGRAMMATIC_PORT
                 edge.type = self._cuda.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC.value
                 answer = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
-                self._checked(answer, f"letting {node.kernel.entry} start early in a graph")
+                self._check(answer, f"letting {node.kernel.entry} start early in a graph")
 
     def _add_timed(self, nodes: Sequence[Node], events: Sequence[CudaEvent]) -> None:
         before = self._mark(events[0], [])
@@ -95,11 +94,8 @@ class CudaGraph:
         parameters.sharedMemBytes = 0
         parameters.kernelParams = node.parameters.pointers
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
-        return self._checked(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
+        return self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
 
     def _mark(self, event: CudaEvent, waits: list[Any]) -> Any:
         added = self._cuda.cuGraphAddEventRecordNode(self._graph, waits, len(waits), event.handle)
-        return self._checked(added, "adding an event to a graph")
-
-    def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
-        return self._check(result, f"{doing} on {self._name}")
+        return self._check(added, "adding an event to a graph")

@@ -32,7 +32,7 @@ class CudaModules:
         if image is None:
             module = self._compiled(text, entry)
         else:
-            module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry} on {self._name}")
+            module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry}")
         self._modules.append(module)
         try:
             return self._kernel(module, entry)
@@ -44,7 +44,7 @@ class CudaModules:
     def unload(self, module: Any) -> None:
         """Give a module back."""
         self.forget(module)
-        self._check(self._cuda.cuModuleUnload(module), f"unloading a kernel on {self._name}")
+        self._check(self._cuda.cuModuleUnload(module), "unloading a kernel")
 
     def forget(self, module: Any) -> None:
         """Count a module as gone: a fault takes it with its context."""
@@ -57,12 +57,12 @@ class CudaModules:
         return answers
 
     def _kernel(self, module: Any, entry: str) -> LoadedKernel:
-        function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry} on {self._name}")
+        function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry}")
         attributes = self._cuda.CUfunction_attribute
 
         def figure(attribute: Any) -> int:
             answer = self._cuda.cuFuncGetAttribute(attribute, function)
-            return int(self._check(answer, f"reading the figures of {entry} on {self._name}"))
+            return int(self._check(answer, f"reading the figures of {entry}"))
 
         return LoadedKernel(
             entry=entry,

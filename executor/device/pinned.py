@@ -29,11 +29,10 @@ PAGE = 64 << 10
 class Staging:
     """The buffers of one device's large uploads."""
 
-    def __init__(self, cuda: Any, stream: Any, check: Check, name: str) -> None:
+    def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check
-        self._doing = f"uploading to {name}"
         self._turn = 0
         self._pointers: list[int] = []
         self._events: list[Any] = []
@@ -42,7 +41,7 @@ class Staging:
         try:
             flags = cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
             for _ in range(BUFFERS):
-                self._pointers.append(int(check(cuda.cuMemHostAlloc(CHUNK, 0), f"pinning memory for {name}")))
+                self._pointers.append(int(check(cuda.cuMemHostAlloc(CHUNK, 0), "pinning memory")))
                 self._events.append(check(cuda.cuEventCreate(flags), "making an event"))
         except BaseException:
             self.close()
@@ -64,10 +63,10 @@ class Staging:
 
     def _send(self, pointer: int, start: int, size: int, read: ReadInto) -> None:
         cuda, turn = self._cuda, self._turn
-        self._check(cuda.cuEventSynchronize(self._events[turn]), self._doing)  # returns at once if never recorded
+        self._check(cuda.cuEventSynchronize(self._events[turn]), "uploading")  # returns at once if never recorded
         self._fill(self._arrays[turn][:size], start, read)
-        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], size, self._stream), self._doing)
-        self._check(cuda.cuEventRecord(self._events[turn], self._stream), self._doing)
+        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], size, self._stream), "uploading")
+        self._check(cuda.cuEventRecord(self._events[turn], self._stream), "uploading")
         self._turn = (turn + 1) % BUFFERS
 
     def _fill(self, buffer: NDArray[np.uint8], start: int, read: ReadInto) -> None:
@@ -92,16 +91,15 @@ class Staging:
 class Readback:
     """The page of one device's small downloads: from pageable memory the driver would copy and wait once more by itself."""
 
-    def __init__(self, cuda: Any, stream: Any, check: Check, name: str) -> None:
+    def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check
-        self._doing = f"downloading from {name}"
-        self._page = int(check(cuda.cuMemHostAlloc(PAGE, 0), f"pinning memory for {name}"))
+        self._page = int(check(cuda.cuMemHostAlloc(PAGE, 0), "pinning memory"))
 
     def start(self, pointer: int, nbytes: int) -> None:
         """Copy at most PAGE bytes, when the stream has come so far."""
-        self._check(self._cuda.cuMemcpyDtoHAsync(self._page, pointer, nbytes, self._stream), self._doing)
+        self._check(self._cuda.cuMemcpyDtoHAsync(self._page, pointer, nbytes, self._stream), "downloading")
 
     def finish(self, array: NDArray[Any]) -> None:
         """Fill the array with what was copied; the stream must have been waited for."""

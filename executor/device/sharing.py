@@ -99,13 +99,13 @@ class CudaSharing(MemorySharing):
         given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
         if given_back:
             event = self._events.take()
-            self._check(self._cuda.cuEventRecord(event.handle, self.stream), f"recording an event on {self._device.name}")
+            self._check(self._cuda.cuEventRecord(event.handle, self.stream), "recording an event")
             self._in_use.append((event, given_back))
         while self._in_use:
             (status,) = self._cuda.cuEventQuery(self._in_use[0][0].handle)
             if status == self._cuda.CUresult.CUDA_ERROR_NOT_READY:
                 return
-            self._check((status,), f"asking how far {self._device.name} is")
+            self._check((status,), "asking how far the work is")
             self._in_use.popleft()
 
     def settle_idle(self) -> None:
@@ -131,8 +131,8 @@ class CudaSharing(MemorySharing):
     def _order(self, before: Any, after: Any) -> None:
         """What stream `after` starts from now on waits for what stream `before` has started. The host does not wait."""
         event = self._events.take()  # back in the pool at once: a wait keeps to the record before it, whatever comes later
-        self._check(self._cuda.cuEventRecord(event.handle, before), f"marking a stream for {self._device.name}")
-        self._check(self._cuda.cuStreamWaitEvent(after, event.handle, 0), f"ordering streams of {self._device.name}")
+        self._check(self._cuda.cuEventRecord(event.handle, before), "marking a stream")
+        self._check(self._cuda.cuStreamWaitEvent(after, event.handle, 0), "ordering streams")
 
     def _require_own(self, memory: BorrowedMemory) -> None:
         """Raises DeviceError unless the first and the last byte are memory of this GPU."""
@@ -153,7 +153,7 @@ class CudaSharing(MemorySharing):
         self._count()
         for base in [base for base in self._freed if not self._holds[base]]:
             self._freed.remove(base)
-            self._check(self._cuda.cuMemFree(base), f"freeing memory on {self._device.name}")
+            self._check(self._cuda.cuMemFree(base), "freeing memory")
 
     def _count(self) -> None:
         while self._left:

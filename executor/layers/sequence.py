@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from numpy.typing import ArrayLike
 
 from executor.base.arguments import number, numbers, one_of, whole
-from executor.device.protocol import Device
+from executor.device.protocol import DeviceMemory
 from executor.layers.position import TokenPosition
 from executor.layers.rope_table import RopeTable
 from executor.layers.shape import ROPE_STYLES, LayerShape, RopeStyle
@@ -28,7 +28,7 @@ class LayerSequence:
 
     def __init__(
         self,
-        device: Device,
+        device: DeviceMemory,
         workspace: Workspace,
         layers: int,
         heads: int,

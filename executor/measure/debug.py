@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from executor.base.environment import settings
 from executor.base.errors import NumericalFault
+from executor.device.protocol import KernelRunner
 from executor.launch.launch import Launcher, LaunchRecord, LayerOperation
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array
@@ -72,11 +73,11 @@ class FiniteCheck:
     """
 
     def __init__(self, launcher: Launcher) -> None:
-        self._device = launcher.device
+        self._runner: KernelRunner = launcher.device
         self._last: tuple[LayerOperation, str, NDArray[Any]] | None = None
 
     def __call__(self, record: LaunchRecord) -> None:
-        self._device.synchronize()
+        self._runner.synchronize()
         for name, buffer in _written(record):
             values = buffer.to_numpy()
             if not np.isfinite(values).all():

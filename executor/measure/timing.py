@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.device.protocol import Device
+from executor.device.protocol import Device, DeviceMemory
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.memory.buffers import GpuBuffer
@@ -52,7 +52,7 @@ def chain_seconds(device: Device, plans: Sequence[Plan], runs: int, scratch: Gpu
         graph.close()
 
 
-def repeated(device: Device, rows: NDArray[Any], array: Array) -> GpuBuffer:
+def repeated(device: DeviceMemory, rows: NDArray[Any], array: Array) -> GpuBuffer:
     """A buffer for this argument with these rows over and over; `rows` are its first."""
     buffer = GpuBuffer.empty(device, array.dtype, array.shape)
     done = min(rows.nbytes, buffer.nbytes)
@@ -75,7 +75,7 @@ class FreshWeights:
 
 
 @contextmanager
-def freed(device: Device) -> Iterator[list[GpuBuffer]]:
+def freed(device: DeviceMemory) -> Iterator[list[GpuBuffer]]:
     """A list whose buffers are freed when the block ends."""
     buffers: list[GpuBuffer] = []
     try:

@@ -145,7 +145,7 @@ def test_full_memory_says_how_much_was_asked_and_is_free(driver: FakeDriver) -> 
     ("call", "status", "words"),
     [
         ("cuStreamSynchronize", R.CUDA_ERROR_ILLEGAL_ADDRESS, "is lost until all who opened it have closed it"),
-        ("cuMemcpyDtoHAsync", R.CUDA_ERROR_INVALID_VALUE, "downloading from cuda:0"),
+        ("cuMemcpyDtoHAsync", R.CUDA_ERROR_INVALID_VALUE, "downloading on cuda:0"),
     ],
 )
 def test_a_driver_error_has_its_name_and_what_was_being_done(driver: FakeDriver, call: str, status: R, words: str) -> None:

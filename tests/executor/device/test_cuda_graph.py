@@ -101,12 +101,12 @@ NODES = [node(0), node(1, 0, early=True), node(2, 0), node(3, 1, 2, early=True)]
 
 
 def graph_on(driver: Driver, events: Sequence[CudaEvent] = ()) -> CudaGraph:
-    return CudaGraph(driver, NODES, partial(checked, driver), "gpu", events)
+    return CudaGraph(driver, NODES, partial(checked, driver), events)
 
 
 def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_single_one() -> None:
     driver = Driver()
-    graph = CudaGraph(driver, NODES, answered, "gpu")
+    graph = CudaGraph(driver, NODES, answered)
     assert driver.nodes == ["kernel0", "kernel1", "kernel2", "kernel3"]
     early = ("kernel0", "kernel1", PROGRAMMATIC_PORT)
     assert driver.edges == [early, ("kernel0", "kernel2", 0), ("kernel1", "kernel3", 0), ("kernel2", "kernel3", 0)]
@@ -117,7 +117,7 @@ def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_s
 
 def test_a_timed_graph_has_an_event_around_each_launch_and_nothing_at_the_same_time() -> None:
     driver = Driver()
-    graph = CudaGraph(driver, NODES, answered, "gpu", events(5))
+    graph = CudaGraph(driver, NODES, answered, events(5))
     chain = ["event0", *(name for number in range(4) for name in (f"kernel{number}", f"event{number + 1}"))]
     assert driver.nodes == chain
     assert driver.edges == [(before, after, 0) for before, after in pairwise(chain)]
@@ -126,12 +126,12 @@ def test_a_timed_graph_has_an_event_around_each_launch_and_nothing_at_the_same_t
 
 def test_the_nodes_read_back_are_the_launches_and_not_the_events() -> None:
     sizes = ((1, 1, 1), (32, 1, 1))
-    assert CudaGraph(Driver(), NODES, answered, "gpu", events(5)).nodes() == [sizes] * 4
+    assert CudaGraph(Driver(), NODES, answered, events(5)).nodes() == [sizes] * 4
 
 
 @pytest.mark.parametrize("refused", ["kernel1", "event2"])
 def test_a_node_that_the_driver_refuses_leaves_no_graph_behind(refused: str) -> None:
     driver = Driver(refused=refused)
     with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
-        CudaGraph(driver, NODES, answered, "gpu", events(5))
+        CudaGraph(driver, NODES, answered, events(5))
     assert driver.alive == 0
