@@ -1,36 +1,22 @@
-"""A kernel as basic blocks: calls inlined, points where the lanes of a warp must meet, registers that live across blocks."""
+"""A kernel as basic blocks: points where the lanes of a warp must meet, registers that live across blocks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import dataclass, field
 
-from ptxgen.emulator.program import (
-    Call,
-    Function,
-    Guard,
-    Label,
-    Negated,
-    ParsedOperand,
-    Program,
-    Step,
-    SymbolAddress,
-    Variable,
-)
+from ptxgen.emulator.calls import Inlined
+from ptxgen.emulator.program import Label, Negated, Program, Step, Variable
 from ptxgen.errors import ParseError
 from ptxgen.isa.effects import BRANCHES, ENDS, Effect
 from ptxgen.isa.instructions import row_of
-from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Symbol, Vector
-from ptxgen.isa.rows.control import bra, ret
+from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Vector
+from ptxgen.isa.rows.control import ret
 from ptxgen.isa.rows.move import mov
 from ptxgen.types import PRED
 
 CARRY = Register("%carry", PRED)
 _CLOSING = BRANCHES | ENDS
-_MAX_INLINED = 100_000
-_MAX_DEPTH = 100  # calls within calls
 
 
 @dataclass
@@ -59,6 +45,9 @@ class Block:
 
 @dataclass
 class Flow:
+    """An entry's blocks, in the order of the text. `constants` are registers that hold one number only, `loose` those in
+    which a NaN may be any, `crossing` those that live from one block to another."""
+
     blocks: list[Block]
     registers: dict[str, Register]
     variables: dict[str, Variable]
@@ -69,166 +58,19 @@ class Flow:
 
 def flow(program: Program, entry: str) -> Flow:
     """The blocks of an entry of the program."""
-    function = program.functions[entry]
-    _check_calls(program, entry)
-    registers, variables = dict(function.registers), dict(function.variables)
-    items = list(_inline(program, function, registers, variables, count(1)))
-    lists = dict(function.branch_lists)
+    code = Inlined(program, entry)
+    lists = dict(program.functions[entry].branch_lists)
     for callee in program.functions.values():
         lists.update(callee.branch_lists)
-    blocks = _blocks(items, lists)
+    blocks = _blocks(code.items, lists)
     constants = _constants(blocks)
     _liveness(blocks)
     crossing = {name for b in blocks for name in b.live_in} - set(constants)
-    everyone = {**registers, CARRY.name: CARRY}
+    everyone = {**code.registers, CARRY.name: CARRY}
     crossing_registers = [everyone[name] for name in sorted(crossing) if name in everyone]
-    return Flow(blocks, registers, variables, constants, _loose(blocks, everyone), crossing_registers)
+    return Flow(blocks, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers)
 
 
-# Calls
-def _check_calls(program: Program, entry: str) -> None:
-    """ParseError where `entry` cannot have its calls inlined, before any is."""
-    measured: dict[str, tuple[int, int]] = {}
-
-    def measure(function: Function, stack: tuple[str, ...]) -> tuple[int, int]:
-        """Instructions with all calls inlined, and how deep those are within each other."""
-        size = depth = 0
-        for item in function.items:
-            size += 1
-            if isinstance(item, Call):
-                callee = program.functions.get(item.callee)
-                if callee is None or not callee.is_defined:
-                    raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
-                if item.callee in stack:
-                    raise ParseError(f"{item.callee} calls itself, which is not emulated", item.line)
-                if item.callee not in measured and len(stack) <= _MAX_DEPTH:
-                    measured[item.callee] = measure(callee, (*stack, item.callee))
-                inner_size, inner_depth = measured.get(item.callee, (0, _MAX_DEPTH))
-                size, depth = size + inner_size, max(depth, inner_depth + 1)
-            if depth > _MAX_DEPTH:
-                raise ParseError(f"{stack[0]} has more than {_MAX_DEPTH} calls within each other", item.line)
-            if size > _MAX_INLINED:
-                raise ParseError(f"{stack[0]} has more than {_MAX_INLINED} instructions with its calls inlined", item.line)
-        return size, depth
-
-    measure(program.functions[entry], (entry,))
-
-
-def _inline(
-    program: Program,
-    function: Function,
-    registers: dict[str, Register],
-    variables: dict[str, Variable],
-    counter: Iterator[int],
-) -> Iterator[Step | Label]:
-    for item in function.items:
-        if isinstance(item, Call):
-            yield from _body(program, function, item, registers, variables, counter)
-        else:
-            yield item
-
-
-def _body(
-    program: Program,
-    caller: Function,
-    call: Call,
-    registers: dict[str, Register],
-    variables: dict[str, Variable],
-    counter: Iterator[int],
-) -> Iterator[Step | Label]:
-    callee = program.functions[call.callee]
-    suffix = f"@{next(counter)}"
-    after = f"return{suffix}"
-    renaming = _Renaming(suffix, callee)
-    for register in callee.registers.values():
-        registers[register.name + suffix] = Register(register.name + suffix, register.type)
-    for variable in callee.variables.values():
-        variables[variable.name + suffix] = replace(variable, name=variable.name + suffix)
-    if len(call.arguments) != len(callee.parameters):
-        raise ParseError(f"{call.callee} takes {len(callee.parameters)} arguments, got {len(call.arguments)}", call.line)
-    if len(call.results) != len(callee.results):
-        raise ParseError(f"{call.callee} returns {len(callee.results)} values, got places for {len(call.results)}", call.line)
-    if call.guard is not None:
-        yield _jump(after, Guard(call.guard.register, not call.guard.negated), call)
-    copies_out: list[tuple[Register, Register]] = []
-    for parameter, argument in zip(callee.parameters, call.arguments, strict=True):
-        if parameter.register is not None:
-            _check_width(parameter.register, argument, call)
-            yield _move(Register(parameter.register.name + suffix, parameter.register.type), argument, call)
-        elif isinstance(argument, SymbolAddress):
-            renaming.symbols[parameter.name] = argument.name
-        else:
-            raise ParseError(f"argument for {parameter.name} must be a .param variable", call.line)
-    for parameter, name in zip(callee.results, call.results, strict=True):
-        if parameter.register is not None:
-            _check_width(parameter.register, caller.registers.get(name), call)
-            copies_out.append((caller.registers[name], Register(parameter.register.name + suffix, parameter.register.type)))
-        else:
-            renaming.symbols[parameter.name] = name
-    for item in _inline(program, callee, registers, variables, counter):
-        if isinstance(item, Label):
-            yield Label(item.name + suffix, item.line)
-        elif item.row.effect is Effect.RETURN:
-            yield _jump(after, renaming.guard(item.guard), item)
-        else:
-            yield renaming.step(item)
-    yield Label(after, call.line)
-    for target, source in copies_out:
-        yield _move(target, source, call)
-
-
-def _check_width(register: Register, argument: ParsedOperand | None, call: Call) -> None:
-    if isinstance(argument, Immediate) or (isinstance(argument, Register) and argument.type.bits == register.type.bits):
-        return
-    got = f"{argument}, which is {argument.type}" if isinstance(argument, Register) else "something that is no register"
-    raise ParseError(f"call of {call.callee}: {register} is {register.type}, got {got}", call.line)
-
-
-class _Renaming:
-    def __init__(self, suffix: str, callee: Function) -> None:
-        self.suffix = suffix
-        self.own = callee.registers  # those of what it calls are renamed already
-        self.symbols = {name: name + suffix for name in callee.variables}
-
-    def guard(self, guard: Guard | None) -> Guard | None:
-        return None if guard is None else Guard(self.register(guard.register), guard.negated)
-
-    def register(self, register: Register) -> Register:
-        return Register(register.name + self.suffix, register.type) if register.name in self.own else register
-
-    def operand(self, operand: ParsedOperand) -> ParsedOperand:
-        if isinstance(operand, Register):
-            return self.register(operand)
-        if isinstance(operand, Negated):
-            return Negated(self.register(operand.register))
-        if isinstance(operand, Vector):
-            return Vector(tuple(self.register(x) if isinstance(x, Register) else x for x in operand.elements))
-        if isinstance(operand, Address):
-            if isinstance(operand.base, Register):
-                return Address(self.register(operand.base), operand.offset)
-            if isinstance(operand.base, Symbol):
-                return Address(Symbol(self.symbols.get(operand.base.name, operand.base.name)), operand.offset)
-        if isinstance(operand, SymbolAddress):
-            return SymbolAddress(self.symbols.get(operand.name, operand.name), operand.offset)
-        if isinstance(operand, LabelRef):
-            return LabelRef(operand.name + self.suffix)
-        return operand
-
-    def step(self, step: Step) -> Step:
-        operands = {name: self.operand(o) for name, o in step.operands.items()}
-        return replace(step, operands=operands, guard=self.guard(step.guard))
-
-
-def _jump(target: str, guard: Guard | None, like: Step | Call) -> Step:
-    return Step(row_of(bra), {}, {"target": LabelRef(target)}, guard, like.line, like.source)
-
-
-def _move(target: Register, source: ParsedOperand, call: Call) -> Step:
-    modifiers = {"type": "pred" if target.type == PRED else f"b{target.type.bits}"}
-    return Step(row_of(mov), modifiers, {"d": target, "a": source}, call.guard, call.line, call.source)
-
-
-# Blocks
 def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:
     blocks = [Block(0)]
     labels: dict[str, int] = {}
@@ -288,6 +130,7 @@ def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple
 
 # Registers
 def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
+    """The names of the registers that an instruction reads and writes, its guard and the carry flag among them."""
     reads: set[str] = set()
     writes: set[str] = set()
     if step.guard is not None:
