@@ -75,10 +75,10 @@ class Plan:
         "_launcher",
         "_parameters",
         "_scalars",
-        "_written",
         "kernel",
         "loaded",
         "place",
+        "written",
     )
 
     def __init__(self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any]) -> None:
@@ -108,7 +108,8 @@ class Plan:
         for name, value in self._arguments.items():
             self._parameters.set(name, self._buffers[name].pointer if name in self._buffers else value)
         outputs = [self._buffers[n].allocation for n, a in signature.items() if isinstance(a, Array) and a.direction != "in"]
-        self._written: tuple[DeviceAllocation, ...] = tuple(dict.fromkeys(outputs))
+        self.written: tuple[DeviceAllocation, ...] = tuple(dict.fromkeys(outputs))
+        """The memory that the kernel writes."""
 
     def __call__(self, **scalars: Number) -> None:
         """Launch, or be recorded by the capture under way. Raises LaunchError for a scalar that does not fit or a buffer freed
@@ -121,7 +122,7 @@ class Plan:
     def count_writes(self) -> None:
         """What the kernel writes counts as written from now on: before it is, since an interrupt in between must not leave a
         change that nobody counted."""
-        for allocation in self._written:
+        for allocation in self.written:
             allocation.writes.count += 1
 
     def start(self) -> None:
@@ -157,11 +158,6 @@ class Plan:
         for name, value in scalars.items():
             self._parameters.set(name, value)  # type: ignore[arg-type]
             self._arguments[name] = value
-
-    @property
-    def written(self) -> tuple[DeviceAllocation, ...]:
-        """The memory that the kernel writes."""
-        return self._written
 
     def node(self, after: tuple[int, ...], written: Collection[Writes] = ()) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that

@@ -3,7 +3,7 @@ finds them on the device. Who then takes another kernel is decided in executor/l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 
 from executor.base.arguments import array
 from executor.launch.launch import Launcher, LaunchRecord, LayerOperation, Plan
+from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag, has_outlier
 from ptxgen.types import U32
@@ -39,20 +41,14 @@ def is_massive_activation_outlier(values: ArrayLike, ratio: float = OUTLIER_RATI
 
 
 class OutlierWatch:
-    """An observer of a launcher: after each launch whose output `outputs` names, a kernel looks for an outlier in it. What it
-    finds stays on the device until `flagged` is asked: a watched step waits for nothing.
-
-    sites: what is watched; outputs: by operation, the argument that holds its output, f32. A site that had an outlier once
+    """An observer of a launcher: after each launch of a watched operation, a kernel looks for an outlier in its output. What it
+    finds stays on the device until `flagged` is asked: a watched step waits for nothing. An operation that had an outlier once
     stays flagged."""
 
-    def __init__(
-        self, launcher: Launcher, sites: Collection[LayerOperation], outputs: Mapping[str, str], ratio: float = OUTLIER_RATIO
-    ) -> None:
+    def __init__(self, launcher: Launcher, watched: Collection[LayerOperation]) -> None:
         # A launcher of its own, which nobody observes.
         self._launcher = Launcher(launcher.device, launcher.modules)
-        self._outputs = outputs
-        self._ratio = ratio
-        self._places = {site: i for i, site in enumerate(sites)}
+        self._places = {site: i for i, site in enumerate(watched)}
         self._flags = GpuBuffer.zeros(launcher.device, U32, (max(1, len(self._places)),), "outlier flags")
         self._plans: dict[LayerOperation, Plan] = {}
 
@@ -62,7 +58,7 @@ class OutlierWatch:
             return
         plan = self._plans.get(site)
         if plan is None:
-            x = record.arguments[self._outputs[record.place.operation]]
+            x = record.arguments[OUTPUTS[record.place.operation]]
             plan = self._plans[site] = self._plan(site, x)
         plan()
 
@@ -80,4 +76,22 @@ class OutlierWatch:
         n = x.nbytes // x.dtype.bytes
         flag = self._flags.view(self._places[site] * U32.bytes, (1,))
         kernel = OutlierFlag(n=n)
-        return self._launcher.prepare(kernel, flag=flag, x=x.view(0, (n,)), ratio=self._ratio)
+        return self._launcher.prepare(kernel, flag=flag, x=x.view(0, (n,)), ratio=OUTLIER_RATIO)
+
+
+def find_outliers(
+    launcher: Launcher, layers: int, cache: KvCache, tokens: Sequence[int], step: Callable[[int], None]
+) -> frozenset[LayerOperation]:
+    """The operations whose output has an outlier while `step` runs these tokens, whose launches are the launcher's. The keys
+    and values of the cache are set aside meanwhile."""
+    watch = OutlierWatch(launcher, sites(layers))
+    launcher.observers.append(watch)
+    try:
+        with cache.set_aside(len(tokens)):
+            for token in tokens:
+                step(token)
+        return watch.flagged()
+    finally:
+        launcher.observers.remove(watch)
+        if not launcher.device.closed:
+            watch.free()

@@ -71,7 +71,7 @@ def transformer_layer(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeigh
     normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
     for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
         project(launch, role, projection, x=a.normed, y=_flat(out))
-    _place(launch, s, w, cache, a)
+    _rotate_and_append(launch, s, w, cache, a)
     attend(launch, cache, q=a.q, out=a.attended, length=a.length, digits=digits_read(w.attn_output) if launch.fused else 0)
     project_onto(launch, "attn_output", w.attn_output, x=_flat(a.attended), stream=a.hidden, product=a.projected)
     normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
@@ -92,7 +92,7 @@ def normalise(
         launch(operation, RmsNorm(hidden=s.hidden), **arguments)
 
 
-def _place(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
+def _rotate_and_append(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, cache: LayerCache, a: Activations) -> None:
     """Biases are added, queries and keys normalised where the architecture does, and rotated; keys and values go into the
     cache."""
     biases = {"q_bias": w.attn_q_bias, "k_bias": w.attn_k_bias, "v_bias": w.attn_v_bias}

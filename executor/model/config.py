@@ -77,16 +77,6 @@ class ModelConfig:
     tied: bool
 
     @property
-    def q_dim(self) -> int:
-        """Width of the queries of one token."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_dim(self) -> int:
-        """Width of the keys, and of the values, of one token."""
-        return self.kv_heads * self.head_dim
-
-    @property
     def layer(self) -> LayerShape:
         """The dimensions of every layer."""
         return LayerShape(
@@ -108,7 +98,7 @@ class ModelConfig:
 
 def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that the model needs, with its shape, rows first."""
-    c = config
+    c, s = config, config.layer
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (c.vocab, c.hidden), "output_norm.weight": (c.hidden,)}
     if not c.tied:
         shapes["output.weight"] = (c.vocab, c.hidden)
@@ -118,17 +108,17 @@ def expected_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         block = f"blk.{layer}."
         shapes |= {
             block + "attn_norm.weight": (c.hidden,),
-            block + "attn_q.weight": (c.q_dim, c.hidden),
-            block + "attn_k.weight": (c.kv_dim, c.hidden),
-            block + "attn_v.weight": (c.kv_dim, c.hidden),
-            block + "attn_output.weight": (c.hidden, c.q_dim),
+            block + "attn_q.weight": (s.q_dim, c.hidden),
+            block + "attn_k.weight": (s.kv_dim, c.hidden),
+            block + "attn_v.weight": (s.kv_dim, c.hidden),
+            block + "attn_output.weight": (c.hidden, s.q_dim),
             block + "ffn_norm.weight": (c.hidden,),
             block + "ffn_gate.weight": (c.ff, c.hidden),
             block + "ffn_up.weight": (c.ff, c.hidden),
             block + "ffn_down.weight": (c.hidden, c.ff),
         }
         if c.qkv_bias:
-            shapes |= {block + f"attn_{x}.bias": (n,) for x, n in (("q", c.q_dim), ("k", c.kv_dim), ("v", c.kv_dim))}
+            shapes |= {block + f"attn_{x}.bias": (n,) for x, n in (("q", s.q_dim), ("k", s.kv_dim), ("v", s.kv_dim))}
         if c.qk_norm:
             shapes |= {block + f"attn_{x}_norm.weight": (c.head_dim,) for x in "qk"}
     return shapes
@@ -139,35 +129,31 @@ def check_tensors(file: GgufFile, config: ModelConfig) -> None:
 
     Matrices: one of WEIGHT_TYPES. Norms, biases and rope_freqs: F32. ModelError names the tensor.
     """
+
+    def fail(message: str) -> NoReturn:
+        raise ModelError(f"tensor {message}", file.path)
+
     expected = expected_tensors(config)
     allowed = ", ".join(kind.name for kind in WEIGHT_TYPES)
     for name, shape in expected.items():
         tensor = file.tensors.get(name)
         if tensor is None:
-            raise ModelError(
-                f"tensor {name} is missing; a {config.architecture} model needs it with shape {list(shape)}", file.path
-            )
+            fail(f"{name} is missing; a {config.architecture} model needs it with shape {list(shape)}")
         if tensor.shape != shape:
-            raise ModelError(f"tensor {name} has shape {list(tensor.shape)}; the metadata needs {list(shape)}", file.path)
+            fail(f"{name} has shape {list(tensor.shape)}; the metadata needs {list(shape)}")
         if len(shape) == 1 and tensor.ggml_type is not GgmlType.F32:
-            raise ModelError(
-                f"tensor {name} has type {tensor.ggml_type.name}; norms, biases and factors must be F32", file.path
-            )
+            fail(f"{name} has type {tensor.ggml_type.name}; norms, biases and factors must be F32")
         if len(shape) > 1 and tensor.ggml_type not in WEIGHT_TYPES:
-            raise ModelError(
-                f"tensor {name} has type {tensor.ggml_type.name}, which is not supported; supported: {allowed}", file.path
-            )
+            fail(f"{name} has type {tensor.ggml_type.name}, which is not supported; supported: {allowed}")
     for name in file.tensors.keys() - expected.keys():
         if _MODEL_PARTS.match(name) and not _HARMLESS.fullmatch(name):
             why = _reason(name)
-            raise ModelError(
-                f"tensor {name[:80]} is not part of a {config.architecture} model as it is computed here{why}", file.path
-            )
+            fail(f"{name[:80]} is not part of a {config.architecture} model as it is computed here{why}")
         _log.info("%s: tensor %s is not used", file.path, name)
     if config.rope_freqs:
         factors = file.data("rope_freqs.weight").view(np.float32)
         if not bool(np.all(np.isfinite(factors) & (factors > 0))):
-            raise ModelError("tensor rope_freqs.weight holds a value that is not a positive finite number", file.path)
+            fail("rope_freqs.weight holds a value that is not a positive finite number")
 
 
 def _reason(name: str) -> str:
@@ -193,22 +179,24 @@ class _Metadata:
     def get(self, key: str) -> Value | None:
         return self.file.metadata.get(f"{self.arch}.{key}")
 
-    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+    def required(self, key: str) -> Value:
         value = self.get(key)
-        if value is None and default is not None:
-            return default
         if value is None:
             self.fail(f"metadata key {self.arch}.{key} is missing")
+        return value
+
+    def integer(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
+        value = self.required(key) if default is None else self.get(key)
+        if value is None and default is not None:
+            return default
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             self.fail(f"{self.arch}.{key} is {quoted(value)}; allowed: one whole number, 1 to {most}")
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
-        value = self.get(key)
+        value = self.required(key) if default is None else self.get(key)
         if value is None and default is not None:
             return default
-        if value is None:
-            self.fail(f"metadata key {self.arch}.{key} is missing")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             self.fail(f"{self.arch}.{key} is {quoted(value)}; allowed: a positive finite number")
         return float(value)

@@ -18,6 +18,7 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
 from executor.layers.indexed import sites
+from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
 from executor.layers.rope_table import RopeTable
 from executor.measure.debug import watch
@@ -26,12 +27,12 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.outlier_search import find_outliers
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 
 Progress = Callable[[str, int, int], None]
+"""Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
 
 
 class Decoder:

@@ -20,7 +20,7 @@ from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.decoder import Decoder
+from executor.model.decoder import Decoder, Progress
 from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
 from executor.model.tokenizer import Tokenizer
@@ -31,9 +31,6 @@ DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 c
 
 CALIBRATION_TOKENS = 7
 """Spread over the vocabulary."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
 
 _log = logging.getLogger(__name__)
 

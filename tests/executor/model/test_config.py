@@ -33,7 +33,7 @@ def renamed(path: Path, old: str, new: str) -> Path:
 def test_smollm2() -> None:
     config = load(smollm2_path())
     assert (config.layers, config.hidden, config.ff, config.vocab) == (30, 576, 1536, 49152)
-    assert (config.heads, config.kv_heads, config.head_dim, config.q_dim, config.kv_dim) == (9, 3, 64, 576, 192)
+    assert (config.heads, config.kv_heads, config.head_dim, config.layer.q_dim, config.layer.kv_dim) == (9, 3, 64, 576, 192)
     assert config.rope_base == 100000.0
     assert config.rms_eps == pytest.approx(1e-5)
     assert (config.tied, config.qkv_bias, config.qk_norm, config.rope_freqs) == (True, False, False, False)

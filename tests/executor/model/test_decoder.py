@@ -290,7 +290,7 @@ class TestOutliers:
     def test_where_no_kernel_reads_one_digit_nothing_is_looked_for(
         self, spiked: Path, device: Device, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("executor.model.outlier_search.OutlierWatch", None)
+        monkeypatch.setattr("executor.layers.outliers.OutlierWatch", None)
         plain = {format.id: f"mwv_{format.id}_gemv" for format in FORMATS.values()}
         for profile in (GpuProfile(), GpuProfile("fast", plain)):
             with LanguageModel.load(spiked, device, context=32, profile=profile) as model:
