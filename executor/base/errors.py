@@ -53,7 +53,7 @@ class DeviceFailed(DeviceError):
 
 
 class OutOfMemory(DeviceError):
-    """Memory that a device does not have. Bytes: `requested` in one piece, `free` when it was asked for."""
+    """Memory that a device does not have. Bytes: `requested` in one piece, `free` at that moment."""
 
     def __init__(self, message: str, requested: int, free: int) -> None:
         self.requested = requested

@@ -1,5 +1,4 @@
-"""Devices by name. The CUDA bindings are imported when a GPU is asked for, never before: this works on a machine with no
-driver."""
+"""Devices by name. The CUDA bindings are imported only to open a GPU: this works on a machine with no driver."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
     if not match:
         raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
     if spec.startswith("cuda") and sanitize:
-        raise ArgumentError(f"only the emulator has a sanitiser; device {spec} was asked for")
+        raise ArgumentError(f"only the emulator has a sanitiser; device {spec} has none")
     reason = "only the emulator has a sanitiser" if spec == "auto" else "asked for"
     if spec != "emulator" and not sanitize:
         from executor.device.cuda import CudaDevice

@@ -40,7 +40,7 @@ class _Live(NamedTuple):
 
 class Allocations:
     """Live allocations by address, each with a `keeper`: what its device keeps alive for it; and borrowed memory, which may
-    overlap. Borrowing may end on any thread at any time: the garbage collector gives back what nobody has a buffer over."""
+    overlap. Borrowing may end on any thread at any time: the garbage collector gives back what no buffer refers to."""
 
     def __init__(self, device: str) -> None:
         self._device = device

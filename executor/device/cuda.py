@@ -160,7 +160,7 @@ class CudaDevice(Device):
         self._sharing.settle()
         status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY and self._launched:
-            self.synchronize()  # launches that nobody has waited for keep buffers that nobody else has any more
+            self.synchronize()  # launches that have not been waited for may hold the last references to buffers
             self.owner.run_deferred()
             status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:

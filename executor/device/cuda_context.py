@@ -1,5 +1,4 @@
-"""The primary context of a GPU: all devices open on that GPU share it, and one fault breaks it for all of them. What runs in it
-is cuda.py's business."""
+"""The primary context of a GPU: all devices open on that GPU share it, and one fault breaks it for all of them."""
 
 from __future__ import annotations
 

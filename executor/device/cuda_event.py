@@ -1,4 +1,4 @@
-"""Events of one device, used again and again: a program that records for ever has as many as it holds at once."""
+"""Events of one device, used again: a program that keeps recording has only as many as it holds at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Check = Callable[[tuple[Any, ...], str], Any]
 
 
 class CudaEvent:
-    """An event of an EventPool, which has it back when nobody holds it any more."""
+    """An event of an EventPool, which reuses it after the last reference has gone."""
 
     __slots__ = ("_idle", "handle")
 
@@ -32,7 +32,7 @@ class EventPool:
         self._idle: list[Any] = []
 
     def take(self) -> CudaEvent:
-        """An event that can be timed and that nobody else holds. It is as it was left: record it before waiting for it."""
+        """An unused event that can be timed. It keeps its last record: record it before waiting for it."""
         try:
             handle = self._idle.pop()
         except IndexError:

@@ -135,7 +135,7 @@ class EmulatedDevice(HostMemory, Device):
         return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
 
     def unload(self, kernel: LoadedKernel) -> None:
-        self.enter("unloading a kernel")  # its code goes when nobody holds it any more
+        self.enter("unloading a kernel")  # its code goes with the last reference
 
     def launch(
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
@@ -238,7 +238,7 @@ class EmulatedDevice(HostMemory, Device):
 
 
 class EmulatorSharing(MemorySharing):
-    """Memory of the host is everybody's, and no work is ever under way when another library looks."""
+    """Memory of the host needs no order between streams: a launch has ended when it returns."""
 
     dlpack_device = (1, 0)
     stream = None
@@ -248,7 +248,7 @@ class EmulatorSharing(MemorySharing):
 
     def borrow(self, memory: BorrowedMemory) -> None:
         self._device.enter("borrowing memory")
-        if self._device.allocations.owns(memory.pointer, memory.nbytes):  # it was given to somebody and comes back
+        if self._device.allocations.owns(memory.pointer, memory.nbytes):  # our own memory comes back through another library
             self.note_write(memory.pointer, memory.nbytes)
         self._device.allocations.borrow(memory)
 

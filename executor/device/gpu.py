@@ -1,5 +1,4 @@
-"""The GPU that the executor runs on, as far as choices depend on it. What is measured of it is executor/measure/bandwidth.py's
-business, which kernels follow from it executor/choice/choice.py's."""
+"""The GPU that the executor runs on, as far as the choice of kernels depends on it."""
 
 from __future__ import annotations
 

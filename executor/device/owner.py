@@ -25,7 +25,7 @@ class OwnerThread:
         self._deferred: deque[Callable[[], None]] = deque()
 
     def check(self, doing: str, *, immediate: bool = False) -> None:
-        """Raises DeviceError on any other thread; LaunchError for what happens immediately while a capture is under way."""
+        """Raises DeviceError on any other thread; LaunchError for what happens immediately during a capture."""
         if get_ident() != self.ident:
             raise DeviceError(
                 f"{self._device} belongs to {_thread_name(self.ident)}, and {doing} was attempted on "
@@ -47,7 +47,7 @@ class OwnerThread:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """In the block the device uses its memory without holding Python's lock, so nobody may take it over."""
+        """In the block the device uses its memory without holding Python's lock, so no other thread may take it over."""
         self._running = True
         try:
             yield

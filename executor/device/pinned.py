@@ -70,7 +70,7 @@ class Staging:
         self._turn = (turn + 1) % BUFFERS
 
     def _fill(self, buffer: NDArray[np.uint8], start: int, read: ReadInto) -> None:
-        """Read with several threads: the system and NumPy let go of the interpreter lock meanwhile."""
+        """Read with several threads: the system and NumPy release the interpreter lock meanwhile."""
         if buffer.size < ALONE:
             read(start, buffer)
             return
@@ -89,7 +89,7 @@ class Staging:
 
 
 class Readback:
-    """The page of one device's small downloads: from pageable memory the driver would copy and wait once more by itself."""
+    """The page of one device's small downloads: from pageable memory the driver would copy once more and wait itself."""
 
     def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
         self._cuda = cuda

@@ -66,7 +66,7 @@ class DeviceMemory(Protocol):
     """Memory with addresses, which are plain integers. It belongs to one thread.
 
     Every method raises DeviceError on another thread, on a closed device, and for addresses that this device did not give out
-    or has taken back; what copies or fills raises LaunchError while a capture is under way.
+    or has taken back; what copies or fills raises LaunchError during a capture.
     """
 
     name: str
@@ -79,7 +79,7 @@ class DeviceMemory(Protocol):
 
     @property
     def sharing(self) -> MemorySharing | None:
-        """How others share the memory; None if nobody can."""
+        """How others share the memory; None if they cannot."""
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises OutOfMemory when there is
@@ -91,7 +91,7 @@ class DeviceMemory(Protocol):
 
     def free(self, pointer: int, ticket: int | None = None) -> None:
         """Give back what was allocated; a second time is a DeviceError. With a ticket of `allocations`: only if it is that very
-        allocation still, of which nobody has a pointer any more."""
+        allocation still, to which no reference is left."""
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
         """Copy a C-contiguous array to the device; the array may be changed when this returns."""
@@ -122,7 +122,7 @@ class MemorySharing(Protocol):
         is."""
 
     def give_back(self, memory: BorrowedMemory) -> None:
-        """Use it no more; its owner is let go when the work that may use it has ended. May be called on any thread, more than
+        """Use it no more; its owner is released when the work that may use it has ended. May be called on any thread, more than
         once, and after `close`."""
 
     def hold(self, pointer: int) -> object:
@@ -179,7 +179,7 @@ class KernelRunner(Protocol):
         """Start all launches of a graph; `work` as in `launch`."""
 
     def graph_events(self, graph: Any) -> Sequence[Event]:
-        """Of a timed graph: the moments before its first launch and after each, as `launch_graph` last met them. Good until
+        """Of a timed graph: the moments before its first launch and after each, as of its last launch. Good until
         the next time; wait for the work before reading them."""
 
     def free_graph(self, graph: Any) -> None:

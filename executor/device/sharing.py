@@ -81,7 +81,7 @@ class CudaSharing(MemorySharing):
         self._order(self.stream, stream)
 
     def keeps(self, base: int) -> bool:
-        """Whether somebody holds an allocation that is being freed; then `settle` frees it when nobody does any more."""
+        """Whether an allocation that is being freed is held; then `settle` frees it after the last hold has gone."""
         self._count()
         if not self._holds[base]:
             return False
@@ -89,13 +89,13 @@ class CudaSharing(MemorySharing):
         return True
 
     def held(self) -> set[int]:
-        """Bases that somebody holds, freed or not."""
+        """Bases that are held, freed or not."""
         self._count()
         return {base for base, count in self._holds.items() if count}
 
     def settle(self) -> None:
-        """Let go of what was given back and is not used any more. Costs nothing where nothing is shared."""
-        self._free_what_nobody_holds()
+        """Release what was given back and is not used any more. Costs nothing where nothing is shared."""
+        self._free_unheld()
         given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
         if given_back:
             event = self._events.take()
@@ -109,14 +109,14 @@ class CudaSharing(MemorySharing):
             self._in_use.popleft()
 
     def settle_idle(self) -> None:
-        """Let go of all that was given back, after all work."""
-        self._free_what_nobody_holds()
+        """Release all that was given back, after all work."""
+        self._free_unheld()
         self._given_back.clear()
         self._in_use.clear()
 
     def close(self) -> list[tuple[Any, ...]]:
-        """Let go of all borrowed memory, after all work, and free what is held no more; returns the driver's answers. What is
-        still held is left to the process: somebody may read it."""
+        """Release all borrowed memory, after all work, and free what is held no more; returns the driver's answers. What is
+        still held is left to the process, since it may still be read."""
         held = self.held()
         if held:
             _log.warning(
@@ -149,7 +149,7 @@ class CudaSharing(MemorySharing):
             if ordinal != self._device.ordinal:
                 raise DeviceError(f"{what} are on cuda:{ordinal}; must be on {name}")
 
-    def _free_what_nobody_holds(self) -> None:
+    def _free_unheld(self) -> None:
         self._count()
         for base in [base for base in self._freed if not self._holds[base]]:
             self._freed.remove(base)

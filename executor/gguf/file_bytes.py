@@ -1,5 +1,5 @@
-"""The bytes of a large file, read and never mapped: a mapping of a file that somebody makes shorter ends the process where an
-ordinary read fails. What the bytes mean is gguf_file.py's business."""
+"""The bytes of a large file, read and never mapped: where a file becomes shorter, a mapping ends the process and an
+ordinary read fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from executor.base.errors import ModelError
 
 
 class FileBytes:
-    """An open regular file of `size` bytes, until it is closed or nobody has it any more."""
+    """An open regular file of `size` bytes, until it is closed or the last reference has gone."""
 
     def __init__(self, path: Path) -> None:
         """Raises ModelError for a file that cannot be opened, is not regular, or is empty."""

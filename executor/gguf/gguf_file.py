@@ -86,7 +86,7 @@ class TensorInfo:
 
 
 class GgufFile:
-    """An open model file: `metadata`, `tensors`, and the bytes of the tensors, read when they are asked for."""
+    """An open model file: `metadata`, `tensors`, and the bytes of the tensors, read on demand."""
 
     def __init__(self, content: FileBytes, metadata: dict[str, Value], tensors: dict[str, TensorInfo]) -> None:
         self.path = content.path
@@ -152,7 +152,7 @@ class _Reader:
         self.size = content.size
         self.at = 0
         self.strings_left, self.arrays_left = MAX_STRINGS, MAX_ARRAYS
-        # Memory that nobody has written to yet costs nothing: it is filled as far as the directory goes.
+        # Memory that is not yet written to costs nothing: it is filled as far as the directory goes.
         self._read = np.empty(min(self.size, MAX_DIRECTORY), np.uint8)
         self._filled = 0
         self.view = self._read.data.toreadonly()

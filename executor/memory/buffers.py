@@ -31,7 +31,7 @@ FROM_NUMPY = {
 
 
 _registry: dict[tuple[int, int] | None, weakref.WeakSet[DeviceAllocation]] = {}
-"""By where the memory is, as DLPack numbers it: whoever opened it, one address means one thing there."""
+"""By where the memory is, as DLPack numbers it: there one address means one thing, whichever device opened it."""
 _lock = threading.Lock()
 
 
@@ -54,7 +54,7 @@ def _location(device: DeviceMemory) -> tuple[int, int] | None:
 
 
 class Writes:
-    """How often some memory was written, by whoever has a buffer over it."""
+    """How often some memory was written, through any buffer over it."""
 
     __slots__ = ("count",)
 
@@ -63,8 +63,8 @@ class Writes:
 
 
 class DeviceAllocation:
-    """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or when
-    nobody has a buffer over it any more: then the device takes it back when it is next used. `borrowed`: it is memory of
+    """The memory behind a buffer and its views: they share its life and its count of writes. It ends with `free` or
+    with the last buffer over it: then the device takes it back when it is next used. `borrowed`: it is memory of
     another library; borrowed allocations that overlap share one count, whichever devices they are of."""
 
     __slots__ = ("__weakref__", "_end", "alive", "base", "borrowed", "device", "nbytes", "writes")
@@ -100,7 +100,7 @@ class DeviceAllocation:
         return self.borrowed is not None and self.borrowed.read_only
 
     def free(self) -> None:
-        """Give own memory back to the device; let go of the owner of borrowed memory."""
+        """Give own memory back to the device; release the owner of borrowed memory."""
         if self.borrowed is None:
             self.device.free(self.base)
             self._end.detach()
@@ -110,7 +110,7 @@ class DeviceAllocation:
         self.alive = False
 
     def _joined(self) -> Writes:
-        """A count for this memory and for all that overlaps it, above theirs: nobody counted what its owner wrote before."""
+        """A count for this memory and for all that overlaps it, above theirs: what its owner wrote before was not counted."""
         live = _live_beside(self.device)
         shared = {other.writes for other in live if other.base < self.end and self.base < other.end}
         joined = Writes(max((writes.count + 1 for writes in shared), default=0))
@@ -121,7 +121,7 @@ class DeviceAllocation:
 
 
 def _free_later(device: DeviceMemory, base: int, ticket: int | None) -> None:
-    """Nobody has a buffer over this memory any more. Called on any thread, at any time, so it is deferred: work that was
+    """The last buffer over this memory has gone. Called on any thread, at any time, so it is deferred: work that was
     started on the memory ends before the device takes it back, and what was recorded keeps the buffers that it uses."""
     if ticket is not None and not device.closed:
         device.owner.defer(partial(device.free, base, ticket))
@@ -129,7 +129,7 @@ def _free_later(device: DeviceMemory, base: int, ticket: int | None) -> None:
 
 class GpuBuffer:
     """Row-major `shape` elements of `dtype` at `pointer`. Make one with `empty`, `zeros` or `from_numpy`. Its memory goes back
-    to the device with `free`, or when nobody has the buffer, a view of it or a plan with it any more.
+    to the device with `free`, or with the last reference to the buffer, its views and plans that use it.
 
     `version` rises with every write: an upload, or a launch that has it as `out` or `inout`. What is derived from a buffer is
     valid while the version it was derived from stands.
@@ -211,7 +211,7 @@ class GpuBuffer:
         return view
 
     def touch(self) -> None:
-        """Say that somebody else wrote here: through an array of another library, which nothing counts. Raises the version."""
+        """Raise the version after a write through an array of another library, which is not counted by itself."""
         self._need_life()
         if self.device.sharing is not None:
             self.device.sharing.note_write(self.pointer, self.nbytes)
@@ -252,7 +252,7 @@ class GpuBuffer:
         """As `free`, for this view alone: nothing may use it any more, while the memory stays for the others."""
         self._need_life()
         self._retired = True
-        self.device.frees += 1  # whoever has seen it alive looks again
+        self.device.frees += 1  # plans look again whether their buffers are alive
 
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
         """NumPy would take the buffer for a thing that is no array, or wait for the device without a word."""

@@ -1,5 +1,5 @@
 """DLPack 1.x, the C structures by which array libraries hand memory to each other (https://dmlc.github.io/dlpack/latest/c_api.html):
-capsules read and made. Which memory a device may use is interop.py's business."""
+capsules are read and made here. Which memory a device may use is decided in interop.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ptxgen.types import BF16, BY_NAME, F16, F32, F64, DType
 CPU: Final = 1
 CUDA: Final = 2
 VERSION: Final = (1, 0)
-"""The newest version that is asked for and given: all of 1.x can be read as this."""
+"""The version that is requested and returned: all of 1.x can be read as this."""
 READ_ONLY: Final = 1
 COPIED: Final = 2
 
@@ -112,7 +112,7 @@ def read_capsule(capsule: object) -> ForeignArray:
     elif _is_valid(capsule, _NAME):
         tensor = _Managed.from_address(_get_pointer(capsule, _NAME)).tensor
     else:
-        raise ArgumentError(f"its __dlpack__ gave {capsule!r}, which is no DLPack capsule that nobody has consumed")
+        raise ArgumentError(f"its __dlpack__ gave {capsule!r}, which is not an unconsumed DLPack capsule")
     code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
     itemsize = bits * lanes // 8
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
@@ -142,7 +142,7 @@ def make_capsule(
     or more. bf16 travels as bfloat, any other type as NumPy stores it (.b types and packed pairs: unsigned bits).
 
     The capsule is NumPy's, with another device written into it: its deleter is compiled code, which may be called on any
-    thread, while an exception is under way and while the interpreter ends. A deleter written in Python may not.
+    thread, while an exception propagates and while the interpreter ends. A deleter written in Python may not.
     Raises BufferError for read-only memory in a capsule without a version, which could not say so.
     """
     array = np.asarray(_Carrier(pointer, numpy_dtype(dtype).str, shape, read_only, owner))

@@ -55,7 +55,7 @@ def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = 
     """
     if isinstance(obj, GpuBuffer) and obj.device is device:
         if dtype not in (None, obj.dtype):
-            raise ArgumentError(f"{obj} was asked for as {dtype}; use view() to see its bytes as another type")
+            raise ArgumentError(f"{obj} cannot be shared as {dtype}; use view() to see its bytes as another type")
         return obj
     label = _label(obj, name)
     array = _foreign_array(device, obj, label)

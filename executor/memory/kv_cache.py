@@ -1,5 +1,5 @@
-"""The keys and values of one sequence, per layer. Who writes them is a kernel (kv_cache_scatter); this holds memory and
-lengths, and nobody else does."""
+"""The keys and values of one sequence, per layer. Who writes them is a kernel (kv_cache_scatter); the memory and the
+lengths are kept only here."""
 
 from __future__ import annotations
 

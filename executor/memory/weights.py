@@ -131,7 +131,7 @@ def load_weights(device: DeviceMemory, file: TensorFile, names: Sequence[str], p
     """Put the tensors of these names on the device.
 
     The bytes go from the file to where they stay: on the emulator to an allocation for each tensor, which no kernel may write;
-    on a GPU to one allocation, each tensor on a 256-byte boundary. Whatever becomes of the file afterwards is of no matter.
+    on a GPU to one allocation, each tensor on a 256-byte boundary. The file may change or go afterwards.
     Raises ModelError for a missing tensor, a type that no kernel reads or a file that cannot be read, OutOfMemory when memory
     is full. After an exception of any kind nothing of it stays on the device.
     """

@@ -1,5 +1,4 @@
-"""Buffers that live from token to token: named memory that is allocated once and grows when more is asked for. What is computed
-in it is the caller's business."""
+"""Buffers that live from token to token: named memory that is allocated once and grows when a larger shape is requested."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from ptxgen.types import F32, U8, DType
 class Workspace:
     """Named buffers on one device.
 
-    A name's memory never shrinks: asked for less, it gives a view of the start. `generation` rises when memory is allocated or
+    A name's memory never shrinks: a smaller shape is a view of its start. `generation` rises when memory is allocated or
     given back: what holds addresses (a captured graph, a plan) is valid while it stands."""
 
     def __init__(self, device: DeviceMemory) -> None:
@@ -26,7 +25,7 @@ class Workspace:
         self._views: dict[tuple[str, DType, tuple[int, ...]], GpuBuffer] = {}
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32) -> GpuBuffer:
-        """The memory called `name` as `shape` elements of `dtype`; contents undefined unless it was asked for like this before
+        """The memory called `name` as `shape` elements of `dtype`; contents undefined unless it was requested like this before
         and has not grown since. Raises DeviceError when memory is full."""
         view = self._views.get((name, dtype, shape))
         if view is not None:
