@@ -37,8 +37,8 @@ class FeedForward:
         intermediate_dim: int,
     ) -> NDArray[np.float32]:
         """down(gelu(up(input))) on host arrays, f32[hidden_dim], in one round trip; weights of any type."""
-        up = self._bound(up_name, intermediate_dim, hidden_dim)
-        down = self._bound(down_name, hidden_dim, intermediate_dim)
+        up = self._bound(up_name, n=intermediate_dim, k=hidden_dim)
+        down = self._bound(down_name, n=hidden_dim, k=intermediate_dim)
         hidden, ff = down.shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
@@ -95,14 +95,14 @@ class FeedForward:
         self, gate: WeightLike, up: WeightLike, down: WeightLike, hidden: int, ff: int, digits: int | None = None
     ) -> tuple[Projection, Projection, Projection]:
         return (
-            self._bound(gate, ff, hidden, digits),
-            self._bound(up, ff, hidden, digits),
-            self._bound(down, hidden, ff, digits),
+            self._bound(gate, n=ff, k=hidden, digits=digits),
+            self._bound(up, n=ff, k=hidden, digits=digits),
+            self._bound(down, n=hidden, k=ff, digits=digits),
         )
 
-    def _bound(self, weight: WeightLike, n: int, k: int, digits: int | None = None) -> Projection:
+    def _bound(self, weight: WeightLike, *, n: int, k: int, digits: int | None = None) -> Projection:
         """With the profile's kernel, or with one that reads so many digits."""
-        matrix = self.session.weight(weight, n, k)
+        matrix = self.session.weight(weight, n=n, k=k)
         if digits is None:
             return bind(matrix, self.session.profile)
         if not matrix.format.packed_width:

@@ -32,7 +32,7 @@ class Gemv:
 
     def dispatch(self, type: str | int | Format, weight: WeightLike, input: Any, output: Any, n: int, k: int) -> None:
         """output = W input by the profile's kernel for the type; W: n rows of k values, input: f32[k], output: f32[n]."""
-        self._project(self._bound(type, weight, n, k), input, output)
+        self._project(self._bound(type, weight, n=n, k=k), input, output)
 
     def by_kernel(self, kernel: str, weight: WeightLike, input: Any, output: Any, n: int, k: int) -> None:
         """output = W input by the kernel of this name, whatever the profile."""
@@ -66,18 +66,18 @@ class Gemv:
     ) -> NDArray[np.float32]:
         """f32[m, n]: the rows of the host array input, f32[m, k], times the Q4_K weight, read once for 8 rows; into `output` if
         there is one. Row i has the bits of `q4k_gemv_into` on row i where both are of one strategy."""
-        m, projection = whole("m", m, 1), self._bound("Q4_K", name, n, k)
+        m, projection = whole("m", m, 1), self._bound("Q4_K", name, n=n, k=k)
         n, k = projection.shape
         with self.session.round_trip(input, (m, k), output, (m, n)) as (launch, x, y, result):
             project_rows(launch, "batched_gemv", projection, x=x, y=y)
         return result
 
-    def _bound(self, type: str | int | Format, weight: WeightLike, n: int, k: int) -> Projection:
-        return bind(self.session.weight(weight, n, k, format_of(type)), self.session.profile)
+    def _bound(self, type: str | int | Format, weight: WeightLike, *, n: int, k: int) -> Projection:
+        return bind(self.session.weight(weight, n=n, k=k, format=format_of(type)), self.session.profile)
 
     def _by_kernel(self, name: str, weight: WeightLike, input: Any, output: Any, n: int, k: int, **parameters: int) -> None:
         entry = find(name)
-        matrix = self.session.weight(weight, n, k, entry.fixed["format"])
+        matrix = self.session.weight(weight, n=n, k=k, format=entry.fixed["format"])
         kernel = entry.make(k=matrix.k, n=matrix.n, **parameters)
         self._project(Projection(matrix, kernel, f"{name} was asked for"), input, output)
 

@@ -88,9 +88,9 @@ def layer_weights(
     s = shape
     norms = norms or {}
 
-    def matrix(role: str, n: int, k: int) -> Projection:
+    def matrix(role: str, *, n: int, k: int) -> Projection:
         accurate = (layer, INPUTS[role]) in flagged
-        return bind(_matrix(weights, f"{prefix}.{role}.weight", n, k), profile, accurate=accurate)
+        return bind(_matrix(weights, f"{prefix}.{role}.weight", n=n, k=k), profile, accurate=accurate)
 
     def vector(name: str, n: int) -> GpuBuffer:
         return _vector(weights, f"{prefix}.{name}", n)
@@ -100,14 +100,14 @@ def layer_weights(
 
     return ValidatedLayerWeights(
         attn_norm=norms.get("attn_norm") or vector("attn_norm.weight", s.hidden),
-        attn_q=matrix("attn_q", s.q_dim, s.hidden),
-        attn_k=matrix("attn_k", s.kv_dim, s.hidden),
-        attn_v=matrix("attn_v", s.kv_dim, s.hidden),
-        attn_output=matrix("attn_output", s.hidden, s.q_dim),
+        attn_q=matrix("attn_q", n=s.q_dim, k=s.hidden),
+        attn_k=matrix("attn_k", n=s.kv_dim, k=s.hidden),
+        attn_v=matrix("attn_v", n=s.kv_dim, k=s.hidden),
+        attn_output=matrix("attn_output", n=s.hidden, k=s.q_dim),
         ffn_norm=norms.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
-        ffn_gate=matrix("ffn_gate", s.ff, s.hidden),
-        ffn_up=matrix("ffn_up", s.ff, s.hidden),
-        ffn_down=matrix("ffn_down", s.hidden, s.ff),
+        ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden),
+        ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden),
+        ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff),
         attn_q_bias=optional("attn_q.bias", s.q_dim),
         attn_k_bias=optional("attn_k.bias", s.kv_dim),
         attn_v_bias=optional("attn_v.bias", s.kv_dim),
@@ -129,7 +129,7 @@ def build_indexed_weights(
     return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
 
 
-def _matrix(weights: Mapping[str, LoadedWeight], name: str, n: int, k: int) -> LoadedWeight:
+def _matrix(weights: Mapping[str, LoadedWeight], name: str, *, n: int, k: int) -> LoadedWeight:
     weight = weights[name]
     _need_memory(name, weight.buffer)
     if (weight.n, weight.k) != (n, k):

@@ -72,7 +72,9 @@ def _words(value: object) -> str:
     return " ".join([f"{value.dtype}{list(value.shape)}", *flags])
 
 
-def weight(device: Device, weights: Weights, value: WeightLike, n: int, k: int, format: Format | None = None) -> LoadedWeight:
+def weight(
+    device: Device, weights: Weights, value: WeightLike, *, n: int, k: int, format: Format | None = None
+) -> LoadedWeight:
     """A matrix of n rows of k values.
 
     format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError for a

@@ -46,11 +46,11 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False) -
     """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is. Raises
     ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)
-    require_fit(choice.kernel, weight.format, weight.k, weight.n, weight.name)
+    require_fit(choice.kernel, weight.format, weight.name, n=weight.n, k=weight.k)
     return Projection(weight, choice.kernel, choice.reason)
 
 
-def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -> None:
+def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int) -> None:
     """ArgumentError unless the kernel multiplies n rows of k weights of this format by a vector; `name` says whose they are.
 
     Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format must
@@ -58,7 +58,7 @@ def require_fit(kernel: KernelType, format: Format, k: int, n: int, name: str) -
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    taken, passed = _facts(kernel.signature()), _facts(gemv_arguments(format, k, n, digits=kernel.activation_digits))
+    taken, passed = _facts(kernel.signature()), _facts(gemv_arguments(format, k=k, n=n, digits=kernel.activation_digits))
     if taken != passed:
         raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {passed}")
 

@@ -59,7 +59,7 @@ def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
     rows = []
     for matrix in matrices(file):
         choice = profile.choose(matrix.format, matrix.k, matrix.n)
-        require_fit(choice.kernel, matrix.format, matrix.k, matrix.n, matrix.roles[0][0])
+        require_fit(choice.kernel, matrix.format, matrix.roles[0][0], n=matrix.n, k=matrix.k)
         measured = None if choice.entry is None else choice.entry.error
         error = max(choice.kernel.accuracy(np.random.default_rng(0)).values(), default=0.0) if measured is None else measured
         rows.append(Explained(matrix, choice, error))

@@ -63,7 +63,7 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int) -> Iterator[Can
         shape = dict(zip(names, values, strict=True))
         try:
             kernel = entry.make(k=k, n=n, **shape)
-            require_fit(kernel, format, k, n, "a candidate")
+            require_fit(kernel, format, "a candidate", n=n, k=k)
         except ArgumentError:  # batched, of a strategy that cannot do this shape, or beyond what a parameter may be
             continue
         digits = shape.get("digits")
