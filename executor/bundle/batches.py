@@ -1,9 +1,9 @@
-"""Which launches of a token a batched kernel can do for several sequences at once. The kernels are ptxgen's, found by name."""
+"""Which launches of a token a batched kernel can do for several sequences at once."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from executor.bundle.describe import Description
 from executor.bundle.formula import TracedInt
@@ -15,68 +15,56 @@ from ptxgen.errors import ArgumentError
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """m sequences. kernels: by id; launches: by id, the numbers of the token's launches that this kernel does for as many
-    sequences as it has rows; firsts: by id, the sequences that it is launched from. A launch that no kernel names runs once a
-    sequence."""
-
-    m: int
-    kernels: dict[str, KernelType]
-    launches: dict[str, list[int]]
-    firsts: dict[str, range]
-
-
-@dataclass(frozen=True)
-class _BatchedTile:
-    """A batched kernel and the sequences that it is launched from."""
+class BatchedLaunches:
+    """A kernel that does the token's launches of these `numbers` for as many sequences as it has rows, once from each sequence of
+    `starts`."""
 
     kernel: KernelType
-    firsts: range
+    starts: range
+    numbers: list[int] = field(default_factory=list)
 
 
-def batch(model: Description, m: int) -> BatchPlan:
-    """The batched kernels of a model for m sequences; matrices are multiplied in tiles, as the executor does.
+def batch(model: Description, m: int) -> dict[str, BatchedLaunches]:
+    """The batched kernels of a model for m sequences, by id; matrices are multiplied in tiles, as the executor does. A launch
+    that none of them does runs once a sequence.
 
     Raises ArgumentError for an m below 2, for one that a kernel cannot do, and where a matrix has no batched GEMV: without
     one a batch saves nothing."""
     if m < 2:
         raise ArgumentError(f"a batch of {m} has no batched kernels; use 1 for single launches, or 2 and more")
-    made = BatchPlan(m, {}, {}, {})
-    forms: dict[tuple[str, tuple[str, ...]], list[_BatchedTile]] = {}
+    plan: dict[str, BatchedLaunches] = {}
+    forms: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for number, call in enumerate(model.calls):
         arguments = model.launches[number]["arguments"]
         tensors = tuple(name for name, argument in arguments.items() if "tensor" in argument)
         key = (str(call.kernel), tensors)
         if key not in forms:
-            forms[key] = list(_tiled(call, tensors, m))
-        for tile in forms[key]:
-            id = str(tile.kernel)
-            made.kernels[id], made.firsts[id] = tile.kernel, tile.firsts
-            made.launches.setdefault(id, []).append(number)
+            tiled = {str(kernel): BatchedLaunches(kernel, starts) for kernel, starts in _tiled(call, tensors, m)}
+            forms[key] = list(tiled)
+            plan |= {id: launches for id, launches in tiled.items() if id not in plan}
+        for id in forms[key]:
+            plan[id].numbers.append(number)
         if call.kernel.family == "gemv" and not forms[key]:
             raise ArgumentError(
                 f"a batch of {m} is not possible: {arguments['w'].get('tensor')} is multiplied by {call.kernel.name}, "
                 f"which has no form for several rows; batched GEMVs: {batched_gemvs()}"
             )
-    return made
+    return plan
 
 
-def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[_BatchedTile]:
-    """The kernels that together do the call for all m sequences; none if there is no batched form."""
-    for rows, firsts in tiles(m) if call.kernel.family == "gemv" else [(m, range(1))]:
+def _tiled(call: KernelCall, tensors: Collection[str], m: int) -> Iterator[tuple[KernelType, range]]:
+    """The kernels that together do the call for all m sequences, and where each starts; none if there is no batched form."""
+    for rows, starts in tiles(m) if call.kernel.family == "gemv" else [(m, range(1))]:
         kernel = _batched(call, tensors, TracedInt(rows, "m"))
         if kernel is not None:
-            yield _BatchedTile(kernel, firsts)
+            yield kernel, starts
 
 
 def _batched(call: KernelCall, tensors: Iterable[str], m: int) -> KernelType | None:
+    """The batched form of a call's kernel that reads the tensors as they are."""
+    weights: list[GpuBuffer] = [call.arguments[name] for name in tensors]
     for kernel in call.kernel.batched(m):
         shapes = [(a.dtype, a.shape) for a in kernel.signature().values() if isinstance(a, Array) and a.direction == "in"]
-        if all((buffer.dtype, buffer.shape) in shapes for buffer in _buffers(call, tensors)):
+        if all((weight.dtype, weight.shape) in shapes for weight in weights):
             return kernel
     return None
-
-
-def _buffers(call: KernelCall, names: Iterable[str]) -> Iterator[GpuBuffer]:
-    for name in names:
-        yield call.arguments[name]

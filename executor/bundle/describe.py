@@ -1,8 +1,8 @@
 """A GGUF model -> what a program must know to run a token of it: kernels, tensors, buffers and the ordered launches, as plain
 data. Writes no file and emits no text (write.py does); what a layer launches is executor/model/token_launches.py's business.
 
-The model is laid out in a dry run with sizes that remember their formulae, so the description is what the executor runs
-and not a second telling of it.
+The model is laid out in a dry run with sizes that carry their formulae, so the description is what the executor runs and not a
+second one beside it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from executor.bundle.formula import TracedInt, formula_of, traced
@@ -104,26 +103,26 @@ class _TracedFile:
 
 def outlier_kernels(model: Description) -> dict[str, KernelType]:
     """By id, the kernels that look for outliers in the vectors that the model's matrices multiply (layers/outliers.py)."""
-    found: dict[str, KernelType] = {}
+    kernels: dict[str, KernelType] = {}
     for call in model.calls:
         if call.place.operation in OUTPUTS:
             x: GpuBuffer = call.arguments[OUTPUTS[call.place.operation]]
             kernel = OutlierFlag(n=prod(x.shape))
-            found[str(kernel)] = kernel
-    return found
+            kernels[str(kernel)] = kernel
+    return kernels
 
 
 def _arguments(call: KernelCall, owners: Mapping[Any, tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    said: dict[str, dict[str, Any]] = {}
+    arguments: dict[str, dict[str, Any]] = {}
     for name in call.kernel.signature():
         value = call.arguments[name]
         if not isinstance(value, GpuBuffer):
-            said[name] = {"value": value}
+            arguments[name] = {"value": value}
             continue
         kind, owner = owners[value.allocation]
         offset = value.pointer - value.allocation.base
-        said[name] = {kind: owner} | ({"offset": offset} if offset else {})
-    return said
+        arguments[name] = {kind: owner} | ({"offset": offset} if offset else {})
+    return arguments
 
 
 def _used(calls: Iterable[KernelCall], weights: Container[DeviceAllocation]) -> list[GpuBuffer]:
@@ -137,13 +136,11 @@ def _used(calls: Iterable[KernelCall], weights: Container[DeviceAllocation]) -> 
 
 
 def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], ...]) -> dict[str, dict[str, Any]]:
-    users: dict[str, list[str]] = {}
+    users: dict[str, dict[str, None]] = {}  # a dict for its order
     for launch in launches:
         for argument in launch["arguments"].values():
             if "tensor" in argument:
-                known = users.setdefault(argument["tensor"], [])
-                if launch["kernel"] not in known:
-                    known.append(launch["kernel"])
+                users.setdefault(argument["tensor"], {})[launch["kernel"]] = None
     return {
         name: {
             "format": weight.format.name,
@@ -151,7 +148,7 @@ def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], .
             "k": weight.k,
             "bytes": file.tensors[name].nbytes,
             "file_offset": file.tensors[name].offset,
-            "kernels": users[name],
+            "kernels": list(users[name]),
         }
         for name, weight in weights.items()
         if name in users
@@ -159,28 +156,24 @@ def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], .
 
 
 def _buffers(buffers: Iterable[GpuBuffer], calls: Iterable[KernelCall]) -> dict[str, dict[str, Any]]:
-    """A buffer that came from a host array has plain numbers; the first kernel that takes it whole says their formulae."""
+    """The buffers' entries in the manifest. The shape of one that came from a host array has plain numbers; those with formulae
+    are in the signature of the first kernel that takes it whole."""
     shapes: dict[GpuBuffer, tuple[int, ...]] = {}
     for call in calls:
         for name, argument in call.kernel.signature().items():
             value = call.arguments[name]
             if isinstance(argument, Array) and isinstance(value, GpuBuffer):
                 shapes.setdefault(value, argument.shape)
-    said: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = {}
     for buffer in buffers:
         shape = buffer.shape
         if not any(isinstance(extent, TracedInt) for extent in shape):
             shape = shapes.get(buffer, shape)
-        said[buffer.name] = {
+        facts[buffer.name] = {
             "dtype": buffer.dtype.name,
             "shape": list(shape),
             "formula": [formula_of(extent) for extent in shape],
             "bytes": buffer.nbytes,
             "align": ALIGNMENT,
         }
-    return said
-
-
-def is_zero(content: NDArray[Any]) -> bool:
-    """Whether every byte is 0, so that no file is needed to say it."""
-    return not np.any(content.view(np.uint8))
+    return facts

@@ -17,6 +17,11 @@ LONGEST: Final = 120
 _SUM, _PRODUCT, _NEGATIVE, _ATOM = range(4)
 
 
+def _operators(sign: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The method of an operator, and that for a number on the right of another one."""
+    return (lambda self, other: _binary(self, other, sign)), (lambda self, other: _binary(other, self, sign))
+
+
 class TracedInt(int):
     """An int with a formula: names, numbers, + - * // % and brackets, with Python's meaning (// and % round down).
 
@@ -28,43 +33,19 @@ class TracedInt(int):
     _binds: int
 
     def __new__(cls, value: int, formula: str, binds: int = _ATOM) -> TracedInt:
-        made = super().__new__(cls, value)
-        made.formula = formula
-        made._binds = binds
-        return made
+        number = super().__new__(cls, value)
+        number.formula = formula
+        number._binds = binds
+        return number
 
     def __neg__(self) -> Any:
-        return _made(-int(self), f"-{_within(self, _NEGATIVE)}", _NEGATIVE)
+        return _unless_long(-int(self), f"-{_within(self, _NEGATIVE)}", _NEGATIVE)
 
-    def __add__(self, other: int) -> Any:
-        return _binary(self, other, "+")
-
-    def __radd__(self, other: int) -> Any:
-        return _binary(other, self, "+")
-
-    def __sub__(self, other: int) -> Any:
-        return _binary(self, other, "-")
-
-    def __rsub__(self, other: int) -> Any:
-        return _binary(other, self, "-")
-
-    def __mul__(self, other: int) -> Any:
-        return _binary(self, other, "*")
-
-    def __rmul__(self, other: int) -> Any:
-        return _binary(other, self, "*")
-
-    def __floordiv__(self, other: int) -> Any:
-        return _binary(self, other, "//")
-
-    def __rfloordiv__(self, other: int) -> Any:
-        return _binary(other, self, "//")
-
-    def __mod__(self, other: int) -> Any:
-        return _binary(self, other, "%")
-
-    def __rmod__(self, other: int) -> Any:
-        return _binary(other, self, "%")
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __floordiv__, __rfloordiv__ = _operators("//")
+    __mod__, __rmod__ = _operators("%")
 
 
 def formula_of(value: int) -> str:
@@ -104,14 +85,15 @@ def _binary(left: Any, right: Any, sign: str) -> Any:
     if _NEUTRAL.get((sign, int(left))) == "both" and not isinstance(left, TracedInt):
         return right
     text = f"{_within(left, binds)} {sign} {_within(right, binds + 1)}"
-    return _made(compute(int(left), int(right)), text, binds)
+    return _unless_long(compute(int(left), int(right)), text, binds)
 
 
 def _number(value: Any) -> Any:
     return int(value) if isinstance(value, TracedInt) else value
 
 
-def _made(value: int, formula: str, binds: int) -> Any:
+def _unless_long(value: int, formula: str, binds: int) -> Any:
+    """The number with its formula, or without one that would be too long to read."""
     return TracedInt(value, formula, binds) if len(formula) <= LONGEST else value
 
 

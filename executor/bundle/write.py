@@ -1,5 +1,5 @@
-"""A description of a model -> a folder of PTX, machine code and manifest.json. What the manifest says is docs/bundles.md's to
-explain; bundle.py reads it."""
+"""A description of a model -> a folder of PTX, machine code and manifest.json. docs/bundles.md explains it, launch/bundle.py
+reads it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from executor.base.errors import BundleError
-from executor.bundle.batches import BatchPlan, batch
-from executor.bundle.describe import Description, describe, is_zero, outlier_kernels
+from executor.bundle.batches import batch
+from executor.bundle.describe import Description, describe, outlier_kernels
 from executor.bundle.formula import formula_of, plain
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.gguf.gguf_file import GgufFile
@@ -63,19 +64,19 @@ def write_bundle(
         profile = GpuProfile.from_environment()
         profile = profile if precision is None else replace(profile, precision=precision)
         model = describe(file, config, chosen_context(config, context), target, profile)
-        groups = [batch(model, m) for m in sorted(set(batches)) if m != 1]
+        groups = {m: batch(model, m) for m in sorted(set(batches)) if m != 1}
         kernels = dict(model.kernels)
         if any(reads_one_digit(kernel) for kernel in kernels.values()):
             # Whether an input has an outlier and needs an accurate kernel is known when the model runs.
             accurate = describe(file, config, model.numbers["context"], target, profile, accurate=True)
             kernels |= dict(accurate.kernels) | outlier_kernels(accurate)
-    for group in groups:
-        kernels |= group.kernels
-    with _replacing(folder) as made:
-        (made / "kernels").mkdir()
-        said: dict[str, dict[str, Any]] = {}
+    for group in groups.values():
+        kernels |= {id: launches.kernel for id, launches in group.items()}
+    with _replacing(folder) as new:
+        (new / "kernels").mkdir()
+        kernel_facts: dict[str, dict[str, Any]] = {}
         for done, (name, kernel) in enumerate(kernels.items(), 1):
-            said[name] = _kernel(made, kernel, target, cubin)
+            kernel_facts[name] = _kernel(new, kernel, target, cubin)
             if progress is not None:
                 progress(done, len(kernels))
         manifest = {
@@ -84,30 +85,36 @@ def write_bundle(
             "generator": f"ptxgen {__version__}",
             "target": str(target),
             "precision": profile.precision,
-            "ptx_version": max((facts["ptx_version"] for facts in said.values()), key=_version),
+            "ptx_version": max((facts["ptx_version"] for facts in kernel_facts.values()), key=_version),
             "model": {"file": path.name, "architecture": config.architecture},
             "numbers": model.numbers,
-            "kernels": said,
+            "kernels": kernel_facts,
             "tensors": model.tensors,
-            "buffers": _buffers(made, model),
+            "buffers": _buffers(new, model),
             "before": model.before,
             "launches": model.launches,
             "results": model.results,
-            "batches": {str(group.m): _batch(group) for group in groups},
+            "batches": {
+                str(m): [
+                    {"kernel": id, "sequences": list(batched.starts), "launches": batched.numbers}
+                    for id, batched in group.items()
+                ]
+                for m, group in groups.items()
+            },
         }
-        (made / MANIFEST).write_text(_json(manifest), encoding="ascii")
-    _log.info("%s: %d kernels, %d launches a token", folder, len(said), len(model.launches))
+        (new / MANIFEST).write_text(_json(manifest), encoding="ascii")
+    _log.info("%s: %d kernels, %d launches a token", folder, len(kernel_facts), len(model.launches))
 
 
 def _kernel(folder: Path, kernel: KernelType, target: Target, cubin: bool) -> dict[str, Any]:
-    """Write the text (and machine code) of a kernel; what the manifest says of it."""
+    """Write the text (and machine code) of a kernel; its entry in the manifest."""
     emitted = emit(plain(kernel), target)
     stem = re.sub(r"[^A-Za-z0-9]+", "_", str(kernel)).strip("_")
     facts = emitted.manifest()
-    for said in facts["parameters"]:
-        argument = kernel.signature()[said["name"]]
+    for parameter in facts["parameters"]:
+        argument = kernel.signature()[parameter["name"]]
         if isinstance(argument, Array):
-            said["formula"] = [formula_of(extent) for extent in argument.shape]
+            parameter["formula"] = [formula_of(extent) for extent in argument.shape]
     del facts["target"], facts["sha256"]
     facts["grid_formula"] = [formula_of(extent) for extent in kernel.launch().grid]
     facts["ptx"] = _file(folder, f"kernels/{stem}.ptx", emitted.text.encode("ascii"))
@@ -120,24 +127,15 @@ def _kernel(folder: Path, kernel: KernelType, target: Target, cubin: bool) -> di
 
 def _buffers(folder: Path, model: Description) -> dict[str, dict[str, Any]]:
     """Buffers with what they hold at the start: nothing that matters, zeros, or the content of a file."""
-    said: dict[str, dict[str, Any]] = {}
+    buffers: dict[str, dict[str, Any]] = {}
     for name, facts in model.buffers.items():
         content = model.initial.get(name)
-        if content is None:
-            said[name] = {**facts, "initial": "undefined"}
-        elif is_zero(content):
-            said[name] = {**facts, "initial": "zero"}
-        else:
+        initial: str | dict[str, Any] = "undefined" if content is None else "zero"
+        if content is not None and np.any(content.view(np.uint8)):
             (folder / "buffers").mkdir(exist_ok=True)
-            file = _file(folder, f"buffers/{name.replace(' ', '_')}.bin", content.tobytes())
-            said[name] = {**facts, "initial": file}
-    return said
-
-
-def _batch(group: BatchPlan) -> list[dict[str, Any]]:
-    return [
-        {"kernel": name, "sequences": list(group.firsts[name]), "launches": numbers} for name, numbers in group.launches.items()
-    ]
+            initial = _file(folder, f"buffers/{name.replace(' ', '_')}.bin", content.tobytes())
+        buffers[name] = {**facts, "initial": initial}
+    return buffers
 
 
 def _file(folder: Path, name: str, content: bytes) -> dict[str, Any]:
@@ -151,8 +149,8 @@ def _file(folder: Path, name: str, content: bytes) -> dict[str, Any]:
 def _json(facts: Mapping[str, Any]) -> str:
     """Indented, with lists of numbers and names on one line. A string has no raw line break, so none is touched."""
 
-    def joined(found: re.Match[str]) -> str:
-        return f"[{' '.join(line.strip() for line in found[1].splitlines())}]"
+    def joined(listed: re.Match[str]) -> str:
+        return f"[{' '.join(line.strip() for line in listed[1].splitlines())}]"
 
     return _SHORT_LIST.sub(joined, json.dumps(facts, indent=1)) + "\n"
 
@@ -166,30 +164,24 @@ def _replacing(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of `folder` when the block ends without an error."""
     folder = Path(os.path.realpath(folder))
     _check_replaceable(folder)
-    made: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        content = made / "new"
-        content.mkdir()
-        yield content
-        if folder.exists():
-            os.rename(folder, made / "old")
-        os.rename(content, folder)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True) as beside:
+            content = Path(beside) / "new"
+            content.mkdir()
+            yield content
+            if folder.exists():
+                os.rename(folder, Path(beside) / "old")
+            os.rename(content, folder)
     except OSError as error:
         raise ArgumentError(f"{folder}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 def _check_replaceable(folder: Path) -> None:
     """ArgumentError unless nothing is lost by replacing the folder."""
     try:
-        if not os.path.exists(folder) or (folder.is_dir() and not any(folder.iterdir())):
-            return
-        read_manifest(folder)
-        return
+        if os.path.exists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+            read_manifest(folder)
     except (OSError, BundleError) as error:
         _log.debug("%s: %s", folder, error)
-    raise ArgumentError(f"{folder} is there and is not a bundle; name a new folder, or remove it first")
+        raise ArgumentError(f"{folder} exists and is not a bundle; name a new folder, or remove it first") from error

@@ -250,7 +250,7 @@ def test_a_folder_that_is_no_bundle_is_never_replaced(small: tuple[Path, Path], 
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").write_text("dear")
-    with pytest.raises(ArgumentError, match="mine is there and is not a bundle"):
+    with pytest.raises(ArgumentError, match="mine exists and is not a bundle"):
         write_bundle(model, mine, Target(90))
     assert [path.name for path in mine.iterdir()] == ["letter.txt"]
     write_bundle(model, folder, Target(80))  # an older bundle is
@@ -300,7 +300,7 @@ def test_a_manifest_that_is_a_pipe_or_huge_or_nested_without_end_is_refused(tmp_
         path.write_text("[" * 1_000_000)
     with pytest.raises(BundleError, match=r"is not a bundle: manifest\.json"):
         Bundle.open(tmp_path)
-    with pytest.raises(ArgumentError, match="is there and is not a bundle"):
+    with pytest.raises(ArgumentError, match="exists and is not a bundle"):
         _check_replaceable(tmp_path)
 
 
