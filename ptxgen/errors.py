@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-
-def spelt(value: object) -> str:
-    """A value as Python writes it, for a message; a NumPy scalar as the number that it holds, not as `np.float64(1.0)`."""
-    return repr(value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else value)
-
-
-def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """The hint for a name that nothing has: names that are spelt much like it, or else `otherwise`."""
-    import difflib  # late: most runs have no such error
-
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {', '.join(near)}?" if near else otherwise
+from ptxgen.printable import excerpt
 
 
 @dataclass(frozen=True)
@@ -71,13 +59,7 @@ class ParseError(PtxGenError):
 
     def __init__(self, message: str, line: int, text: str = "") -> None:
         self.line = line
-        super().__init__(f"ptx line {line}: {printable(message, 1000)}" + (f"\n  {printable(text.strip())}" if text else ""))
-
-
-def printable(text: str, most: int = 160) -> str:
-    """A stranger's text for a message: at most so many characters, and those that a terminal obeys as Python spells them."""
-    kept = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
-    return kept + "..." if len(text) > most else kept
+        super().__init__(f"ptx line {line}: {excerpt(message, 1000)}" + (f"\n  {excerpt(text.strip())}" if text else ""))
 
 
 class ArgumentError(PtxGenError, ValueError):

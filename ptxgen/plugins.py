@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from ptxgen import neighbour
 from ptxgen.errors import PtxGenError
-from ptxgen.printable import spelt, told
+from ptxgen.printable import error_text, printable
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def points(group: str) -> list[EntryPoint]:
 
 def package(point: EntryPoint) -> str:
     """The distribution that has this entry point."""
-    return spelt(point.dist.name) if point.dist is not None else "unknown package"
+    return printable(point.dist.name) if point.dist is not None else "unknown package"
 
 
 def is_own(point: EntryPoint) -> bool:
@@ -95,13 +95,13 @@ def _ctrl_c_apart() -> Iterator[list[int]]:
 
 def _reason(error: BaseException) -> str:
     """What went wrong and at which line of the stranger's code."""
-    said = told(error)
+    said = error_text(error)
     if isinstance(error, PtxGenError):
         said = said.removeprefix(f"{type(error).__name__}: ")
     if isinstance(error, SyntaxError):
-        return spelt(said)  # names the file and the line itself
+        return printable(said)  # names the file and the line itself
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return spelt(f"{said} ({frames[-1].filename}:{frames[-1].lineno})" if frames else said)
+    return printable(f"{said} ({frames[-1].filename}:{frames[-1].lineno})" if frames else said)
 
 
 def _is_machinery(file: str) -> bool:

@@ -16,7 +16,7 @@ from ptxgen.errors import ArgumentError
 
 @dataclass(frozen=True)
 class BatchedLaunches:
-    """A kernel that does the token's launches of these `numbers` for as many sequences as it has rows, once from each sequence of
+    """A kernel that does the token's launches of these `numbers` for as many sequences as it has rows, from each sequence of
     `starts`."""
 
     kernel: KernelType

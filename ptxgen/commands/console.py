@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ptxgen.printable import spelt
+from ptxgen.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +24,7 @@ Report = Callable[[str, int, int], None]
 def echo(text: str = "", *, err: bool = False, bold: bool = False) -> None:
     """Lines on stdout or stderr. Codes that a terminal obeys are spelt: a text may be from a stranger's file or package. What
     the commands say goes through here, `print_table`, `print_json` or the log, unless it is asked for as it is."""
-    click.echo(click.style(spelt(text), bold=True) if bold else spelt(text), err=err)
+    click.echo(click.style(printable(text), bold=True) if bold else printable(text), err=err)
 
 
 def counted(count: int, thing: str) -> str:
@@ -60,7 +60,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numeri
             no_wrap=column in numeric or (column == columns[0] and names_fit),
         )
     for row in rows:
-        table.add_row(*(Text(spelt(cell)) for cell in row))  # Text: a shape such as [4096] is not rich's markup
+        table.add_row(*(Text(printable(cell)) for cell in row))  # Text: a shape such as [4096] is not rich's markup
     print_rich(table)
 
 

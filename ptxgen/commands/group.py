@@ -17,7 +17,7 @@ from ptxgen.commands import console
 from ptxgen.commands.start import BAD_INPUT, CLOSED_PIPE, FAILED, INTERRUPTED
 from ptxgen.commands.stdout import ClosedPipe, checked_stdout
 from ptxgen.errors import PtxGenError
-from ptxgen.printable import spelt
+from ptxgen.printable import printable
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -136,7 +136,7 @@ class _LogFormatter(logging.Formatter):
     """Log lines as `console.echo` prints them."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return spelt(super().format(record))
+        return printable(super().format(record))
 
 
 def command_group(name: str, help: str, failures: tuple[type[PtxGenError], ...] = (), plugins: str = "") -> CommandGroup:

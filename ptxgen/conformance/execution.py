@@ -13,7 +13,8 @@ from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
-from ptxgen.errors import Nonconformity, spelt
+from ptxgen.errors import Nonconformity
+from ptxgen.printable import literal
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.module import Emitted, emit
 
@@ -49,11 +50,11 @@ def inputs(kernel: KernelType, seed: int = 0) -> dict[str, Any]:
         try:
             typed[name] = dtype.type(value)
         except (OverflowError, TypeError, ValueError) as error:
-            raise Nonconformity(f"inputs() gives {spelt(value)} for {name}, which {argument.dtype} cannot hold") from error
+            raise Nonconformity(f"inputs() gives {literal(value)} for {name}, which {argument.dtype} cannot hold") from error
         low = -np.inf if argument.low is None else argument.low
         high = np.inf if argument.high is None else argument.high
         if not low <= float(typed[name]) <= high:
-            raise Nonconformity(f"inputs() gives {spelt(value)} for {name}; its own signature allows {low} to {high}")
+            raise Nonconformity(f"inputs() gives {literal(value)} for {name}; its own signature allows {low} to {high}")
     return typed
 
 
@@ -147,7 +148,8 @@ def deviation(name: str, got: NDArray[Any], wanted: Any, allowed: Any) -> None:
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise Nonconformity(
             f"{wrong.sum()} of {wrong.size} values of {name} are off by up to {np.nanmax(off[wrong], initial=0.0):.3g}; first "
-            f"{name}{list(first)}: is {spelt(got[first])}, the reference {spelt(wanted[first])}, allowed +-{bound[first]:.3g}"
+            f"{name}{list(first)}: is {literal(got[first])}, the reference {literal(wanted[first])}, "
+            f"allowed +-{bound[first]:.3g}"
         )
 
 

@@ -15,9 +15,10 @@ from ptxgen.dsl import resolve as resolving
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
 from ptxgen.dsl.resolve import Fit, resolve
 from ptxgen.dsl.value import Value
-from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction, did_you_mean, spelt
+from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
+from ptxgen.printable import did_you_mean, literal
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
 
@@ -135,7 +136,7 @@ class Core:
             return Vector(tuple(one.register for one in operand))
         if isinstance(operand, _PLAIN_OPERANDS) and not isinstance(operand, bool):
             return cast("resolving.Source", operand)
-        raise TypeMismatch(f"{name} takes registers and numbers, got {spelt(operand)}", self.where())
+        raise TypeMismatch(f"{name} takes registers and numbers, got {literal(operand)}", self.where())
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)

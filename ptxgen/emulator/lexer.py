@@ -6,7 +6,8 @@ import re
 import struct
 from dataclasses import dataclass
 
-from ptxgen.errors import ParseError, printable
+from ptxgen.errors import ParseError
+from ptxgen.printable import excerpt
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -54,7 +55,7 @@ def number(token: Token) -> tuple[str, int | float]:
     that PTX does not have."""
     kind, value = _number(token.text)
     if kind == "int" and int(value) >> _BITS:
-        raise ValueError(f"{printable(token.text, 40)} does not fit {_BITS} bits")
+        raise ValueError(f"{excerpt(token.text, 40)} does not fit {_BITS} bits")
     return kind, value
 
 
@@ -71,7 +72,7 @@ def _number(text: str) -> tuple[str, int | float]:
     digits = text.rstrip("U")
     if len(digits) > 1 and digits[0] == "0":
         if set(digits) - set("01234567"):
-            raise ValueError(f"{printable(digits, 40)} is not an octal number")
+            raise ValueError(f"{excerpt(digits, 40)} is not an octal number")
         return "int", int(digits, 8)
     return "int", int(digits[:_BITS])  # as many are too many anyway, and Python makes no number of thousands
 

@@ -31,8 +31,9 @@ from ptxgen.emulator.sanitizer import (
 )
 from ptxgen.emulator.scratch import Scratch, aligned
 from ptxgen.emulator.workers import run_blocks
-from ptxgen.errors import ArgumentError, PtxGenError, printable, spelt
+from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import read_regular
+from ptxgen.printable import excerpt, literal
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 
 DEFAULT_BUDGET = 1 << 28
@@ -368,13 +369,13 @@ class Module:
         from ptxgen.emulator.program import Step
 
         lines = self.text.splitlines()
-        text = printable(lines[line - 1].strip()) if 0 < line <= len(lines) else ""
+        text = excerpt(lines[line - 1].strip()) if 0 < line <= len(lines) else ""
         for function in self.program.functions.values():
             for item in function.items:
                 if isinstance(item, Step) and item.line == line and item.source is not None:
                     file = self.program.files.get(item.source.file, f"file {item.source.file}")
                     source = _source_line(file, item.source.line) if self.sources else ""
-                    return text, printable(f"{file}:{item.source.line}", 4096), source
+                    return text, excerpt(f"{file}:{item.source.line}", 4096), source
         return text, "", ""
 
 
@@ -391,9 +392,9 @@ def shape(value: int | Sequence[int], what: str) -> tuple[int, int, int]:
     try:
         numbers = tuple(int(x) for x in value) if isinstance(value, Sequence) else (int(value),)
     except (TypeError, ValueError) as e:
-        raise ArgumentError(f"{what} must be a whole number or up to three, got {spelt(value)}") from e
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {literal(value)}") from e
     if not 1 <= len(numbers) <= 3 or min(numbers) < 0:
-        raise ArgumentError(f"{what} must be a whole number or up to three, got {spelt(value)}")
+        raise ArgumentError(f"{what} must be a whole number or up to three, got {literal(value)}")
     x, y, z = (*numbers, 1, 1)[:3]
     return x, y, z
 
@@ -403,4 +404,4 @@ def _source_line(file: str, line: int) -> str:
         lines = read_regular(Path(file), _LARGEST_SOURCE).decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return printable(lines[line - 1].strip()) if 0 < line <= len(lines) else ""
+    return excerpt(lines[line - 1].strip()) if 0 < line <= len(lines) else ""

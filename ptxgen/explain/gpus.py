@@ -8,12 +8,12 @@ Arithmetic Instructions" gives the rates. It has no rate for dp4a, taken to be t
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import Final
 
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.units import Unit
+from ptxgen.printable import did_you_mean
 from ptxgen.target import WARP_SIZE, Target
 
 
@@ -106,9 +106,8 @@ def find_gpu(name: str) -> Product:
     """The GPU of this name, in any case and spacing (`RTX 4090`). ArgumentError lists the known ones."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain not in GPUS:
-        near = difflib.get_close_matches(plain, GPUS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ArgumentError(f"unknown GPU {name!r}; {hint}known: {', '.join(GPUS)}")
+        hint = did_you_mean(plain, GPUS)
+        raise ArgumentError(f"unknown GPU {name!r}; {hint and hint + ' '}known: {', '.join(GPUS)}")
     return GPUS[plain]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ptxgen.errors import UnknownInstruction, did_you_mean
+from ptxgen.errors import UnknownInstruction
 from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its rows
     approximate,
     async_copy,
@@ -25,6 +25,7 @@ from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its r
     warp,
 )
 from ptxgen.isa.table import REGISTERED, Instruction
+from ptxgen.printable import did_you_mean
 
 ROWS = tuple(REGISTERED)
 """Every row, in the order of the family files."""

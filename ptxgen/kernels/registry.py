@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar, overload
 
 from ptxgen import plugins
 from ptxgen.dsl.kernel_type import KernelType
-from ptxgen.errors import ArgumentError, did_you_mean
-from ptxgen.printable import spelt
+from ptxgen.errors import ArgumentError
+from ptxgen.printable import did_you_mean, printable
 
 K = TypeVar("K", bound=type[KernelType])
 
@@ -204,7 +204,7 @@ def load(point: EntryPoint) -> None:
     except plugins.PluginError as error:
         _entries.clear()
         _entries.update(before)
-        fault = Broken(spelt(point.name), plugins.package(point), spelt(point.value), str(error))
+        fault = Broken(printable(point.name), plugins.package(point), printable(point.value), str(error))
         _broken.append(fault)
         _log.debug("%s", fault)  # who lists kernels, or does not find one, names it
     finally:

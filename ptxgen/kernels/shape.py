@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ptxgen.dsl.kernel_type import KernelType, is_whole
-from ptxgen.errors import ArgumentError, spelt
+from ptxgen.errors import ArgumentError
+from ptxgen.printable import literal
 from ptxgen.target import MAX_GRID
 
 MOST_ROWS = MAX_GRID[1]
@@ -17,4 +18,4 @@ def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = No
         if not is_whole(value) or value < low or (high is not None and value > high) or value % multiple:
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
-            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {spelt(value)}")
+            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {literal(value)}")

@@ -15,9 +15,10 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.errors import ArgumentError, spelt
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.shape import require
+from ptxgen.printable import literal
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
@@ -29,7 +30,7 @@ def positions(kernel: KernelType, max_len: int, length: int | None) -> int:
     if length is None:
         return max_len
     if not 1 <= length <= max_len:
-        raise ArgumentError(f"{kernel.name}: length must be from 1 to max_len ({max_len}), got {spelt(length)}")
+        raise ArgumentError(f"{kernel.name}: length must be from 1 to max_len ({max_len}), got {literal(length)}")
     return length
 
 
