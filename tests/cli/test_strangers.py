@@ -138,7 +138,7 @@ def test_another_projects_executor_that_is_found_first_is_named_in_one_sentence(
 def test_another_projects_files_in_the_place_of_ours_are_told_from_them(
     tmp_path: Path, left: dict[str, str], said: str
 ) -> None:
-    shutil.copytree(Path(ptxgen.__file__).parent, tmp_path / "ptxgen", ignore=shutil.ignore_patterns("[!_ens]*", "*s"))
+    shutil.copytree(Path(ptxgen.__file__).parent, tmp_path / "ptxgen", ignore=shutil.ignore_patterns("[!_enps]*", "*s"))
     (tmp_path / "executor").mkdir()
     for name, text in left.items():
         (tmp_path / "executor" / name).write_text(f"# {text}\n")
