@@ -12,8 +12,8 @@ from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
-from ptxgen.emulator.memory import Place
 from ptxgen.emulator.program import Program, Step, Variable
+from ptxgen.emulator.registers import Frame, Place
 from ptxgen.emulator.runtime import barriers
 from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.queues import QUEUE_BYTES
@@ -91,10 +91,8 @@ class _Kernel:
             s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
         self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
-        self.v = LaneAlgebra(
-            self.e, sanitize=sanitize, places=self.places, slots=self.slots, constants=self.flow.constants,
-            loose=self.flow.loose, synchronises=self.synchronises,
-        )  # fmt: skip
+        frame = Frame(self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises)
+        self.v = LaneAlgebra(self.e, frame)
 
     def _place_variables(self) -> None:
         dynamic = []
@@ -347,7 +345,7 @@ class _Kernel:
         e = self.e
         stopped = self.guarded_mask(end, mask)
         end.row.meaning(self.v, *self.v.sources(end), **end.modifiers)
-        _, operands = self.v.barrier_operands
+        operands = self.v.barrier_operands
         if self.sanitize:
             self._check_barrier(operands, stopped)
         kind = self.v.spread(self._masked(operands[0]) + 1)

@@ -6,65 +6,45 @@ shared and local addresses are offsets into their windows until `cvta` makes the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.ordering import event_flags
+from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
 from ptxgen.emulator.runtime.access import loader, sorter, storer
 from ptxgen.emulator.runtime.check import access_word, check
 from ptxgen.emulator.runtime.events import event
-from ptxgen.emulator.runtime.reports import report_lanes
 from ptxgen.emulator.runtime.shadow import Access
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.emulator.values import Lanes
+from ptxgen.emulator.warp import WarpOperations
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
-from ptxgen.isa.effects import Ordering
+from ptxgen.isa.effects import WEAK, Ordering
 from ptxgen.isa.operands import Address, Immediate, Register, Symbol
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, BY_NAME, PRED, U32, U64, DType
-
-if TYPE_CHECKING:
-    from ptxgen.emulator.lanes import LaneAlgebra
 
 _V64 = "<32 x i64>"
 
 
-class Place:
-    """Where a variable or parameter lies: its space and its offset there."""
+class MemoryOperations(WarpOperations):
+    """Memory. `ordering` is that of the instruction in progress; `smallest` the bytes of the smallest access that is checked,
+    of those that may be shared and of those that may be global."""
 
-    def __init__(self, space: str, offset: int, size: int) -> None:
-        self.space, self.offset, self.size = space, offset, size
+    def __init__(self, e: Emitter, frame: Frame) -> None:
+        self.ordering: Ordering = WEAK
+        self.smallest = (16, 16)
+        self.address_memory: list[str] = []
+        super().__init__(e, frame)
 
-
-class MemoryOperations:
-    e: Emitter
-    whole: LaneAlgebra
-    mask: str
-    guarded: bool
-    line: int
-    sanitize: bool
-    places: dict[str, Place]
-    splats: dict[str, str]
-    numbers: dict[str, Lanes]  # by register value, as an address
-    sorted: dict[tuple[str, str, int], tuple[str, str]]  # by addresses, mask and step: their memory and pattern
-    address_memory: list[str]
-    ordering: Ordering  # of the instruction in progress
-    synchronises: bool
-    smallest: tuple[int, int]  # bytes of the smallest access that is checked: of those that may be shared, that may be global
+    def start_block(self, mask: str) -> None:
+        super().start_block(mask)
+        self.numbers: dict[str, Lanes] = {}  # by register value, as an address
+        self.sorted: dict[tuple[str, str, int], tuple[str, str]] = {}  # by addresses, mask and step: their memory and pattern
 
     # Addresses
-    def slot(self, slot: Slot) -> Lanes:
-        """A word of the launch context."""
-        pointer = self.e.emit(f"getelementptr i64, ptr %c, i64 {int(slot)}")
-        return Lanes(self.whole, U64, self.e.emit(f"load i64, ptr {pointer}, align 8, !invariant.load !0"), True)
-
-    def place(self, name: str) -> Place:
-        if name not in self.places:
-            raise ParseError(f"{name} is not declared", self.line)
-        return self.places[name]
-
     def window(self, space: str, a: Lanes) -> Lanes:
         """The host address of an offset in the window of a space; other spaces hold host addresses already."""
         if space == "shared":
@@ -74,40 +54,29 @@ class MemoryOperations:
         return a
 
     def local_base(self) -> Lanes:
-        pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {State.WARP}")
-        warp = Lanes(self.whole, U32, self.e.emit(f"load i32, ptr {pointer}, align 4"), True)
-        thread = self.whole.convert(warp * 32 + self.whole.lane(), U64)
+        warp, _ = self.warp_word(State.WARP)
+        thread = self.convert(warp * WARP_SIZE + self.lane(), U64)
         return self.slot(Slot.LOCAL) + thread * self.slot(Slot.LOCAL_BYTES)
 
-    def number_of(self, name: str, offset: int) -> Lanes:
-        """The value of a variable's name in a register: an offset in its window, or a host address."""
-        place = self.place(name)
-        total = self.whole.const(place.offset + offset, U64)
-        if place.space == "param":
-            return self.slot(Slot.PARAMETERS) + total
-        if place.space in ("global", "const"):
-            return self.slot(Slot.DATA) + total
-        return total
-
     def register_number(self, base: Register | Immediate) -> Lanes:
-        value = self.whole.read(base, BY_NAME[f"u{base.type.bits}"])
+        value = self.read(base, BY_NAME[f"u{base.type.bits}"])
         if value.name not in self.numbers:
-            self.numbers[value.name] = self.whole.convert(value, U64)
+            self.numbers[value.name] = self.convert(value, U64)
         return self.numbers[value.name]
 
     def parts(self, space: str, address: Address | Value) -> tuple[Lanes, Lanes, str]:
         """The host address as what an access's lanes differ in and what they share, and the space that it is in. Accesses
         through one register at several offsets have the first part in common."""
-        none = self.whole.const(0, U64)
+        none = self.const(0, U64)
         if not isinstance(address, Address):
-            number = self.whole.convert(self.whole.like(address, U64), U64)
-            return self.window(space, self.whole.bits(number, U64)), none, space
+            number = self.convert(self.like(address, U64), U64)
+            return self.window(space, self.bits(number, U64)), none, space
         if isinstance(address.base, Symbol):
             place = self.place(address.base.name)
             if space not in (place.space, "generic") and not (space == "param" and place.space == "local"):
                 raise ParseError(f"{address.base.name} is in {place.space} memory, not {space}", self.line)
             return self.window(place.space, self.number_of(address.base.name, address.offset)), none, place.space
-        number, shared_part = self.register_number(address.base), self.whole.const(address.offset, U64)
+        number, shared_part = self.register_number(address.base), self.const(address.offset, U64)
         if space == "shared":
             shared_part = self.slot(Slot.SHARED) + shared_part
         elif space == "local":
@@ -125,10 +94,10 @@ class MemoryOperations:
         return self.register_number(address.base) + address.offset
 
     def to_generic(self, space: str, a: Value) -> Lanes:
-        return self.window(space, self.whole.bits(self.whole.convert(a, U64), U64))
+        return self.window(space, self.bits(self.convert(a, U64), U64))
 
     def from_generic(self, space: str, a: Value) -> Lanes:
-        number = self.whole.bits(a, U64)
+        number = self.bits(a, U64)
         if space == "shared":
             return number - self.slot(Slot.SHARED)
         if space == "local":
@@ -136,11 +105,11 @@ class MemoryOperations:
         return number
 
     def is_space(self, space: str, a: Value) -> Lanes:
-        number = self.whole.bits(a, U64)
+        number = self.bits(a, U64)
         in_shared = number - self.slot(Slot.SHARED) < self.slot(Slot.SHARED_BYTES)
         in_local = number - self.local_base() < self.slot(Slot.LOCAL_BYTES)
         if space == "const":
-            return self.whole.const(0, PRED)
+            return self.const(0, PRED)
         return {"shared": in_shared, "local": in_local, "global": ~(in_shared | in_local)}[space]
 
     def beyond(self, space: str, address: Address | Value, size: int) -> bool:
@@ -155,7 +124,6 @@ class MemoryOperations:
             raise ParseError(f"{name} has {place.size} bytes; {size} bytes at {offset} are not among them", self.line)
         return outside
 
-    # Loads and stores
     def sort(self, addresses: Lanes, mask: str, step: int) -> tuple[str, str]:
         """The memory and the pattern of addresses; found once a block for the same ones."""
         key = (addresses.name, mask, step)
@@ -166,7 +134,7 @@ class MemoryOperations:
             if used == len(self.address_memory):
                 self.address_memory.append(self.e.alloca(_V64))
             memory = self.address_memory[used]
-            pattern = self.e.call_runtime(sorter(step), memory, self.whole.spread(addresses), mask)
+            pattern = self.e.call_runtime(sorter(step), memory, self.spread(addresses), mask)
             self.sorted[key] = memory, pattern
         return self.sorted[key]
 
@@ -176,7 +144,7 @@ class MemoryOperations:
             return self._refused(where, type, count, Access.LOAD)
         checked = self.sanitize and not _names_parameter(space, address)
         if checked:
-            where, offset = where + offset, self.whole.const(0, U64)
+            where, offset = where + offset, self.const(0, U64)
         if where.uniform and not self.guarded and not checked:
             return self._load_one(where, type, count)
         mask = self._checked_mask(where, type, count, space, Access.LOAD) if checked else self.mask
@@ -189,7 +157,7 @@ class MemoryOperations:
         """Report an access beyond a parameter instead of making it; what a load would have given is all ones."""
         size = type.bytes * count
         record = extra(size, "param", writes=access is not Access.LOAD)
-        self.report_lanes(FindingKind.BOUNDS, self.mask, self.whole.spread(where), record)
+        self.report_lanes(FindingKind.BOUNDS, self.mask, self.spread(where), record)
         return tuple(self._loaded("-1", type, True) for _ in range(count))
 
     def _load_lanes(self, where: Lanes, offset: Lanes, mask: str, type: DType, count: int) -> list[str]:
@@ -208,7 +176,7 @@ class MemoryOperations:
 
     def _loaded(self, name: str, type: DType, uniform: bool) -> Lanes:
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
-        return self.whole.bits(Lanes(self.whole, integer, name, uniform), type)
+        return self.bits(Lanes(self, integer, name, uniform), type)
 
     def _poison(self, value: str, mask: str, bits: int) -> str:
         """All ones (a NaN) in the lanes whose access was refused."""
@@ -222,9 +190,9 @@ class MemoryOperations:
             return
         checked = self.sanitize
         if checked:
-            where, offset = where + offset, self.whole.const(0, U64)
+            where, offset = where + offset, self.const(0, U64)
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
-        numbers = [self.whole.bits(self.whole.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
+        numbers = [self.bits(self.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
         if where.uniform and all(n.uniform for n in numbers) and not self.guarded and not checked:
             pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
             for k, number in enumerate(numbers):
@@ -232,7 +200,7 @@ class MemoryOperations:
                 self.e.do(f"store i{type.bits} {number.name}, ptr {at}, align 1")
             return
         mask = self._checked_mask(where, type, len(numbers), space, Access.STORE) if checked else self.mask
-        vectors = [self.whole.spread(n) for n in numbers]
+        vectors = [self.spread(n) for n in numbers]
         memory, pattern = self.sort(where, mask, type.bytes * len(numbers))
         self.e.call_runtime(storer(type.bits, len(numbers)), memory, offset.name, pattern, mask, *vectors)
         if checked:
@@ -240,16 +208,12 @@ class MemoryOperations:
 
     def _check_overlap(self, where: Lanes, mask: str, vectors: list[str], type: DType) -> None:
         """Lanes that read back something else than they wrote lost a race with a lane of the same instruction."""
-        back = self._load_lanes(where, self.whole.const(0, U64), mask, type, len(vectors))
+        back = self._load_lanes(where, self.const(0, U64), mask, type, len(vectors))
         for got, value in zip(back, vectors, strict=True):
             differs = self.e.emit(f"icmp ne <32 x i{type.bits}> {got}, {value}")
             bits = self.e.emit(f"bitcast <32 x i1> {differs} to i32")
             lost = self.e.emit(f"and i32 {bits}, {mask}")
-            self.report_lanes(FindingKind.OVERLAP, lost, self.whole.spread(where), type.bytes * len(vectors))
-
-    def report_lanes(self, kind: FindingKind, lanes: str, addresses: str, extra: int | str) -> None:
-        """Report `kind` for the lanes in a mask, with their addresses; does nothing for an empty mask."""
-        self.e.call_runtime(report_lanes, "%c", "%s", int(kind), self.line, lanes, addresses, extra)
+            self.report_lanes(FindingKind.OVERLAP, lost, self.spread(where), type.bytes * len(vectors))
 
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
         size = type.bytes * count
@@ -261,35 +225,34 @@ class MemoryOperations:
         # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
         scope = self.ordering.scope
         word = access_word(access, 0 if self.ordering.volatile else scope, scope)
-        addresses = self.whole.spread(where)
+        addresses = self.spread(where)
         allowed = self.e.call_runtime(check, "%c", "%s", addresses, self.mask, size, SPACE_CODES.get(space, 0), word, self.line)
-        if self.synchronises and scope and space not in ("local", "param"):
+        if self.frame.synchronises and scope and space not in ("local", "param"):
             self._event(allowed, addresses, access is not Access.STORE, access is not Access.LOAD)
         return allowed
 
     def fence(self) -> None:
         """Tell the sanitiser that the lanes execute a fence."""
-        if self.synchronises:
+        if self.frame.synchronises:
             self._event(self.mask, "zeroinitializer", False, False)
 
     def _event(self, mask: str, addresses: str, reads: bool, writes: bool) -> None:
         flags = event_flags(self.ordering, reads, writes)
         self.e.call_runtime(event, "%c", "%s", addresses, mask, flags)
 
-    # Atomics
     def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:
         where, space = self.host(space, address)
         mask = self._checked_mask(where, type, 1, space, Access.ATOMIC) if self.sanitize else self.mask
-        given = [self.whole.tight(self.whole.like(o, type)) for o in operands]
+        given = [self.tight(self.like(o, type)) for o in operands]
         # A vector of predicates is packed in memory, a byte each is not.
-        sources = [self.whole.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in given]
+        sources = [self.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in given]
         element = f"i{type.bits}"
         old, left = self.e.alloca(vector(element)), self.e.alloca("i32")
         addresses = self.e.alloca(_V64)
         stored = [(s, self.e.alloca(vector(scalar(s.type)))) for s in sources]
-        self.e.do(f"store {_V64} {self.whole.spread(where)}, ptr {addresses}, align 64")
+        self.e.do(f"store {_V64} {self.spread(where)}, ptr {addresses}, align 64")
         for source, memory in stored:
-            self.e.do(f"store {vector(scalar(source.type))} {self.whole.spread(source)}, ptr {memory}, align 64")
+            self.e.do(f"store {vector(scalar(source.type))} {self.spread(source)}, ptr {memory}, align 64")
         self.e.do(f"store i32 {mask}, ptr {left}, align 4")
         test, body, after = self.e.fresh("atom"), self.e.fresh("each"), self.e.fresh("done")
         self.e.do(f"br label %{test}")
@@ -307,7 +270,7 @@ class MemoryOperations:
         for source, memory in stored:
             kind = scalar(source.type)
             at = self.e.emit(f"getelementptr {kind}, ptr {memory}, i32 {lane}")
-            number = Lanes(self.whole, source.type, self.e.emit(f"load {kind}, ptr {at}"), True)
+            number = Lanes(self, source.type, self.e.emit(f"load {kind}, ptr {at}"), True)
             numbers.append(number)
         at = self.e.emit(f"getelementptr i64, ptr {addresses}, i32 {lane}")
         pointer = self.e.emit(f"inttoptr i64 {self.e.emit(f'load i64, ptr {at}')} to ptr")
@@ -317,17 +280,16 @@ class MemoryOperations:
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
         numbers = [n != 0 if g.type == PRED else n for n, g in zip(numbers, given, strict=True)]
         new = update(self._loaded(before, type, True), *numbers)
-        self.e.do(f"store {element} {self.whole.bits(new, integer).name}, ptr {pointer}, align 1")
+        self.e.do(f"store {element} {self.bits(new, integer).name}, ptr {pointer}, align 1")
         self.e.do(f"br label %{test}")
         self.e.label(after)
         self.splats = saved
         return self._loaded(self.e.emit(f"load {vector(element)}, ptr {old}, align 64"), type, False)
 
-    # Deferred copies
     def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Value | None) -> None:
         to, _ = self.host("shared", destination)
         start, _ = self.host("global", source)
-        kept = self.whole.const(size, U32) if bytes_read is None else self.whole.bits(self.whole.convert(bytes_read, U32), B32)
+        kept = self.const(size, U32) if bytes_read is None else self.bits(self.convert(bytes_read, U32), B32)
         mask = self.mask
         if self.sanitize:
             unit = BY_NAME[f"b{8 * size}"]
@@ -336,7 +298,7 @@ class MemoryOperations:
                 before, self.mask = self.mask, mask
                 mask = self._checked_mask(start, unit, 1, "global", Access.LOAD)
                 self.mask = before
-        vectors = (self.whole.spread(v) for v in (to, start, kept))
+        vectors = (self.spread(v) for v in (to, start, kept))
         self.e.call_runtime(queues.queue_copies, "%c", "%s", "%q", mask, *vectors, size, self.line)
 
     def commit_async(self) -> None:

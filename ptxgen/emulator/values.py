@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ptxgen.emulator.emitter import literal, scalar, vector
 from ptxgen.isa.algebra import Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
 
-if TYPE_CHECKING:
-    from ptxgen.emulator.lanes import LaneAlgebra
-
 Known = int | tuple[int, ...] | None
 """Integer or predicate lanes known while compiling: one for all, one each, or not known. Integers are held unsigned."""
+
+
+class Operators(Protocol):
+    """What the operators of lanes are made of (bits.py, rounding.py)."""
+
+    def const(self, value: float, type: DType) -> Lanes: ...
+    def binary(self, operation: str, a: Value, b: object) -> Lanes: ...
+    def shift(self, operation: str, a: Lanes, count: object) -> Lanes: ...
+    def compare(self, operation: str, a: Lanes, other: object) -> Lanes: ...
+    def negate(self, a: Lanes) -> Lanes: ...
 
 
 class Lanes:
@@ -25,7 +32,7 @@ class Lanes:
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, algebra: LaneAlgebra, type: DType, name: str, uniform: bool, known: Known = None, loose: bool = False
+        self, algebra: Operators, type: DType, name: str, uniform: bool, known: Known = None, loose: bool = False
     ) -> None:
         self.algebra, self.type, self.name, self.uniform, self.known, self.loose = algebra, type, name, uniform, known, loose
 
@@ -133,7 +140,7 @@ def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes)
     return found[0] if len(set(found)) == 1 else found
 
 
-def known_value(algebra: LaneAlgebra, type: DType, known: int | tuple[int, ...]) -> Lanes:
+def known_value(algebra: Operators, type: DType, known: int | tuple[int, ...]) -> Lanes:
     """A value of known integer or predicate lanes; costs no instruction."""
     if isinstance(known, int):
         return Lanes(algebra, type, literal(known, type), True, known)

@@ -134,3 +134,22 @@ def storer(bits: int, count: int) -> RuntimeFunction:
                 to.at(k * size).store(b.entry(table, lane, element), align=1)
 
     return store
+
+
+@cache
+def picker(element: str) -> RuntimeFunction:
+    """(a vector, numbers of lanes) -> the vector whose lanes have what those lanes of the first have."""
+    name, vector = f"pick.{element}", f"<{WARP_SIZE} x {element}>"
+    held = "i8" if element == "i1" else element  # a vector of truths has no addresses
+
+    @runtime_function(vector, name=name, part=name, is_hot=True, values=vector, sources=f"<{WARP_SIZE} x i32>")
+    def pick(b: Builder, values: Value, sources: Value) -> None:
+        table = b.table(values.resized(f"<{WARP_SIZE} x i8>") if element == "i1" else values)
+        order = b.table(sources & WARP_SIZE - 1)
+        picked = b.memory(f"<{WARP_SIZE} x {held}>", align=64)
+        with b.loop(b.number(WARP_SIZE, "i64")) as (i, _):
+            picked.at(i, held).store(b.entry(table, b.entry(order, i, "i32"), held))
+        result = picked.load(f"<{WARP_SIZE} x {held}>", 64)
+        b.ret(result.resized(vector) if element == "i1" else result)
+
+    return pick

@@ -109,6 +109,8 @@ class Value:
 
     def resized(self, type: str) -> Value:
         """Truncated or extended by zeros to another integer type, a number or a vector."""
+        if type == self.type:
+            return self
         narrower = int(_element(type)[1:]) < int(_element(self.type)[1:])
         return self.builder.emit(type, f"{'trunc' if narrower else 'zext'} {self} to {type}")
 

@@ -18,8 +18,8 @@ memory, a `GranuleState`. The records of one kind lie together, so that memory w
 
 Which records are enough? Two weak writes that are concurrent conflict anyway, so of those the last is kept. The strong writes
 of one scope, and the reads of one scope, may be many without any conflict; of those two are kept (`remember`), so that every
-thread which conflicts with any conflicts with one of the two. tests/emulator/test_shadow.py compares all this with a list of
-every access."""
+thread which conflicts with any conflicts with one of the two. tests/ptxgen/emulator/test_shadow.py compares all this with a
+list of every access."""
 
 from __future__ import annotations
 
