@@ -189,8 +189,8 @@ class GpuBuffer:
         return self.allocation.version
 
     @property
-    def whose(self) -> str:
-        """Whom it belongs to, for those to whom it does not."""
+    def foreign_label(self) -> str:
+        """What it is to an executor that it does not belong to, for messages."""
         return f"another executor's, on {self.device.name}"
 
     @property
