@@ -271,7 +271,7 @@ def _check_buffer(kernel: KernelType, name: str, expected: Array, value: object,
     if not isinstance(value, GpuBuffer):
         raise fault(f"is a {type(value).__name__}; must be a GpuBuffer {expected} (GpuBuffer.from_numpy uploads an array)")
     if value.device is not device:
-        raise fault(f"is {value.foreign_label}; must be of this one, on {device.name}")
+        raise fault(f"is {value.other_label}; must be of this one, on {device.name}")
     _need_life(kernel, name, value)
     if value.dtype != expected.dtype or value.shape != expected.shape:
         raise fault(f"is {value.dtype}{list(value.shape)}; must be {expected}")

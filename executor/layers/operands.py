@@ -32,7 +32,7 @@ def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str)
     executor's."""
     if isinstance(value, GpuBuffer) and value.device is not device:
         raise LaunchError(
-            f"{name} ({value}) is {value.foreign_label}; must be of this one, on {device.name} (interop.as_buffer shares memory)"
+            f"{name} ({value}) is {value.other_label}; must be of this one, on {device.name} (interop.as_buffer shares memory)"
         )
     buffer = as_buffer(device, value, name=name)
     if not buffer.alive:
@@ -121,7 +121,7 @@ def _at_pointer(
         raise LaunchError("the weight is a null pointer")
     if isinstance(value, GpuBuffer) and (value.device is not device or not value.alive):
         mine = value.device is device
-        where = "was freed" if mine else f"is {value.foreign_label}; must be of this one, on {device.name}"
+        where = "was freed" if mine else f"is {value.other_label}; must be of this one, on {device.name}"
         raise LaunchError(f"{what} {where}")
     loaded = weights.at(pointer)
     if loaded is not None and loaded.buffer.alive and loaded.buffer.pointer == pointer:

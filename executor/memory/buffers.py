@@ -189,7 +189,7 @@ class GpuBuffer:
         return self.allocation.version
 
     @property
-    def foreign_label(self) -> str:
+    def other_label(self) -> str:
         """What it is to an executor that it does not belong to, for messages."""
         return f"another executor's, on {self.device.name}"
 
