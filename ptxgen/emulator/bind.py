@@ -16,8 +16,6 @@ from ptxgen.isa.table import Instruction, Operand
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, F32, F64, PRED, DType, Kind
 
-Fail = Callable[[str, int], ParseError]
-
 
 @dataclass(frozen=True)
 class RawLiteral:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.types import BF16, BY_NAME, F16, F64, DType
+from ptxgen.types import BY_NAME, F16, F64, DType
 
 UNSIGNED = ("u16", "u32", "u64")
 SIGNED = ("s16", "s32", "s64")
@@ -18,7 +18,6 @@ RN = {"rnd": "rn"}
 FTZ = ("ftz",)
 SAT = ("sat",)
 RELU = ("relu",)
-SPACES = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry", "param::func")
 SCOPES = ("cta", "cluster", "gpu", "sys")
 CLUSTER_SCOPE = {"scope=cluster": (90, (7, 8))}
 
@@ -78,11 +77,6 @@ def by_half(v: Algebra, type: str, work: Callable[..., Value], *operands: Value)
         return work(*operands)
     halves = [v.lanes_of(a) for a in operands]
     return v.join(work(*(h[0] for h in halves)), work(*(h[1] for h in halves)), whole)
-
-
-def packed(element: DType) -> DType:
-    """The packed pair of an f16 or bf16."""
-    return {F16: BY_NAME["f16x2"], BF16: BY_NAME["bf16x2"]}[element]
 
 
 def together(*rules: Callable[[Mapping[str, str]], str]) -> Callable[[Mapping[str, str]], str]:
