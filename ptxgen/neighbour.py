@@ -28,12 +28,12 @@ def why_not(package: str) -> str:
         spec = find_spec(package)
     except ValueError:  # somebody has put a module without a spec in its place
         spec = None
-    found = os.path.dirname(os.path.realpath(spec.origin)) if spec is not None and spec.origin else ""
-    if found == ours and _is_ours(os.path.join(ours, "__init__.py")):
+    place = os.path.dirname(os.path.realpath(spec.origin)) if spec is not None and spec.origin else ""
+    if place == ours and _is_ours(os.path.join(ours, "__init__.py")):
         return ""
-    there = f"in {found} is not ptxgen's but" if found else "is not there whole, as that of"
+    state = f"in {place} is not ptxgen's but" if place else "is not there whole, as that of"
     return (
-        f"the package {package} {there} another project's of the same name{'' if found else ' was installed or removed'}: "
+        f"the package {package} {state} another project's of the same name{'' if place else ' was installed or removed'}: "
         f"uninstall that one (pip uninstall {package}) and install ptxgen again, or give ptxgen an environment of its own"
     )
 

@@ -45,6 +45,7 @@ def package(point: EntryPoint) -> str:
 
 
 def is_own(point: EntryPoint) -> bool:
+    """Whether it is this package's own."""
     return package(point) == OWN
 
 
@@ -53,10 +54,10 @@ def load(point: EntryPoint, check: Callable[[Any], T]) -> T:
     alone is not caught. What a stranger's module prints meanwhile is logged, so that it is in nobody's output."""
     if is_own(point):
         neighbour.require(point.module.partition(".")[0])
-    said = io.StringIO()
+    output = io.StringIO()
     start = time.perf_counter()
     try:
-        with _ctrl_c_apart() as pressed, redirect_stdout(said), redirect_stderr(said):
+        with _ctrl_c_apart() as pressed, redirect_stdout(output), redirect_stderr(output):
             try:
                 return check(point.load())
             except BaseException as error:  # a stranger's module may raise anything
@@ -65,8 +66,8 @@ def load(point: EntryPoint, check: Callable[[Any], T]) -> T:
                 raise PluginError(_reason(error)) from error
     finally:
         seconds = time.perf_counter() - start
-        if said.getvalue():
-            _log.info("entry point %s of %s says: %s", point.name, package(point), said.getvalue().rstrip())
+        if output.getvalue():
+            _log.info("entry point %s of %s says: %s", point.name, package(point), output.getvalue().rstrip())
         if seconds > SLOW:
             _log.warning("entry point %s of %s took %.0f s to import", point.name, package(point), seconds)
 
@@ -95,13 +96,13 @@ def _ctrl_c_apart() -> Iterator[list[int]]:
 
 def _reason(error: BaseException) -> str:
     """What went wrong and at which line of the stranger's code."""
-    said = error_text(error)
+    message = error_text(error)
     if isinstance(error, PtxGenError):
-        said = said.removeprefix(f"{type(error).__name__}: ")
+        message = message.removeprefix(f"{type(error).__name__}: ")
     if isinstance(error, SyntaxError):
-        return printable(said)  # names the file and the line itself
+        return printable(message)  # names the file and the line itself
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]
-    return printable(f"{said} ({frames[-1].filename}:{frames[-1].lineno})" if frames else said)
+    return printable(f"{message} ({frames[-1].filename}:{frames[-1].lineno})" if frames else message)
 
 
 def _is_machinery(file: str) -> bool:

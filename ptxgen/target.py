@@ -36,10 +36,12 @@ class Target:
 
     @property
     def name(self) -> str:
+        """As PTX and nvcc write it: sm_90a."""
         return f"sm_{self.sm}{self.feature}"
 
     @property
     def first_ptx(self) -> tuple[int, int]:
+        """The first PTX version that knows it."""
         return max(FIRST_PTX[self.sm], (8, 0)) if self.feature else FIRST_PTX[self.sm]
 
     def __str__(self) -> str:

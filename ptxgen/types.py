@@ -7,6 +7,8 @@ from enum import Enum
 
 
 class Kind(Enum):
+    """What the bits of a type stand for."""
+
     UNSIGNED = "unsigned"
     SIGNED = "signed"
     FLOAT = "float"
@@ -32,14 +34,17 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is signed or unsigned; `.b` types are neither."""
         return self.kind in (Kind.UNSIGNED, Kind.SIGNED)
 
     @property
     def is_float(self) -> bool:
+        """Whether it is floating-point, packed pairs included."""
         return self.kind is Kind.FLOAT
 
     @property
     def is_signed(self) -> bool:
+        """Whether it is a signed integer."""
         return self.kind is Kind.SIGNED
 
     def __hash__(self) -> int:

@@ -48,6 +48,7 @@ class Statistics:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> Self:
+        """Count and compute them, in f64."""
         nan, infinite = int(np.isnan(values).sum()), int(np.isinf(values).sum())
         finite = values[np.isfinite(values)].astype(np.float64)
         zeros = int(np.count_nonzero(finite == 0))

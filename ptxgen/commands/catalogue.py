@@ -39,13 +39,13 @@ def list_command(as_json: bool) -> None:
     """
     from ptxgen.kernels.registry import broken, entries
 
-    known = entries()
+    kernels = entries()
     if as_json:
-        console.print_json([*(_listed(entry) for entry in known.values()), *map(asdict, broken())])
+        console.print_json([*(_listed(entry) for entry in kernels.values()), *map(asdict, broken())])
         return
     rows: list[tuple[str, str, str]] = []
-    for family in sorted({entry.type.family for entry in known.values()}):
-        members = [entry for entry in known.values() if entry.type.family == family]
+    for family in sorted({entry.type.family for entry in kernels.values()}):
+        members = [entry for entry in kernels.values() if entry.type.family == family]
         rows += [(family, "", ""), *((f"  {entry.name}", _shape(entry), entry.summary) for entry in members)]
     if faults := broken():
         rows += [("broken", "", ""), *((f"  {fault.name}", fault.package, fault.reason) for fault in faults)]

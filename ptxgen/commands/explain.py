@@ -10,7 +10,6 @@ import click
 
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, TARGETS, json_option, set_option
-from ptxgen.dsl.kernel_type import Array
 from ptxgen.files import replacing
 from ptxgen.target import Target
 
@@ -23,20 +22,15 @@ if TYPE_CHECKING:
 @set_option
 @click.option("target_name", "--target", help=f"GPU target (default: the GPU's own): {TARGETS}")
 @click.option(
-    "gpu_name", "--gpu", help="GPU to reckon with (default h200, or one of the target's generation): l4, rtx4090, ..."
+    "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ..."
 )
 @click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
 @json_option()
 def explain_command(
-    name: str,
-    settings: tuple[str, ...],
-    target_name: str | None,
-    gpu_name: str | None,
-    page: Path | None,
-    listing: bool,
+    name: str, settings: tuple[str, ...], target_name: str | None, gpu_name: str | None, page: Path | None, listing: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Take one kernel apart: arguments, geometry, memory traffic, registers, occupancy, instruction mix, the bound by each unit
     of a GPU, and the PTX of each Python line. No GPU is needed.
 
@@ -51,10 +45,10 @@ def explain_command(
     from ptxgen.explain.gpus import DEFAULT_GPU, find_gpu, newest_for
     from ptxgen.kernels.registry import find
 
-    wanted = Target.parse(target_name) if target_name else None
-    gpu = find_gpu(gpu_name) if gpu_name else newest_for(wanted) if wanted else DEFAULT_GPU
+    target = Target.parse(target_name) if target_name else None
+    gpu = find_gpu(gpu_name) if gpu_name else newest_for(target) if target else DEFAULT_GPU
     entry = find(name)
-    explanation = explain(entry.make(**parse_shape(entry, settings)), wanted or gpu.target, gpu)
+    explanation = explain(entry.make(**parse_shape(entry, settings)), target or gpu.target, gpu)
     if page is not None:
         from ptxgen.explain.page import render
 
@@ -72,11 +66,7 @@ def _print(explanation: Explanation, *, listing: bool) -> None:
     e = explanation
     console.echo(str(e.kernel), bold=True)
     console.echo(e.doc + "\n")
-    rows = [
-        (name, str(argument), argument.direction if isinstance(argument, Array) else "in", report.size(argument))
-        for name, argument in e.kernel.signature().items()
-    ]
-    console.print_table(("argument", "type", "", "bytes"), rows, numeric=("bytes",))
+    console.print_table(("argument", "type", "", "bytes"), report.argument_rows(e), numeric=("bytes",))
     console.echo()
     for label, text in report.summary(e):
         console.echo(textwrap.fill(f"{label:11}{text}", console.WIDTH, subsequent_indent=" " * 11))
@@ -90,8 +80,8 @@ def _print(explanation: Explanation, *, listing: bool) -> None:
     console.echo(textwrap.fill(report.caveat(e), console.WIDTH))
     if e.accuracy:
         console.echo()
-        errors = [(what, f"{error:.2e}") for what, error in e.accuracy.items()]
-        console.print_table(("accuracy", "rms error / rms of reference"), errors, numeric=("rms error / rms of reference",))
+        error = "rms error / rms of reference"
+        console.print_table(("accuracy", error), report.accuracy_rows(e), numeric=(error,))
     if listing:
         console.echo()
         for line in report.listing(e):

@@ -40,9 +40,9 @@ class CommandGroup(click.Group):
         return sorted({*super().list_commands(ctx), *(point.name for point in self._points())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = super().get_command(ctx, cmd_name)
-        named = [point for point in self._points() if point.name == cmd_name] if known is None else []
-        return _Plugin(named) if named else known
+        own = super().get_command(ctx, cmd_name)
+        points = [point for point in self._points() if point.name == cmd_name] if own is None else []
+        return _Plugin(points) if points else own
 
     def _points(self) -> Iterable[EntryPoint]:
         if not self.plugins:
@@ -106,7 +106,7 @@ class _Plugin(click.Command):
             try:
                 return self._loaded().get_short_help_str(limit)
             except PtxGenError:
-                return "(cannot be used; say it to see why)"
+                return "(cannot be used; run it to see why)"
         return super().get_short_help_str(limit)
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> click.Context:

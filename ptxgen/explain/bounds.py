@@ -29,6 +29,7 @@ class Mix:
 
     @property
     def total(self) -> int:
+        """Instructions of all units."""
         return sum(self.instructions.values())
 
 
@@ -64,21 +65,21 @@ def bounds(gpu: Product, launch: LaunchConfig, work: Work, whole: Mix, inner: Mi
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     warps = blocks * -(-launch.threads // WARP_SIZE) / min(gpu.multiprocessors, blocks)
-    found = [Bound(MEMORY, None, work.bytes / (gpu.bandwidth_gbps * 1e9))]
+    unordered = [Bound(MEMORY, None, work.bytes / (gpu.bandwidth_gbps * 1e9))]
     if gpu.read_gbps:
-        found.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
+        unordered.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
     of_warp = _clocks(gpu, whole)
     of_pass = _clocks(gpu, inner)
     for name, clocks in of_warp.items():
-        found.append(Bound(name, of_pass.get(name), clocks * warps / (gpu.clock_mhz * 1e6)))
-    longest = max(bound.seconds for bound in found)
-    shared = [Bound(b.unit, b.clocks, b.seconds, b.seconds / longest if longest else 0.0) for b in found]
+        unordered.append(Bound(name, of_pass.get(name), clocks * warps / (gpu.clock_mhz * 1e6)))
+    longest = max(bound.seconds for bound in unordered)
+    shared = [Bound(b.unit, b.clocks, b.seconds, b.seconds / longest if longest else 0.0) for b in unordered]
     return tuple(sorted(shared, key=lambda bound: -bound.seconds))
 
 
 def _clocks(gpu: Product, mix: Mix) -> dict[str, float]:
     """Clocks of a multiprocessor for one warp, by unit."""
     sm = gpu.multiprocessor
-    found = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}
-    found |= {kind.value: count * WARP_SIZE / sm.rates[kind] for kind, count in mix.instructions.items() if kind in sm.rates}
-    return {name: clocks for name, clocks in found.items() if clocks}
+    clocks = {ISSUE: mix.total / sm.issue, LOAD_STORE: mix.load_store_clocks}
+    clocks |= {kind.value: count * WARP_SIZE / sm.rates[kind] for kind, count in mix.instructions.items() if kind in sm.rates}
+    return {name: count for name, count in clocks.items() if count}

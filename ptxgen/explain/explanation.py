@@ -1,4 +1,4 @@
-"""Everything that can be said of one kernel without a GPU: `explain` gathers it, for the command line and the HTML page."""
+"""Everything that is known of one kernel without a GPU: `explain` gathers it, for the command line and the HTML page."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ class Explanation:
 
     @property
     def kernel(self) -> KernelType:
+        """The kernel that is explained."""
         return self.emitted.kernel
 
     @property
     def doc(self) -> str:
+        """What its class says of it."""
         return inspect.getdoc(type(self.kernel)) or ""
 
     @cached_property
@@ -65,6 +67,7 @@ class Explanation:
 
     @cached_property
     def occupancy(self) -> Occupancy:
+        """Of a multiprocessor."""
         return occupancy(
             self.gpu.multiprocessor, self.kernel.launch().threads, self.assembled.registers, self.emitted.shared_bytes
         )
@@ -77,10 +80,12 @@ class Explanation:
 
     @cached_property
     def loops(self) -> tuple[NaturalLoop, ...]:
+        """In the order of the text."""
         return find_loops(self._graph)
 
     @cached_property
     def inner_loops(self) -> tuple[InnerLoop, ...]:
+        """The loops that hold no other."""
         return tuple(self._inner(loop) for loop in innermost(self.loops))
 
     @property
@@ -104,10 +109,10 @@ class Explanation:
     @cached_property
     def by_author(self) -> dict[Location, list[int]]:
         """PTX lines by the Python line that wrote them, in the order in which the text first names it."""
-        found: dict[Location, list[int]] = {}
+        numbers: dict[Location, list[int]] = {}
         for number, op in self.lines.items():
-            found.setdefault(op.where, []).append(number)
-        return found
+            numbers.setdefault(op.where, []).append(number)
+        return numbers
 
     @cached_property
     def _graph(self) -> Graph:
@@ -131,14 +136,12 @@ def explain(kernel: KernelType, target: Target, gpu: Product) -> Explanation:
 
     emitted = emit(kernel, target)
     assembled = assemble(emitted.text, target, line_info=True)
-    sass: tuple[SassLine, ...] = ()
-    missing = ""
     try:
-        sass = disassemble(assembled.cubin, emitted.entry)
+        sass, no_sass = disassemble(assembled.cubin, emitted.entry), ""
     except NoDisassembler as error:
-        missing = str(error)
+        sass, no_sass = (), str(error)
     accuracy = kernel.accuracy(np.random.default_rng(SEED))
-    return Explanation(emitted, gpu, assembled, toolchain(), sass, missing, accuracy)
+    return Explanation(emitted, gpu, assembled, toolchain(), sass, no_sass, accuracy)
 
 
 def _placed(emitted: Emitted) -> Iterator[tuple[int, Op]]:

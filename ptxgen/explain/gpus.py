@@ -1,5 +1,5 @@
 """GPUs by name, and what a multiprocessor of each generation holds and does in a clock: the figures that `ptxgen explain`
-reckons with. Nothing here is measured but `read_gbps`, and no kernel is chosen by these figures (executor/choice does).
+calculates with. Nothing here is measured but `read_gbps`, and no kernel is chosen by these figures (executor/choice does).
 
 Sources. Multiprocessors, clocks and bandwidth: NVIDIA's data sheet or architecture white paper of each GPU. Limits of a
 multiprocessor: CUDA C++ Programming Guide, "Compute Capabilities", technical specifications; its table "Throughput of Native
@@ -35,6 +35,7 @@ class Multiprocessor:
 
     @property
     def warps(self) -> int:
+        """The most that it holds at once."""
         return self.threads // WARP_SIZE
 
 
@@ -61,8 +62,8 @@ MULTIPROCESSORS: Final[dict[int, Multiprocessor]] = {
 
 @dataclass(frozen=True)
 class Product:
-    """One product. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` what a plain
-    streaming read was seen to reach, 0 where nobody measured it; `clock_mhz` the highest clock that it boosts to."""
+    """A GPU that is sold. `bandwidth_gbps` of its memory is the maker's figure, in 1e9 bytes a second; `read_gbps` is what a
+    plain streaming read was measured to reach, 0 where it was not measured; `clock_mhz` is its highest boost clock."""
 
     name: str
     title: str
@@ -75,10 +76,12 @@ class Product:
 
     @property
     def target(self) -> Target:
+        """The generation's."""
         return Target(self.sm)
 
     @property
     def multiprocessor(self) -> Multiprocessor:
+        """The generation's."""
         return MULTIPROCESSORS[self.sm]
 
 

@@ -4,7 +4,7 @@ written otherwise is found too, but its passes are not."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,15 @@ def executions(graph: Graph, loops: tuple[NaturalLoop, ...]) -> dict[int, int]:
 
 
 def _reaching(graph: Graph, end: int, header: int) -> set[int]:
-    found: set[int] = set()
+    """The blocks from which `end` is reached without passing the header."""
+    reaching: set[int] = set()
     stack = [end]
     while stack:
         number = stack.pop()
-        if number != header and number not in found:
-            found.add(number)
+        if number != header and number not in reaching:
+            reaching.add(number)
             stack.extend(graph.predecessors[number])
-    return found
+    return reaching
 
 
 def _passes(graph: Graph, blocks: frozenset[int], end: int) -> tuple[int | None, bool]:
@@ -72,13 +73,14 @@ def _passes(graph: Graph, blocks: frozenset[int], end: int) -> tuple[int | None,
     thread is taken as 0."""
     unknown = (None, False)
     writers: dict[str, list[tuple[int, Op]]] = defaultdict(list)
-    for number, op in _ops(graph):
-        for register in op.written:
-            writers[register.name].append((number, op))
+    for number in graph.order:
+        for op in graph.blocks[number].ops:
+            for register in op.written:
+                writers[register.name].append((number, op))
 
     def only_writer(operand: AnyOperand | None, meaning: Callable[..., Any]) -> Op | None:
-        found = [op for _, op in writers[operand.name]] if isinstance(operand, Register) else []
-        return found[0] if len(found) == 1 and found[0].row.meaning is meaning else None
+        ops = [op for _, op in writers[operand.name]] if isinstance(operand, Register) else []
+        return ops[0] if len(ops) == 1 and ops[0].row.meaning is meaning else None
 
     branch = graph.blocks[end].branch
     test = only_writer(branch.guard, setp) if branch is not None and not branch.guard_negated else None
@@ -97,9 +99,3 @@ def _passes(graph: Graph, blocks: frozenset[int], end: int) -> tuple[int | None,
         return unknown
     first = int(start.value) if isinstance(start, Immediate) else 0
     return max(1, -(-(int(stop.value) - first) // int(step.value))), isinstance(start, Immediate)
-
-
-def _ops(graph: Graph) -> Iterator[tuple[int, Op]]:
-    for number in graph.order:
-        for op in graph.blocks[number].ops:
-            yield number, op

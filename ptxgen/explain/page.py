@@ -16,10 +16,9 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import Location
 from ptxgen.explain.explanation import Explanation
-from ptxgen.explain.report import bound_rows, caveat, mixes, size, summary
+from ptxgen.explain.report import accuracy_rows, argument_rows, bound_rows, caveat, mixes, summary
 
 AROUND: Final = 2  # Python lines shown before and after one that wrote something
 HUES: Final = 12
@@ -58,10 +57,7 @@ def render(explanation: Explanation) -> str:
     return environment.get_template("explain.html.j2").render(
         title=str(e.kernel),
         doc=[paragraph.replace("\n", " ") for paragraph in e.doc.split("\n\n")],
-        arguments=[
-            (name, str(argument), argument.direction if isinstance(argument, Array) else "in", size(argument))
-            for name, argument in e.kernel.signature().items()
-        ],
+        arguments=argument_rows(e),
         summary=summary(e),
         loops=[
             (title, [(unit.value, count, count / mix.total) for unit, count in mix.instructions.items()])
@@ -69,7 +65,7 @@ def render(explanation: Explanation) -> str:
         ],
         bounds=[(*row, bound.share) for row, bound in zip(bound_rows(e), e.bounds, strict=True)],
         caveat=caveat(e),
-        accuracy=[(what, f"{error:.2e}") for what, error in e.accuracy.items()],
+        accuracy=accuracy_rows(e),
         panes=[
             Pane("Python", tuple(_python(e, hues)), "No line of Python wrote this text."),
             Pane("PTX", tuple(_ptx(e, hues))),
@@ -145,10 +141,10 @@ def _painted(text: str) -> Markup:
         return Markup('<span class="comment">{}</span>').format(text)
     if stripped.startswith((".", "$", "{", "}", ")")):
         return Markup('<span class="label">{}</span>').format(text)
-    found = _OPCODE.match(text)
-    if not found:
+    instruction = _OPCODE.match(text)
+    if not instruction:
         return escape(text)
-    return Markup('<span class="guard">{}</span><span class="op">{}</span>{}').format(*found.groups())
+    return Markup('<span class="guard">{}</span><span class="op">{}</span>{}').format(*instruction.groups())
 
 
 def _painted_python(source: list[str]) -> list[Markup]:

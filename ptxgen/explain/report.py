@@ -60,7 +60,7 @@ def _named(instructions: dict[Unit, int]) -> dict[str, int]:
 
 
 def summary(explanation: Explanation) -> list[tuple[str, str]]:
-    """What there is to say in a line each."""
+    """The facts that take a line each, by their labels."""
     e, occupancy, launch, work = explanation, explanation.occupancy, explanation.kernel.launch(), explanation.kernel.work()
     spilled = e.assembled.spill_stores + e.assembled.spill_loads
     return [
@@ -86,8 +86,8 @@ def summary(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _waves(count: float) -> str:
-    said = f"{count:.2g}"
-    return f"{said} wave{'' if said == '1' else 's'}"
+    number = f"{count:.2g}"
+    return f"{number} wave{'' if number == '1' else 's'}"
 
 
 def mixes(explanation: Explanation) -> list[tuple[str, Mix]]:
@@ -100,20 +100,31 @@ def mixes(explanation: Explanation) -> list[tuple[str, Mix]]:
 
 
 def loop_title(loop: InnerLoop) -> str:
+    """Where a loop is, how often it runs, and what a pass of it has."""
     passes = "passes known at launch only" if loop.passes is None else f"{'' if loop.exact else 'up to '}{loop.passes} passes"
     machine = "" if loop.sass is None else f", {loop.sass} SASS instructions"
     return f"inner loop, PTX lines {loop.first}-{loop.last}, {passes}, {loop.mix.total} PTX instructions{machine}"
 
 
-def bound_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
+def argument_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
+    """Of each argument: name, type, direction and bytes."""
     return [
-        (
-            bound.unit,
-            "" if bound.clocks is None else f"{bound.clocks:.1f}",
-            f"{bound.seconds * 1e6:.3g}",
-            f"{bound.share:.0%}",
-        )
-        for bound in explanation.bounds
+        (name, str(argument), argument.direction, f"{argument.nbytes:,}") if isinstance(argument, Array)
+        else (name, str(argument), "in", "")
+        for name, argument in explanation.kernel.signature().items()
+    ]  # fmt: skip
+
+
+def accuracy_rows(explanation: Explanation) -> list[tuple[str, str]]:
+    """The kernel's own approximations: the situation, and the error in it."""
+    return [(situation, f"{error:.2e}") for situation, error in explanation.accuracy.items()]
+
+
+def bound_rows(explanation: Explanation) -> list[tuple[str, str, str, str]]:
+    """Of each bound: unit, clocks of a pass, microseconds and share of the tightest."""
+    return [
+        (b.unit, "" if b.clocks is None else f"{b.clocks:.1f}", f"{b.seconds * 1e6:.3g}", f"{b.share:.0%}")
+        for b in explanation.bounds
     ]
 
 
@@ -128,17 +139,13 @@ def caveat(explanation: Explanation) -> str:
 
 
 def listing(explanation: Explanation) -> Iterator[str]:
-    """The PTX in its own order, each stretch under the Python line that wrote it."""
+    """The PTX in its own order, under the Python lines that wrote it."""
     before = None
     for number, op in explanation.lines.items():
         if op.where != before:
             before = op.where
             yield f"{op.where.file}:{op.where.line}  {op.where.source}"
         yield f"{number:8}  {op}"
-
-
-def size(argument: object) -> str:
-    return f"{argument.nbytes:,}" if isinstance(argument, Array) else ""
 
 
 def _product(size: Iterable[int]) -> str:

@@ -49,10 +49,10 @@ def disassemble(cubin: bytes, entry: str) -> tuple[SassLine, ...]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        made = subprocess.run([program, "-gp", "-c", file.name], capture_output=True, text=True, check=False, timeout=60)
-    if made.returncode:
-        raise PtxGenError(f"{program} failed: {made.stderr.strip() or made.returncode}")
-    return _parsed(made.stdout, entry)
+        run = subprocess.run([program, "-gp", "-c", file.name], capture_output=True, text=True, check=False, timeout=60)
+    if run.returncode:
+        raise PtxGenError(f"{program} failed: {run.stderr.strip() or run.returncode}")
+    return _parsed(run.stdout, entry)
 
 
 def _parsed(text: str, entry: str) -> tuple[SassLine, ...]:
@@ -61,17 +61,17 @@ def _parsed(text: str, entry: str) -> tuple[SassLine, ...]:
     lines = sections[entry]
     ptx_line = 0
     for line in text.splitlines():
-        if found := _SECTION.search(line):
-            lines = sections.setdefault(found[1], [])
+        if match := _SECTION.search(line):
+            lines = sections.setdefault(match[1], [])
             ptx_line = 0
-            if found[1] != entry:
-                lines.append(SassLine(f"{found[1]}:", -1, 0))
-        elif found := _LINE.search(line):
-            ptx_line = int(found[1])
-        elif found := _INSTRUCTION.search(line):
-            lines.append(SassLine(re.sub(r"\s+", " ", found[2]), int(found[1], 16), ptx_line))
-        elif found := _LABEL.match(line.strip()):
-            lines.append(SassLine(f"{found[1]}:", -1, 0))
+            if match[1] != entry:
+                lines.append(SassLine(f"{match[1]}:", -1, 0))
+        elif match := _LINE.search(line):
+            ptx_line = int(match[1])
+        elif match := _INSTRUCTION.search(line):
+            lines.append(SassLine(re.sub(r"\s+", " ", match[2]), int(match[1], 16), ptx_line))
+        elif match := _LABEL.match(line.strip()):
+            lines.append(SassLine(f"{match[1]}:", -1, 0))
     return tuple(line for section in sections.values() for line in _without_padding(section))
 
 
