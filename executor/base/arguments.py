@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from numbers import Integral, Real
-from typing import Any, Final, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,21 +71,14 @@ def extents(name: str, value: Any, low: int = 1) -> tuple[int, ...]:
     return tuple(extent if isinstance(extent, int) else int(extent) for extent in shape)
 
 
-class Checked(Generic[Kind]):
-    """An attribute that holds an object of one class: what else is set is refused as by `instance`."""
+def checked(name: str, kind: type, doc: str) -> Any:
+    """An attribute of a class that holds an object of one kind: what else is set is refused as by `instance`."""
+    held = f"_{name}"
 
-    def __init__(self, kind: type[Kind]) -> None:
-        self._kind = kind
+    def hold(owner: Any, value: Any) -> None:
+        setattr(owner, held, instance(name, value, kind))
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, owner: Any, owner_class: type | None = None) -> Kind:
-        value: Kind = owner.__dict__[self._name]
-        return value
-
-    def __set__(self, owner: Any, value: Kind) -> None:
-        owner.__dict__[self._name] = instance(self._name, value, self._kind)
+    return property(attrgetter(held), hold, doc=doc)  # read on every step: no Python function
 
 
 def array(name: str, value: Any) -> NDArray[Any]:

@@ -24,6 +24,7 @@ class FfnBuffers:
 
     @classmethod
     def of(cls, workspace: Workspace, ff: int) -> Self:
+        """In this workspace."""
         return cls(*(workspace.buffer(name, (ff,)) for name in ("ffn gate", "ffn up", "ffn activated")))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from executor.base.arguments import Checked
+from executor.base.arguments import checked
 from executor.base.errors import LaunchError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import Launcher
@@ -30,8 +30,7 @@ from ptxgen.types import F32
 class Session:
     """sequence: what layers run on, None before there is a KV cache."""
 
-    profile = Checked(GpuProfile)
-    """Which kernels are used. It may be set anew at any time."""
+    profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(self, launcher: Launcher, modules: Modules, profile: GpuProfile) -> None:
         self.device = launcher.device

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import Checked
+from executor.base.arguments import checked
 from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile, reads_one_digit
@@ -43,8 +43,7 @@ class Decoder:
     for keys and values, the workspace. The next step then prepares and captures anew by itself.
     """
 
-    profile = Checked(GpuProfile)
-    """Which kernels are used. It may be set anew at any time."""
+    profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(
         self,

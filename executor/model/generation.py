@@ -132,6 +132,7 @@ class LanguageModel:
 
     @property
     def device(self) -> Device:
+        """The device that runs it."""
         return self.decoder.device
 
     @property

@@ -26,6 +26,7 @@ class MemoryNeeded:
 
     @property
     def total(self) -> int:
+        """Bytes in all."""
         return self.weights + self.cache + self.activations
 
     def __str__(self) -> str:
