@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.allocations import Allocations
-from executor.device.cuda_context import REMEMBERED, PrimaryContext, checked, driver_message
+from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, checked, driver_message
 from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
@@ -102,7 +102,7 @@ class CudaDevice(Device):
         self._staging: Staging | None = None
         self._readback: Readback | None = None
         self._graphs: list[CudaGraph] = []
-        self._launched: deque[object] = deque(maxlen=REMEMBERED)  # since the last wait
+        self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
         self._stream: Any = None
         self._events = EventPool(cuda, self._checked)
@@ -157,7 +157,7 @@ class CudaDevice(Device):
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
         self.owner.run_deferred()
-        self._sharing.settle()
+        self._sharing.release_finished()
         status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY and self._launched:
             self.synchronize()  # launches that have not been waited for may hold the last references to buffers
@@ -179,8 +179,8 @@ class CudaDevice(Device):
             self.frees += 1
         if self.failed:
             return  # the memory goes with the context
-        self._sharing.settle()
-        if not self._sharing.keeps(pointer):
+        self._sharing.release_finished()
+        if not self._sharing.defer_free(pointer):
             self._checked(self._cuda.cuMemFree(pointer), "freeing memory")
 
     def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> None:
@@ -303,7 +303,7 @@ class CudaDevice(Device):
         self._checked(self._cuda.cuStreamSynchronize(self._stream), "waiting for the work")
         self._launched.clear()
         self.owner.run_deferred()
-        self._sharing.settle_idle()
+        self._sharing.release_all()
 
     def close(self) -> None:
         if self.closed:

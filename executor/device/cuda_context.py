@@ -19,9 +19,9 @@ STICKY: Final = frozenset(
     )
 )  # fmt: skip
 """The answers after which a context answers nothing else (CUDA driver API, CUresult)."""
-REMEMBERED: Final = 1024
+LAUNCH_HISTORY: Final = 1024
 """Launches that a device keeps for the message of a fault: more than one token of a model has."""
-LISTED: Final = 8
+LISTED_LAUNCHES: Final = 8
 
 _lock = threading.Lock()
 _contexts: dict[tuple[int, int], PrimaryContext] = {}
@@ -115,10 +115,12 @@ def suspects(launched: Iterable[object]) -> str:
         return ""
     if len(names) == 1:
         return f"\n  at fault is the one launch since the last wait: {names[0]}"
-    count = f"the {len(names)} launches since the last wait" if len(names) < REMEMBERED else f"the last {len(names)} launches"
-    more = [f"and {len(names) - LISTED} more"] if len(names) > LISTED else []
+    count = (
+        f"the {len(names)} launches since the last wait" if len(names) < LAUNCH_HISTORY else f"the last {len(names)} launches"
+    )
+    more = [f"and {len(names) - LISTED_LAUNCHES} more"] if len(names) > LISTED_LAUNCHES else []
     head = f"\n  at fault is one of {count} (with GPU_DEBUG=1 each is waited for, which names the very one):"
-    return "\n    ".join([head, *names[:LISTED], *more])
+    return "\n    ".join([head, *names[:LISTED_LAUNCHES], *more])
 
 
 def checked(cuda: Any, result: tuple[Any, ...], doing: str) -> Any:

@@ -18,7 +18,7 @@ from executor.device.protocol import BytesCopied, ReadInto
 CHUNK = 16 << 20
 """Bytes of an upload's buffer: long enough for full PCIe speed, short enough for a lively progress bar."""
 BUFFERS = 2
-ALONE = 1 << 20
+ONE_THREAD_BELOW = 1 << 20
 """Bytes below which one thread has filled a buffer before others have begun."""
 COPIERS = 4
 """Most threads that fill a buffer. One is held up by the system's copy out of its page cache long before memory is."""
@@ -71,7 +71,7 @@ class Staging:
 
     def _fill(self, buffer: NDArray[np.uint8], start: int, read: ReadInto) -> None:
         """Read with several threads: the system and NumPy release the interpreter lock meanwhile."""
-        if buffer.size < ALONE:
+        if buffer.size < ONE_THREAD_BELOW:
             read(start, buffer)
             return
         part = -(-buffer.size // self._copiers)

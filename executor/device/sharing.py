@@ -49,7 +49,7 @@ class CudaSharing(MemorySharing):
 
     def borrow(self, memory: BorrowedMemory) -> None:
         self._device.enter_anew("borrowing memory")
-        self.settle()
+        self.release_finished()
         self._require_own(memory)
         self._device.allocations.borrow(memory)
 
@@ -80,8 +80,8 @@ class CudaSharing(MemorySharing):
         self._device.enter_anew("making a stream wait")
         self._order(self.stream, stream)
 
-    def keeps(self, base: int) -> bool:
-        """Whether an allocation that is being freed is held; then `settle` frees it after the last hold has gone."""
+    def defer_free(self, base: int) -> bool:
+        """Whether an allocation that is being freed is held; then `release_finished` frees it after the last hold has gone."""
         self._count()
         if not self._holds[base]:
             return False
@@ -93,7 +93,7 @@ class CudaSharing(MemorySharing):
         self._count()
         return {base for base, count in self._holds.items() if count}
 
-    def settle(self) -> None:
+    def release_finished(self) -> None:
         """Release what was given back and is not used any more. Costs nothing where nothing is shared."""
         self._free_unheld()
         given_back = [self._given_back.popleft() for _ in range(len(self._given_back))]
@@ -108,7 +108,7 @@ class CudaSharing(MemorySharing):
             self._check((status,), "asking how far the work is")
             self._in_use.popleft()
 
-    def settle_idle(self) -> None:
+    def release_all(self) -> None:
         """Release all that was given back, after all work."""
         self._free_unheld()
         self._given_back.clear()

@@ -11,7 +11,7 @@ import pytest
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
-from executor.device.cuda_context import LISTED, STICKY
+from executor.device.cuda_context import LISTED_LAUNCHES, STICKY
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
@@ -94,13 +94,13 @@ def test_launches_that_were_waited_for_are_not_suspected(driver: FakeDriver) -> 
 def test_the_message_lists_some_of_many_launches_and_counts_all(driver: FakeDriver) -> None:
     with CudaDevice() as device:
         plan = scale_plan(device)
-        for _ in range(LISTED + 5):
+        for _ in range(LISTED_LAUNCHES + 5):
             plan()
         driver.fault()
         with pytest.raises(DeviceFailed) as caught:
             device.synchronize()
-    assert f"one of the {LISTED + 5} launches since the last wait" in caught.value.cause
-    assert caught.value.cause.count("test_scale(n=100)") == LISTED
+    assert f"one of the {LISTED_LAUNCHES + 5} launches since the last wait" in caught.value.cause
+    assert caught.value.cause.count("test_scale(n=100)") == LISTED_LAUNCHES
     assert "and 5 more" in caught.value.cause
 
 
