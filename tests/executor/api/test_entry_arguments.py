@@ -56,7 +56,7 @@ def executor(path: Path) -> Iterator[CudaExecutor]:
 
     with pytest.MonkeyPatch.context() as patch, CudaExecutor("emulator", profile=GpuProfile()) as made:
         patch.setattr(Modules, "load", load)
-        patch.setattr(EmulatedDevice, "_run", lambda *_: None)
+        patch.setattr(EmulatedDevice, "_run", lambda *_, **__: None)
         made.load_weights(path)
         for name, type, n, k in (("up", "Q4_K", FF, HIDDEN), ("down", "Q4_K", HIDDEN, FF), ("six", "Q6_K", FF, HIDDEN)):
             made.load_weight(name, FORMATS[type].random_blocks(rng, n, k), type, (n, k))
