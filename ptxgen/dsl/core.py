@@ -11,9 +11,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, cast, get_args
 
-from ptxgen.dsl import resolve as resolving
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
-from ptxgen.dsl.resolve import Fit, resolve
+from ptxgen.dsl.resolve import Fit, Source, resolve
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.isa import special
@@ -22,7 +21,7 @@ from ptxgen.printable import did_you_mean, literal
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
 
-Source = Value | float | AnyOperand | Sequence[Value]
+OperandLike = Value | float | AnyOperand | Sequence[Value]
 """What an author may give as an operand: a register, a number, an address, several registers for a vector."""
 
 _PLAIN_OPERANDS = (int, float, *get_args(AnyOperand))
@@ -77,13 +76,13 @@ class Core:
         except UnknownInstruction as error:
             raise UnknownInstruction(error.message, self.where(), error.hint) from None
 
-        def instruction(*operands: Source, result: DType | None = None, **modifiers: str) -> Any:
+        def instruction(*operands: OperandLike, result: DType | None = None, **modifiers: str) -> Any:
             values = self.write(row_name, operands, modifiers, result=result)
             return values if len(values) > 1 else values[0] if values else None
 
         return instruction
 
-    def op(self, name: str, *operands: Source, result: DType | None = None, **modifiers: str) -> Value:
+    def op(self, name: str, *operands: OperandLike, result: DType | None = None, **modifiers: str) -> Value:
         """Write an instruction and return its destination (the first, if it has several). `result` is the destination's type
         where the operands do not settle it. Raises TypeMismatch, UnknownInstruction, UnavailableInstruction with the author's
         line."""
@@ -95,7 +94,7 @@ class Core:
     def write(
         self,
         name: str,
-        operands: Sequence[Source],
+        operands: Sequence[OperandLike],
         modifiers: Mapping[str, str] | None = None,
         *,
         result: DType | None = None,
@@ -123,11 +122,11 @@ class Core:
         (self._prologue if prologue else self.body).append(line)
         return tuple(values)
 
-    def _resolve(self, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], result: DType | None) -> Fit:
+    def _resolve(self, name: str, operands: Sequence[OperandLike], modifiers: Mapping[str, str], result: DType | None) -> Fit:
         sources = [self._source(name, operand) for operand in operands]
         return resolve(name, self._named(name), sources, modifiers, result, self.where)
 
-    def _source(self, name: str, operand: Source) -> resolving.Source:
+    def _source(self, name: str, operand: OperandLike) -> Source:
         if isinstance(operand, Value):
             if operand.k is not self:
                 raise AuthorError(f"{operand} belongs to another kernel", self.where())
@@ -135,7 +134,7 @@ class Core:
         if isinstance(operand, tuple | list) and operand and all(isinstance(one, Value) for one in operand):
             return Vector(tuple(one.register for one in operand))
         if isinstance(operand, _PLAIN_OPERANDS) and not isinstance(operand, bool):
-            return cast("resolving.Source", operand)
+            return cast("Source", operand)
         raise TypeMismatch(f"{name} takes registers and numbers, got {literal(operand)}", self.where())
 
     def _check_available(self, fit: Fit) -> None:
@@ -181,7 +180,7 @@ class Core:
         """The 32-bit shared-window address of a shared array."""
         return self._once(name, "mov", [Symbol(name)], {"type": "u32"}, U32)
 
-    def _once(self, key: str, name: str, operands: Sequence[Source], modifiers: Mapping[str, str], type: DType) -> Value:
+    def _once(self, key: str, name: str, operands: Sequence[OperandLike], modifiers: Mapping[str, str], type: DType) -> Value:
         """A value computed at the entry, from where it reaches every use."""
         if key not in self._at_entry:
             self._at_entry[key] = self.write(name, operands, modifiers, result=type, prologue=True)[0]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ptxgen.emulator.runtime.shadow import THREAD_MASK, Me, Record
-from ptxgen.isa.effects import Ordering, Scope
+from ptxgen.isa.effects import MemoryScope, Ordering
 
 READS, WRITES, ACQUIRES, RELEASES, FENCE, _SCOPE = 1, 2, 4, 8, 16, 5
 """Bits of an event; the scope stands from bit 5 on."""
@@ -51,7 +51,7 @@ class Fence:
 
     at: Moment
     first: int
-    scope: Scope
+    scope: MemoryScope
     carries: tuple[Taken, ...]
 
 
@@ -60,10 +60,10 @@ class Flag:
     """The fences published with a place in memory since a plain store to it, oldest first, and the scopes of those stores."""
 
     fences: list[Fence] = field(default_factory=list)
-    scopes: list[Scope] = field(default_factory=list)
-    known: set[tuple[Fence, Scope]] = field(default_factory=set)
+    scopes: list[MemoryScope] = field(default_factory=list)
+    known: set[tuple[Fence, MemoryScope]] = field(default_factory=set)
 
-    def publish(self, fence: Fence, scope: Scope) -> None:
+    def publish(self, fence: Fence, scope: MemoryScope) -> None:
         if (fence, scope) not in self.known:
             self.known.add((fence, scope))
             self.fences.append(fence)
@@ -77,11 +77,11 @@ class Taken:
     flag: Flag
     count: int
     first: int
-    scope: Scope
+    scope: MemoryScope
 
     def _fits(self, index: int) -> bool:
         fence = self.flag.fences[index]
-        return fence.first == self.first or min(fence.scope, self.flag.scopes[index], self.scope) is Scope.DEVICE
+        return fence.first == self.first or min(fence.scope, self.flag.scopes[index], self.scope) is MemoryScope.DEVICE
 
     def fences(self) -> Iterator[Fence]:
         return (self.flag.fences[i] for i in range(self.count) if self._fits(i))
@@ -115,11 +115,11 @@ class Order:
 
     def _begin_block(self, first: int) -> None:
         self.first = first
-        self.fences: dict[tuple[int, int, int, Scope], Fence] = {}
+        self.fences: dict[tuple[int, int, int, MemoryScope], Fence] = {}
         self.read: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
         self.taken: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
 
-    def fence(self, at: Moment, scope: Scope) -> None:
+    def fence(self, at: Moment, scope: MemoryScope) -> None:
         """A thread of the running block executes a fence."""
         for moment, read in self.read.values():
             if moment.precedes(at):
@@ -159,7 +159,7 @@ class Order:
                     work.extend(fence.carries)
         return False
 
-    def _add_fence(self, at: Moment, scope: Scope) -> None:
+    def _add_fence(self, at: Moment, scope: MemoryScope) -> None:
         carries = tuple(taken for moment, taken in self.taken.values() if moment.precedes(at))
         self.fences[at.thread, at.epoch, at.sync, scope] = Fence(at, self.first, scope, carries)
 
@@ -170,7 +170,7 @@ class Order:
     def _event(self, first: int, epoch: int, warp: int, sync: int, serial: int, lanes: int, flags: int, addresses: int) -> None:
         if first != self.first:
             self._begin_block(first)
-        scope = Scope(flags >> _SCOPE)
+        scope = MemoryScope(flags >> _SCOPE)
         ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
         places = (ctypes.c_uint64 * 32).from_address(addresses)
         for lane in range(32):

@@ -53,7 +53,7 @@ ENDS = frozenset({Effect.RETURN, Effect.EXIT, Effect.TRAP})
 """End the thread."""
 
 
-class Lanes(Enum):
+class LaneResult(Enum):
     """What the lanes of a warp get from an instruction that all their operands are the same for."""
 
     OWN = auto()
@@ -70,7 +70,7 @@ UNORDERED_READS = frozenset({"volatile", "relaxed", "acquire"})
 """Values of the modifier `order` that say other threads may be writing: two threads may then read different values."""
 
 
-class Scope(IntEnum):
+class MemoryScope(IntEnum):
     """The threads that an access or a fence is for (PTX ISA 8.5). A cluster is one block: nothing here launches larger ones."""
 
     NONE = 0
@@ -78,7 +78,13 @@ class Scope(IntEnum):
     DEVICE = 2
 
 
-SCOPES = {"cta": Scope.BLOCK, "cluster": Scope.BLOCK, "gpu": Scope.DEVICE, "gl": Scope.DEVICE, "sys": Scope.DEVICE}
+SCOPES = {
+    "cta": MemoryScope.BLOCK,
+    "cluster": MemoryScope.BLOCK,
+    "gpu": MemoryScope.DEVICE,
+    "gl": MemoryScope.DEVICE,
+    "sys": MemoryScope.DEVICE,
+}
 """By the word of the text."""
 
 
@@ -88,7 +94,7 @@ class Ordering:
     What `acquires` sees what was written before the release that it read; a `fence` does both for the thread's other accesses.
     """
 
-    scope: Scope = Scope.NONE
+    scope: MemoryScope = MemoryScope.NONE
     volatile: bool = False
     acquires: bool = False
     releases: bool = False

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, Lanes, Ordering
+from ptxgen.isa.effects import ADDRESSING, BRANCHES, SCOPES, WEAK, Effect, LaneResult, Ordering
 from ptxgen.isa.operand_spec import OperandKind, OperandSpec, parsed
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, LabelRef, Register, Special, Symbol, Vector, kind
 from ptxgen.isa.units import Unit
@@ -39,7 +39,7 @@ Need = tuple[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Slot:
+class OpcodeSlot:
     """A place in the opcode: a fixed word (`values` of one, no name) or a modifier."""
 
     name: str
@@ -67,7 +67,7 @@ class Instruction:
 
     name: str
     mnemonic: str
-    slots: tuple[Slot, ...]
+    slots: tuple[OpcodeSlot, ...]
     operands: tuple[Operand, ...]
     meaning: Callable[..., Any]
     sm: int
@@ -75,7 +75,7 @@ class Instruction:
     section: str
     effect: Effect
     unit: Unit | Callable[[Modifiers], Unit]  # where it depends on the modifiers, a function of them
-    lanes: Lanes = Lanes.OWN
+    lanes: LaneResult = LaneResult.OWN
     reads_carry: bool = False
     writes_carry: bool = False
     canonical_nan: bool = False  # gives the canonical NaN and no other, so which NaN it was made from cannot be told
@@ -94,14 +94,14 @@ class Instruction:
         return tuple(o for o in self.operands if not o.is_destination)
 
     @cached_property
-    def modifiers(self) -> tuple[Slot, ...]:
+    def modifiers(self) -> tuple[OpcodeSlot, ...]:
         """The slots of the opcode that have a choice."""
         return tuple(s for s in self.slots if s.name)
 
     @cached_property
     def collective(self) -> bool:
         """Whether the lanes of the operand `mask` execute it together, or all 32 where there is no mask (`.sync`)."""
-        return self.effect is not Effect.BLOCK_BARRIER and Slot("", ("sync",)) in self.slots
+        return self.effect is not Effect.BLOCK_BARRIER and OpcodeSlot("", ("sync",)) in self.slots
 
     @property
     def summary(self) -> str:
@@ -241,7 +241,7 @@ def _fits(got: DType, want: DType, *, wider: bool, strict: bool) -> bool:
     return got.is_float == want.is_float if not (got.kind is Kind.BITS and want.register.startswith("b")) else True
 
 
-def _match(slots: tuple[Slot, ...], words: tuple[str, ...]) -> dict[str, str] | None:
+def _match(slots: tuple[OpcodeSlot, ...], words: tuple[str, ...]) -> dict[str, str] | None:
     if not slots:
         return {} if not words else None
     slot, rest = slots[0], slots[1:]
@@ -263,7 +263,7 @@ def instruction(
     *,
     effect: Effect,
     unit: Unit | Callable[[Modifiers], Unit],
-    lanes: Lanes = Lanes.OWN,
+    lanes: LaneResult = LaneResult.OWN,
     reads_carry: bool = False,
     writes_carry: bool = False,
     canonical_nan: bool = False,
@@ -288,9 +288,9 @@ def instruction(
             values = places[slot]
             if isinstance(values, str):
                 raise ValueError(f"{template}: the values of {slot} must be a tuple")
-            slots.append(Slot(slot, values, optional))
+            slots.append(OpcodeSlot(slot, values, optional))
         else:
-            slots.append(Slot("", (word,)))
+            slots.append(OpcodeSlot("", (word,)))
     operands = tuple(
         Operand(place, parsed(spec.removesuffix("?")), spec.endswith("?"))
         for place, spec in places.items()
@@ -316,7 +316,7 @@ def _check(row: Instruction, template: str) -> None:
         raise ValueError(f"{template}: an instruction with an address does something to memory; say what (effect=)")
     if (OperandKind.LABEL in kinds) != (row.effect in BRANCHES):
         raise ValueError(f"{template}: an instruction with a label is a branch, and only one with a label (effect=)")
-    if row.collective and row.destinations and row.lanes is Lanes.OWN:
+    if row.collective and row.destinations and row.lanes is LaneResult.OWN:
         raise ValueError(f"{template}: lanes execute it together; say what each of them gets (lanes=)")
     if not row.collective and "mask" in {place.name for place in row.operands}:
         raise ValueError(f"{template}: the lanes of a mask execute an instruction together (.sync)")

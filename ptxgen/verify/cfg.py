@@ -12,7 +12,7 @@ from ptxgen.isa.operands import LabelRef
 
 
 @dataclass(frozen=True)
-class Block:
+class BasicBlock:
     """Instructions that run one after the other; only the last one may branch."""
 
     ops: tuple[Op, ...]
@@ -30,7 +30,7 @@ class Block:
 class Graph:
     """Basic blocks by number; block 0 is the entry."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[BasicBlock, ...]
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
@@ -130,5 +130,5 @@ def graph(function: Function) -> Graph:
         through = last is None or last.guard is not None or last.row.effect not in BRANCHES | ENDS
         if through and number + 1 < len(starts):
             successors.append(number + 1)
-        blocks.append(Block(tuple(ops), tuple(dict.fromkeys(successors)), through and number + 1 == len(starts)))
+        blocks.append(BasicBlock(tuple(ops), tuple(dict.fromkeys(successors)), through and number + 1 == len(starts)))
     return Graph(tuple(blocks))

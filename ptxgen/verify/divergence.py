@@ -13,7 +13,7 @@ from enum import IntEnum
 from math import prod
 
 from ptxgen.dsl.ir import Function, Op
-from ptxgen.isa.effects import LOADS, UNORDERED_READS, Effect, Lanes
+from ptxgen.isa.effects import LOADS, UNORDERED_READS, Effect, LaneResult
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
 from ptxgen.target import WARP_SIZE
 from ptxgen.verify.cfg import Graph
@@ -107,11 +107,11 @@ def _computed(result: Divergence, op: Op) -> Cause:
     if row.reads_carry:
         cause = _highest([cause, result.values.get(_CARRY, _UNIFORM)])
     place = f"{op.opcode} at {op.where}"
-    if row.lanes is Lanes.SAME and result.of(op.operands.get("mask")).level <= Level.WARP:
+    if row.lanes is LaneResult.SAME and result.of(op.operands.get("mask")).level <= Level.WARP:
         return Cause(Level.WARP, place)
-    if row.lanes is Lanes.SHUFFLED:
+    if row.lanes is LaneResult.SHUFFLED:
         return Cause(min(cause.level, Level.WARP), cause.why) if _from_one_lane(result, op) else cause
-    if row.lanes is not Lanes.OWN or row.effect is Effect.ATOMIC:
+    if row.lanes is not LaneResult.OWN or row.effect is Effect.ATOMIC:
         return Cause(Level.DIVERGENT, place)
     if row.effect in LOADS and (op.modifiers.get("order") in UNORDERED_READS or op.modifiers.get("space") == "local"):
         return Cause(Level.DIVERGENT, place)

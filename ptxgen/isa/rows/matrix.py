@@ -7,7 +7,7 @@ from functools import partial
 
 from ptxgen.isa import table
 from ptxgen.isa.algebra import Algebra, Value
-from ptxgen.isa.effects import Effect, Lanes
+from ptxgen.isa.effects import Effect, LaneResult
 from ptxgen.isa.operand_spec import state_space, wide
 from ptxgen.isa.operands import Address
 from ptxgen.isa.parts import dtype
@@ -16,7 +16,7 @@ from ptxgen.isa.units import Unit
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B16, B32, F16, F16X2, F32, S32, U32
 
-instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.TENSOR, lanes=Lanes.MIXED)
+instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.TENSOR, lanes=LaneResult.MIXED)
 
 LANES = range(WARP_SIZE)
 NUMS = ("x1", "x2", "x4")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ptxgen.isa.effects import BRANCHES, Effect, Lanes
+from ptxgen.isa.effects import BRANCHES, Effect, LaneResult
 from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind, parsed
 from ptxgen.isa.table import REGISTERED, instruction
@@ -90,7 +90,7 @@ def test_a_row_without_its_attributes_cannot_be_registered(fact: str) -> None:
         ("new", {"target": "label"}, "is a branch"),
         ("new.b32", {"d": "b32", "a": "b32", "effect": Effect.BRANCH}, "is a branch"),
         ("new.sync.b32", {"d": "b32", "a": "b32", "mask": "b32"}, "say what each of them gets"),
-        ("new.b32", {"d": "b32", "mask": "b32", "lanes": Lanes.SAME}, "together"),
+        ("new.b32", {"d": "b32", "mask": "b32", "lanes": LaneResult.SAME}, "together"),
     ],
 )
 def test_a_row_whose_attributes_do_not_suit_its_text_is_refused(template: str, row: dict[str, Any], complaint: str) -> None:
