@@ -44,17 +44,9 @@ MAX_STRINGS: Final = 1 << 22  # in all arrays; the largest vocabularies have 2^1
 MAX_ARRAYS: Final = 1 << 16  # within other arrays, in all
 _AHEAD: Final = 1 << 20  # bytes of the directory that are read at once
 
-_SCALARS: Final[dict[int, struct.Struct]] = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
+_SCALARS: Final = {
+    kind: struct.Struct("<" + letter)
+    for kind, letter in {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}.items()
 }
 _BOOL: Final = 7
 _STRING: Final = 8
