@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from numpy.typing import ArrayLike
 
 from executor.api.delegate import delegate
-from executor.api.ffn import FeedForward
-from executor.api.gemv import Gemv
+from executor.api.ffn import FeedForwardRunner
+from executor.api.gemv import GemvRunner
 from executor.api.tile_profiling import TileProfiling
 from executor.base.arguments import array as host_array
 from executor.base.arguments import instance, whole
@@ -82,8 +82,8 @@ class CudaExecutor:
         watch(self.launcher)
         self._session = Session(self.launcher, self.modules, profile)
         self.workspace, self.weights = self._session.workspace, self._session.weights
-        self._gemv, self._ffn = Gemv(self._session), FeedForward(self._session)
-        self._dp4a_ffn = FeedForward(self._session, dp4a=True)
+        self._gemv, self._ffn = GemvRunner(self._session), FeedForwardRunner(self._session)
+        self._dp4a_ffn = FeedForwardRunner(self._session, dp4a=True)
         self._layers = LayerRunner(self._session, OutlierVerdicts(self.weights, self.workspace))
         self._profiling = TileProfiling(self.launcher)
 
@@ -132,32 +132,32 @@ class CudaExecutor:
 
     # A matrix times a vector.
 
-    gemv_dispatch = delegate("_gemv", Gemv.dispatch)
-    q4k_gemv_into = delegate("_gemv", Gemv.dispatch, "Q4_K")
-    q6k_gemv_into = delegate("_gemv", Gemv.dispatch, "Q6_K")
-    q4k_gemv_into_legacy = delegate("_gemv", Gemv.legacy)
-    coalesced_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "coalesced_q4k_gemv")
-    wide_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "wide_q4k_gemv")
-    vectorized_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "vectorized_q4k_gemv")
-    mwv_q4k_gemv_into = delegate("_gemv", Gemv.by_kernel, "mwv_q4k_gemv")
-    mwv_dp4a_q4k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "mwv_dp4a_q4k_gemv")
-    hw_dp4a_q4k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "hw_dp4a_q4k_gemv")
-    dp4a_q6k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "dp4a_q6k_gemv")
-    hw_dp4a_q6k_gemv_into = delegate("_gemv", Gemv.by_digit_kernel, "hw_dp4a_q6k_gemv")
-    q4k_gemv_cached_async = delegate("_gemv", Gemv.product_by_name)
-    q4k_gemv_indexed_async = delegate("_gemv", Gemv.product, "Q4_K")
-    q6k_gemv_indexed_async = delegate("_gemv", Gemv.product, "Q6_K")
-    batched_q4k_gemv_cached = delegate("_gemv", Gemv.batched)
+    gemv_dispatch = delegate("_gemv", GemvRunner.dispatch)
+    q4k_gemv_into = delegate("_gemv", GemvRunner.dispatch, "Q4_K")
+    q6k_gemv_into = delegate("_gemv", GemvRunner.dispatch, "Q6_K")
+    q4k_gemv_into_legacy = delegate("_gemv", GemvRunner.legacy)
+    coalesced_q4k_gemv_into = delegate("_gemv", GemvRunner.by_kernel, "coalesced_q4k_gemv")
+    wide_q4k_gemv_into = delegate("_gemv", GemvRunner.by_kernel, "wide_q4k_gemv")
+    vectorized_q4k_gemv_into = delegate("_gemv", GemvRunner.by_kernel, "vectorized_q4k_gemv")
+    mwv_q4k_gemv_into = delegate("_gemv", GemvRunner.by_kernel, "mwv_q4k_gemv")
+    mwv_dp4a_q4k_gemv_into = delegate("_gemv", GemvRunner.by_digit_kernel, "mwv_dp4a_q4k_gemv")
+    hw_dp4a_q4k_gemv_into = delegate("_gemv", GemvRunner.by_digit_kernel, "hw_dp4a_q4k_gemv")
+    dp4a_q6k_gemv_into = delegate("_gemv", GemvRunner.by_digit_kernel, "dp4a_q6k_gemv")
+    hw_dp4a_q6k_gemv_into = delegate("_gemv", GemvRunner.by_digit_kernel, "hw_dp4a_q6k_gemv")
+    q4k_gemv_cached_async = delegate("_gemv", GemvRunner.product_by_name)
+    q4k_gemv_indexed_async = delegate("_gemv", GemvRunner.product, "Q4_K")
+    q6k_gemv_indexed_async = delegate("_gemv", GemvRunner.product, "Q6_K")
+    batched_q4k_gemv_cached = delegate("_gemv", GemvRunner.batched)
 
     # A feed-forward network.
 
-    fused_ffn_q4k = delegate("_ffn", FeedForward.gelu_host)
-    fused_ffn_swiglu_gpu = delegate("_ffn", FeedForward.swiglu)
-    fused_ffn_swiglu_indexed_gpu = delegate("_ffn", FeedForward.swiglu_indexed)
-    fused_ffn_swiglu_host = delegate("_ffn", FeedForward.swiglu_host)
+    fused_ffn_q4k = delegate("_ffn", FeedForwardRunner.gelu_host)
+    fused_ffn_swiglu_gpu = delegate("_ffn", FeedForwardRunner.swiglu)
+    fused_ffn_swiglu_indexed_gpu = delegate("_ffn", FeedForwardRunner.swiglu_indexed)
+    fused_ffn_swiglu_host = delegate("_ffn", FeedForwardRunner.swiglu_host)
     fused_ffn_swiglu_gpu_true_dp4a = delegate(
         "_dp4a_ffn",
-        FeedForward.swiglu,
+        FeedForwardRunner.swiglu,
         doc="""As fused_ffn_swiglu_gpu, on int8 digits whatever the profile (default: as many as its precision has).
         ArgumentError for weights without packed codes.""",
     )

@@ -20,7 +20,7 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForwardRunner:
     """Feed-forward networks of one session; see CudaExecutor for what the arguments may be. dp4a: on int8 digits, whatever the
     profile's kernels."""
 

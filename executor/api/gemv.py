@@ -25,7 +25,7 @@ from ptxgen.kernels.registry import find
 
 
 @dataclass(frozen=True)
-class Gemv:
+class GemvRunner:
     """GEMVs of one session; see CudaExecutor for what the arguments may be."""
 
     session: Session

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from executor.base.errors import LaunchError
 from executor.device.parameters import ParameterBlock, scalar_fault
 from executor.device.protocol import Device, Grid, LoadedKernel, Node
-from executor.launch.dependencies import Access
+from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
 from ptxgen.errors import ArgumentError
@@ -169,11 +169,11 @@ class Plan:
         return Node(self.loaded, self._grid, self._block, self._parameters, after, early)
 
     @property
-    def accesses(self) -> list[Access]:
+    def accesses(self) -> list[MemoryAccess]:
         """The memory that the kernel reads and writes."""
         signature = self.kernel.signature()
         return [
-            Access(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
+            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
             for name, b in self._buffers.items()
         ]
 

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
-from executor.layers.digits import Enqueue, SharedDigits
+from executor.layers.digits import DigitCache, Enqueue
 from executor.memory.buffers import Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, KernelType
@@ -17,7 +17,7 @@ class LaunchQueue(Enqueue, Protocol):
     """What layers give their launches to."""
 
     @property
-    def digits(self) -> SharedDigits:
+    def digits(self) -> DigitCache:
         """The activation digits that its launches share."""
 
     @property
@@ -31,7 +31,7 @@ class LaunchBatch:
 
     digits: where activations are shared with calls before; layer: the one that runs, for messages and profiles."""
 
-    def __init__(self, launcher: Launcher, digits: SharedDigits, layer: int | None = None, *, fused: bool = True) -> None:
+    def __init__(self, launcher: Launcher, digits: DigitCache, layer: int | None = None, *, fused: bool = True) -> None:
         self.digits = digits
         self.fused = fused
         self.layer = layer
@@ -67,7 +67,7 @@ class Recorder:
     recorder counts by itself what its calls are going to write: what they derive from it is then derived anew."""
 
     def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
-        self.digits = SharedDigits(workspace, lambda buffer: self._writes[buffer.allocation.writes])
+        self.digits = DigitCache(workspace, lambda buffer: self._writes[buffer.allocation.writes])
         self.fused = fused
         self.layer = layer
         self._calls: list[KernelCall] = []

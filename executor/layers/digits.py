@@ -1,4 +1,4 @@
-"""Activations as int8 digits, made once for all that read them. What the digits mean is ptxgen/kernels/quantize's business."""
+"""Activation digits, made once for all kernels that read them. What they are is defined in ptxgen/kernels/quantize."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Quantised:
     digits: State
 
 
-class SharedDigits:
+class DigitCache:
     """The digits of whatever was quantised last, by rows, length and number of digits, in buffers of the workspace.
 
     They are valid while neither the activations that they came from nor they themselves have been written since, by `version`

@@ -17,7 +17,7 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
 from executor.layers.capture import Capture
-from executor.layers.digits import SharedDigits
+from executor.layers.digits import DigitCache
 from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
 from executor.layers.sequence import LayerSequence
 from executor.memory.buffers import GpuBuffer
@@ -42,7 +42,7 @@ class Session:
         self.sequence: LayerSequence | None = None
         self.recording: Capture | None = None
         """The capture under way."""
-        self._digits = SharedDigits(self.workspace)
+        self._digits = DigitCache(self.workspace)
 
     def vector(self, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
         """A caller's f32 vector; see operands.vector."""
