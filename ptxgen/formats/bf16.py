@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.formats.codes import load_words
 from ptxgen.formats.format import Decoder, Format, Place, Weight, known
@@ -12,8 +13,6 @@ from ptxgen.types import F32, U16
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 
 @known

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import merge
 from ptxgen.types import S32, U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 _INDICES = 0x77777777
 _UPPER = 0x88888888

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.types import F16, F32, U8, U16, U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 # lop3's table of (a & b) | c.
 _AND_OR = 0xEA

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import merge, move_bit, nibble_bytes
 from ptxgen.formats.packed import nibbles
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
-
 
 _SPREAD = 1 << 4 | 1 << 11 | 1 << 18 | 1 << 25
 _FIFTH = 0x10101010

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -17,8 +18,6 @@ from ptxgen.types import U32
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 F = TypeVar("F", bound="type[Format]")
 

@@ -4,8 +4,8 @@ bytes, their low nibbles in 4, then 128 bytes of codes. A weight is (d * (scale 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
@@ -13,9 +13,6 @@ from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, low_half
 from ptxgen.types import U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 
 @known

@@ -6,15 +6,12 @@ the upper nibble) of the high minima, whose top two bits are the top two bits of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import biased, bit_field, merge, scaled, split_scales
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
-    from ptxgen.formats.format import Place
+from ptxgen.formats.format import Place
 
 _SIX_BITS = 0x3F3F3F3F
 _NIBBLES = 0x0F0F0F0F

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import CodeTable
@@ -19,8 +20,6 @@ from ptxgen.types import F32, U32
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 LEVELS = CodeTable((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 """Twice the e2m1 values, as integers (kvalues_mxfp4 of ggml-common.h)."""

@@ -4,17 +4,14 @@ codes, f16 d and dmin. A weight is (d * scale) * code - (dmin * minimum)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, load_codes, pair_bytes, products, split_scales
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run
 from ptxgen.types import U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 _SCALES, _CODES, _D = 0, 16, 80  # byte offsets in the block
 

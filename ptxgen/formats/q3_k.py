@@ -7,17 +7,14 @@ s / 4."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, centred, load_codes, load_scale, merge, move_bit, pair_bytes
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import U16, U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 _THIRD, _PAIRS, _SCALES, _D = 0, 32, 96, 108  # byte offsets in the block
 

@@ -4,8 +4,8 @@ d * (code - 16)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
@@ -13,9 +13,6 @@ from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_c
 from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import U16
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 
 @known

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import S8, U16
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 _SIGNS = 0x80808080
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 UNIT: Final = 2.0**-24
 """The unit roundoff of f32: an operation rounded to nearest is off by at most UNIT times its exact result."""
@@ -23,8 +22,6 @@ def gamma(roundings: int) -> float:
 
 def with_outlier(rng: np.random.Generator, *shape: int, channel: float = OUTLIER) -> NDArray[np.float32]:
     """Normal activations f32[*shape], of which one channel (of the last axis) is at `channel` times their root mean square."""
-    import numpy as np
-
     x = rng.standard_normal(shape).astype(np.float32)
     x[..., rng.integers(shape[-1])] = channel
     return x

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.kernel_type import KernelType
-    from ptxgen.kernels.registry import KernelEntry
+from ptxgen.kernels.registry import KernelEntry
 
 
 @dataclass(frozen=True)

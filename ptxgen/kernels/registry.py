@@ -11,14 +11,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from importlib.metadata import EntryPoint
 from itertools import product
-from typing import Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from ptxgen import plugins
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.printable import did_you_mean, printable
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 K = TypeVar("K", bound=type[KernelType])
 
@@ -186,6 +187,8 @@ def _load_own() -> None:
 @cache
 def _waiting() -> list[EntryPoint]:
     """The entry points of other packages that are not loaded yet."""
+    from ptxgen import plugins  # late: it takes a tenth of the time of an import, and our kernels need none of it
+
     return plugins.points(GROUP)
 
 
@@ -197,6 +200,8 @@ def _discover() -> None:
 
 def load(point: EntryPoint) -> None:
     """Load an entry point. If that fails in any way, nothing that it registered stays, and `broken` has it with the reason."""
+    from ptxgen import plugins
+
     before = dict(_entries)
     _loading.append(point)
     try:

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
@@ -15,12 +19,6 @@ from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F16, U8
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 THREADS = 256
 
@@ -89,8 +87,6 @@ class DequantF16(KernelType):
                 k.store(y[start], halves if width > 1 else halves[0])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float16]]:
-        import numpy as np
-
         with np.errstate(over="ignore"):
             return {"y": self.format.dequantize(arguments["w"]).astype(np.float16)}
 
@@ -111,6 +107,4 @@ class DequantF16(KernelType):
             yield cls(**fixed, k=576, n=5)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        import numpy as np
-
         return {"y": np.full((self.n, self.k), np.nan, np.float16), "w": self.format.random_blocks(rng, self.n, self.k)}

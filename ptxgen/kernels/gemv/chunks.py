@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, Lane
+from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_REGISTERS, REGISTERS
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
-    from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 
 # Steps of a chunk that are written out; longer chunks loop.
 WRITTEN_OUT: Final = 8

@@ -6,8 +6,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
@@ -16,9 +17,6 @@ from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 MOST_VECTORS = 8
 """Rows of activations that a block takes at once; a larger batch has more blocks."""

@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
@@ -15,10 +18,6 @@ from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize, values
 from ptxgen.kernels.shape import require
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 G = TypeVar("G", bound="DigitGemvType")
 
@@ -71,8 +70,6 @@ class DigitGemvType(GemvType):
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have: sums of codes and of
         minima are exact integers, so only their combination in f32 rounds."""
-        import numpy as np
-
         roundings = self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0)
         weights, x = self._in_float64(arguments)
         sizes = np.abs(weights) + 2 * self.format.largest_minima(arguments["w"])
@@ -90,8 +87,6 @@ class DigitGemvType(GemvType):
     def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
         """The root mean square error of y against f32 activations, relative to that of y: for normal activations, and with one
         channel at OUTLIER times their root mean square. What a kernel rounds beyond its reference is in `tolerance`."""
-        import numpy as np
-
         weights = self.format.dequantize(self.format.random_blocks(rng, MEASURED_ROWS, self.k)).astype("f8")
         errors = {}
         for situation, channel in (("normal activations", 1.0), (f"one channel at {OUTLIER:g} x rms", OUTLIER)):

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats.format import Weight
 from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance, further
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 Reader = Callable[[int], list[Weight]]
 """Decodes the lane's weights of a group."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
@@ -14,9 +14,6 @@ from ptxgen.formats.format import Place
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
 from ptxgen.formats import Format, find
@@ -15,10 +18,6 @@ from ptxgen.kernels.accuracy import gamma, with_outlier
 from ptxgen.kernels.quantize.activation_digits import arrays
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 G = TypeVar("G", bound="GemvType")
 
@@ -90,8 +89,6 @@ class GemvType(KernelType):
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum |w_i x_i|. Weights are decoded to the very values of the reference, so nothing else rounds; the
         smallest normal number covers underflow."""
-        import numpy as np
-
         weights, x = self._in_float64(arguments)
         return {"y": gamma(self.chain) * (np.abs(x) @ np.abs(weights).T) + np.finfo(np.float32).tiny}
 
@@ -100,8 +97,6 @@ class GemvType(KernelType):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Random weights; activations that are normal but for one outlier channel."""
-        import numpy as np
-
         x = with_outlier(rng, *self.batch, self.k)
         y = np.full((*self.batch, self.n), np.nan, np.float32)
         return {"y": y, "w": self.format.random_blocks(rng, self.n, self.k), "x": x}

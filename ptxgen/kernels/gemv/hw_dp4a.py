@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
@@ -19,12 +23,6 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
@@ -186,14 +184,10 @@ class HwDp4aGemvResidual(HwDp4aGemv):
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """That of hw_dp4a, and the rounding of one more addition."""
-        import numpy as np
-
         product = super().tolerance(**arguments)["y"]
         return {"y": product + UNIT * (np.abs(self.reference(**arguments)["y"]) + product)}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        import numpy as np
-
         return super().inputs(rng) | {"y": rng.standard_normal(self.n).astype(np.float32)}
 
     def work(self) -> Work:

@@ -6,16 +6,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.types import U32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 ONES = 0x01010101
 

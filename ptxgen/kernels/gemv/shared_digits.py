@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
@@ -15,9 +15,6 @@ from ptxgen.kernels.gemv.lane_digits import LoadedDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32, DType
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 # Digits are padded after so many values, a multiple of what no fragment straddles.
 PADDED = 128

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
@@ -18,9 +19,6 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_STATIC_SHARED
 from ptxgen.types import F32
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 PIECE = 4
 """Activations that a thread moves at a time, with one 16-byte load."""

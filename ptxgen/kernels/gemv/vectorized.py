@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
@@ -16,9 +17,6 @@ from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 WIDTH = 4
 """Byte columns of a load."""

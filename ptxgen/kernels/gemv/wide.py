@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.formats import FORMATS, find
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.registry import register
-
-if TYPE_CHECKING:
-    from ptxgen.dsl.builder import KernelBuilder
 
 WARPS = 8
 

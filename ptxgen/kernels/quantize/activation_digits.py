@@ -4,13 +4,14 @@ them in kernels/gemv."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.kernel_type import Array, Direction
 from ptxgen.types import F32, S8, S32
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BLOCK = 32
 """Values that share a scale."""
@@ -51,8 +52,6 @@ def quantize(x: NDArray[Any], digits: int) -> ActivationDigits:
     in 2^22..2^23 is first rounded to a multiple of a half, which is off by a quarter at most, and that to an integer, which is
     off by another half. (The peak's quotient, up to a half above LARGEST because the scale is rounded, is clamped.) So three
     digits are off by 0.75 / LARGEST = 1.5 * 2^-24 of the block's peak, where an f32 of its size is off by 2^-24."""
-    import numpy as np
-
     rows, n = x.shape
     blocks = x.astype(np.float32).reshape(rows, n // BLOCK, BLOCK)
     largest = np.float32(LARGEST[digits])
@@ -73,18 +72,12 @@ def quantize(x: NDArray[Any], digits: int) -> ActivationDigits:
 
 def unwritten(rows: int, digits: int, n: int) -> dict[str, NDArray[Any]]:
     """The three arguments before a kernel wrote them: what they hold is none of its results. For inputs of tests."""
-    import numpy as np
-
-    from ptxgen.arrays import numpy_dtype
-
     outputs = arrays(rows, digits, n, "out")
     return {name: np.full(array.shape, 99, numpy_dtype(array.dtype)) for name, array in outputs.items()}
 
 
 def values(digits: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
     """The activations that digits stand for: f64[rows, n]."""
-    import numpy as np
-
     integers = digits[:, 0].astype(np.float64)
     for digit in range(1, digits.shape[1]):
         integers = 256 * integers + digits[:, digit]

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
@@ -14,12 +18,6 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, qu
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32, S32, U32
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 THREADS = 128
 
@@ -83,8 +81,6 @@ class Quantize(KernelType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Normal activations, with one channel that is massive, a block of zeros and a block of the largest f16 wherever there
         is room."""
-        import numpy as np
-
         x = rng.standard_normal((self.rows, self.n)).astype(np.float32)
         x[:, 0] = OUTLIER
         x[:, 32:64] = 65504.0

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
@@ -14,12 +18,6 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U8
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from ptxgen.dsl.builder import KernelBuilder
 
 # Steps of the walk a block, one a warp.
 WARPS = 4
@@ -79,8 +77,6 @@ class EmbeddingLookup(KernelType):
                 k.store(y[offset], weight if known is None else k.select(known, weight, float("nan")))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
-        import numpy as np
-
         token = int(np.asarray(arguments["token"]).reshape(()))
         if token >= self.rows:
             return {"y": np.full(self.k, np.nan, np.float32)}
@@ -91,8 +87,6 @@ class EmbeddingLookup(KernelType):
         return {"y": 0.0}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        import numpy as np
-
         table = self.format.random_blocks(rng, self.rows, self.k)
         token = np.uint32(rng.integers(self.rows))
         return {
