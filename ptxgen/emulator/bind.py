@@ -36,32 +36,40 @@ class RawLiteral:
         return int(self.value)
 
     def fit(self, type: DType) -> Immediate:
+        """This number as an operand of `type`."""
         bits = self.bits(type)
         if type in (F32, F64):
             return Immediate(float_of_bits(type.name, bits), type)
         return Immediate(bits, type)
 
     def plain(self) -> ParsedOperand:
+        """This number as an operand of a call, which has no type of its own."""
         return self.fit(B32)
 
 
 @dataclass(frozen=True)
 class RawName:
+    """A name: of a register that is declared, or of anything else, with an offset."""
+
     name: str
     register: Register | None
     offset: int = 0
     negated: bool = False
 
     def plain(self) -> ParsedOperand:
+        """The register, or the address of a variable."""
         return self.register if self.register is not None else SymbolAddress(self.name, self.offset)
 
 
 @dataclass(frozen=True)
 class RawAddress:
+    """`[base+offset]`."""
+
     base: RawName | RawLiteral
     offset: int
 
     def plain(self) -> ParsedOperand:
+        """The address as an operand."""
         if isinstance(self.base, RawLiteral):
             return Address(self.base.fit(B32), self.offset)
         if self.base.register is not None:
@@ -71,11 +79,15 @@ class RawAddress:
 
 @dataclass(frozen=True)
 class RawVector:
+    """`{a, b}`."""
+
     elements: tuple[Raw, ...]
 
 
 @dataclass(frozen=True)
 class RawPair:
+    """`a|b`."""
+
     elements: tuple[Raw, Raw]
 
 

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable, Sequence
 
 from ptxgen.emulator.emitter import Emitter, literal, scalar, vector
-from ptxgen.emulator.values import Lanes, fold, known_value
-from ptxgen.isa.algebra import Value
+from ptxgen.emulator.values import Lanes, Operators, fold, known_value
+from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.types import BF16, BY_NAME, F16, F32, F64, PRED, U32, DType, Kind
 
 _INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -29,8 +29,8 @@ _FOLDS: dict[str, Callable[[int, int], int]] = {
 SIGN = {F16: 0x8000, BF16: 0x8000, F32: 1 << 31, F64: 1 << 63}
 
 
-class Bits:
-    """The lowest layer of the algebra. `e` is the kernel in progress."""
+class Bits(Algebra, Operators):
+    """The lowest layer of the algebra; lanes.py is the whole. `e` is the kernel in progress."""
 
     def __init__(self, e: Emitter) -> None:
         self.e = e

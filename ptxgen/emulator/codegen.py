@@ -34,6 +34,7 @@ class Code:
         self._engine, self._module = engine, module
 
     def function(self, name: str) -> int:
+        """The address of a function."""
         with _lock:
             return int(self._engine.get_function_address(name))
 

@@ -25,13 +25,16 @@ class Reader:
     # Tokens
     @property
     def token(self) -> Token:
+        """The token that is next."""
         return self.tokens[self.position]
 
     def fail(self, message: str, line: int | None = None) -> ParseError:
+        """The error to raise for a line, by default that of the next token."""
         line = self.token.line if line is None else line
         return ParseError(message, line, self.lines[line - 1] if 0 < line <= len(self.lines) else "")
 
     def take(self, kind: str = "") -> Token:
+        """The next token, which is read then; ParseError if it is not of this kind."""
         token = self.token
         if token.kind == "end":
             raise self.fail("the text ends in the middle of something")
@@ -41,12 +44,14 @@ class Reader:
         return token
 
     def accept(self, text: str) -> bool:
+        """Read the next token if it is this mark or word; whether it was."""
         if self.token.text == text and self.token.kind in ("mark", "word"):
             self.position += 1
             return True
         return False
 
     def expect(self, text: str) -> None:
+        """Read this mark or word; ParseError if another is next."""
         if not self.accept(text):
             raise self.fail(f"expected {text!r}, got {self.token.text or 'the end of the text'!r}")
 
@@ -58,16 +63,19 @@ class Reader:
             raise self.fail(str(error), token.line) from None
 
     def whole(self, token: Token) -> int:
+        """The value of a token that must be a whole number."""
         kind, value = self.number(token)
         if kind != "int":
             raise self.fail(f"expected a whole number, got {token.text}", token.line)
         return int(value)
 
     def integer(self) -> int:
+        """Read a whole number, which may be negative."""
         sign = -1 if self.accept("-") else 1
         return sign * self.whole(self.take("number"))
 
     def rest_of_line(self, line: int) -> list[Token]:
+        """Read the tokens up to the end of the line."""
         taken = []
         while self.token.line == line and self.token.kind != "end":
             taken.append(self.take())
@@ -115,6 +123,7 @@ class DeclarationReader(Reader):
         return count
 
     def variables(self, space: str, external: bool) -> list[Variable]:
+        """Read what follows the space of a declaration of variables."""
         kind, length, alignment = self.type_and_alignment()
         found = []
         while True:
@@ -148,6 +157,7 @@ class DeclarationReader(Reader):
         return size
 
     def repeat_count(self) -> int:
+        """Read `<n>` of a declaration of n names; 0 where there is none."""
         if not self.accept("<"):
             return 0
         count = self.integer()
@@ -157,6 +167,7 @@ class DeclarationReader(Reader):
         return count
 
     def initialiser(self, kind: DType) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
+        """Read the initial bytes of a variable, and (offset, symbol, addend) of the addresses to put among them."""
         data = bytearray()
         pointers: list[tuple[int, str, int]] = []
         depth = 0
@@ -174,6 +185,7 @@ class DeclarationReader(Reader):
                 self.expect(",")
 
     def initial_element(self, kind: DType, data: bytearray, pointers: list[tuple[int, str, int]]) -> None:
+        """Read a number, or a symbol whose address stands there, onto the end of `data`."""
         if self.token.kind == "word":
             name = self.take("word").text
             if name == "generic":
@@ -187,6 +199,7 @@ class DeclarationReader(Reader):
         data += (raw.bits(kind) & ((1 << kind.bits) - 1)).to_bytes(kind.bytes, "little")
 
     def literal(self) -> RawLiteral:
+        """Read a number and its sign."""
         negative = self.accept("-")
         if not negative:
             self.accept("+")

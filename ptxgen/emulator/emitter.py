@@ -20,6 +20,7 @@ def scalar(type: DType) -> str:
 
 
 def vector(element: str) -> str:
+    """The LLVM type of an element a lane."""
     return f"<{WARP_SIZE} x {element}>"
 
 
@@ -51,6 +52,7 @@ class Emitter:
         self._names = 0
 
     def fresh(self, stem: str = "v") -> str:
+        """A name that nothing in the function has."""
         self._names += 1
         return f"{stem}{self._names}"
 
@@ -62,9 +64,11 @@ class Emitter:
         return name
 
     def do(self, text: str) -> None:
+        """Append an instruction that has no result."""
         self.body.append(f"  {text}")
 
     def label(self, name: str) -> None:
+        """Begin a block."""
         self.body.append(f"{name}:")
 
     def alloca(self, type: str, count: int = 1) -> str:
@@ -96,4 +100,5 @@ class Emitter:
         return ""
 
     def module_text(self) -> str:
+        """The module as LLVM reads it."""
         return "\n".join([*self.declarations.values(), *self.functions.values()]) + "\n"

@@ -25,6 +25,8 @@ _BITS = 64  # PTX ISA 4.5: every integer constant
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """A piece of PTX, and its line."""
+
     kind: str  # number, word, string, mark, or end
     text: str
     line: int

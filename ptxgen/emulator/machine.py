@@ -283,6 +283,7 @@ class Module:
 
     @property
     def entries(self) -> tuple[str, ...]:
+        """The names of the kernels."""
         return self.program.entries
 
     def kernel(self, entry: str) -> Kernel:

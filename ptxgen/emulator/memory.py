@@ -54,11 +54,13 @@ class MemoryOperations(WarpOperations):
         return a
 
     def local_base(self) -> Lanes:
+        """The host address of each thread's local memory."""
         warp, _ = self.warp_word(State.WARP)
         thread = self.convert(warp * WARP_SIZE + self.lane(), U64)
         return self.slot(Slot.LOCAL) + thread * self.slot(Slot.LOCAL_BYTES)
 
     def register_number(self, base: Register | Immediate) -> Lanes:
+        """A register as a 64-bit address, widened once a block."""
         value = self.read(base, BY_NAME[f"u{base.type.bits}"])
         if value.name not in self.numbers:
             self.numbers[value.name] = self.convert(value, U64)

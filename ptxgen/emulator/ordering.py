@@ -25,6 +25,7 @@ EVENT = ctypes.CFUNCTYPE(None, *[ctypes.c_uint32] * 7, ctypes.c_void_p)
 
 
 def event_flags(ordering: Ordering, reads: bool, writes: bool) -> int:
+    """How an instruction is told to `EVENT`: the bits above, and the scope."""
     bits = {READS: reads, WRITES: writes, ACQUIRES: ordering.acquires, RELEASES: ordering.releases, FENCE: ordering.fence}
     return sum(bit for bit, holds in bits.items() if holds) | ordering.scope << _SCOPE
 
@@ -61,11 +62,12 @@ class Flag:
 
     fences: list[Fence] = field(default_factory=list)
     scopes: list[MemoryScope] = field(default_factory=list)
-    known: set[tuple[Fence, MemoryScope]] = field(default_factory=set)
+    published: set[tuple[Fence, MemoryScope]] = field(default_factory=set)
 
     def publish(self, fence: Fence, scope: MemoryScope) -> None:
-        if (fence, scope) not in self.known:
-            self.known.add((fence, scope))
+        """A store of this scope publishes a fence."""
+        if (fence, scope) not in self.published:
+            self.published.add((fence, scope))
             self.fences.append(fence)
             self.scopes.append(scope)
 
@@ -84,6 +86,7 @@ class Taken:
         return fence.first == self.first or min(fence.scope, self.flag.scopes[index], self.scope) is MemoryScope.DEVICE
 
     def fences(self) -> Iterator[Fence]:
+        """The fences whose scopes hold both threads."""
         return (self.flag.fences[i] for i in range(self.count) if self._fits(i))
 
     def covers(self, other: Moment) -> bool:

@@ -44,6 +44,8 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Guard:
+    """`@%p` or `@!%p`."""
+
     register: Register
     negated: bool
 
@@ -62,6 +64,7 @@ class Step:
 
     @property
     def name(self) -> str:
+        """The name of the row."""
         return self.row.name
 
 
@@ -79,6 +82,8 @@ class Call:
 
 @dataclass
 class Label:
+    """A place to branch to."""
+
     name: str
     line: int
 
@@ -133,6 +138,8 @@ class Function:
 
 @dataclass
 class Program:
+    """A module. `files` are the names that `.file` gives numbers; `target` is as spelt, such as sm_90."""
+
     version: tuple[int, int]
     target: str
     functions: dict[str, Function] = field(default_factory=dict)
@@ -141,4 +148,5 @@ class Program:
 
     @property
     def entries(self) -> tuple[str, ...]:
+        """The names of the kernels."""
         return tuple(f.name for f in self.functions.values() if f.is_entry)

@@ -106,6 +106,7 @@ class Registers(Arithmetic):
         return value
 
     def load_slot(self, register: Register) -> Lanes:
+        """What an earlier block left in the register's slot."""
         pointer = self.e.emit(f"getelementptr i8, ptr %s, i64 {self.frame.slots[register.name]}")
         if register.type == PRED:
             bits = self.e.emit(f"load i32, ptr {pointer}, align 4")
@@ -171,6 +172,7 @@ class Registers(Arithmetic):
         return known_value(self, U32, tuple(range(WARP_SIZE)))
 
     def place(self, name: str) -> Place:
+        """Where a variable or parameter lies; ParseError for a name that is none."""
         if name not in self.frame.places:
             raise ParseError(f"{name} is not declared", self.line)
         return self.frame.places[name]
@@ -187,6 +189,7 @@ class Registers(Arithmetic):
 
     # Special registers
     def special(self, name: str, type: DType) -> Lanes:
+        """A special register, read once a block."""
         if name not in self.specials:
             self.specials[name] = self._special(name, type)
         return self.specials[name]

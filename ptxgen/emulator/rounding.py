@@ -28,6 +28,7 @@ class Rounding(Bits):
         return self.convert(a, F32) if a.type in (F16, BF16) else a
 
     def from_arithmetic(self, a: Lanes, type: DType) -> Lanes:
+        """The inverse of `as_arithmetic`."""
         return a if a.type == type else self.convert(a, type)
 
     def binary(self, operation: str, a: Value, b: object) -> Lanes:

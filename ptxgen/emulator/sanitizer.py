@@ -86,6 +86,7 @@ class Site:
     source: str = ""
 
     def lines(self) -> list[str]:
+        """The site as lines of a message."""
         lines = [f"  ptx line {self.ptx_line}   {self.ptx_text}"] if self.ptx_line else []
         return lines + ([f"  {self.location}" + (f"   {self.source}" if self.source else "")] if self.location else [])
 
@@ -173,6 +174,7 @@ class MemoryMap:
         self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for, constant)
 
     def remove(self, base: int) -> None:
+        """Forget the allocation at `base`."""
         self.allocations.pop(base, None)
 
     def part(self, start: int, size: int, name: str, *, read_only: bool = False, constant: bool = False) -> Allocation | None:
@@ -287,6 +289,7 @@ def classify(record: FindingRecord, context: Sequence[int]) -> tuple[str, int]:
 
 
 def unflatten(index: int, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A linear number of a thread or block as (x, y, z)."""
     return index % shape[0], index // shape[0] % shape[1], index // (shape[0] * shape[1])
 
 

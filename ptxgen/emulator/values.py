@@ -17,11 +17,25 @@ Known = int | tuple[int, ...] | None
 class Operators(Protocol):
     """What the operators of lanes are made of (bits.py, rounding.py)."""
 
-    def const(self, value: float, type: DType) -> Lanes: ...
-    def binary(self, operation: str, a: Value, b: object) -> Lanes: ...
-    def shift(self, operation: str, a: Lanes, count: object) -> Lanes: ...
-    def compare(self, operation: str, a: Lanes, other: object) -> Lanes: ...
-    def negate(self, a: Lanes) -> Lanes: ...
+    def const(self, value: float, type: DType) -> Lanes:
+        """The same number in every lane."""
+        ...
+
+    def binary(self, operation: str, a: Value, b: object) -> Lanes:
+        """add, sub, mul, and, or, xor, or of floats div."""
+        ...
+
+    def shift(self, operation: str, a: Lanes, count: object) -> Lanes:
+        """shl, lshr or ashr; a count of the width or more gives 0, or the sign."""
+        ...
+
+    def compare(self, operation: str, a: Lanes, other: object) -> Lanes:
+        """eq, ne, lt, le, gt or ge; on floats false if either is NaN."""
+        ...
+
+    def negate(self, a: Lanes) -> Lanes:
+        """Floats flip the sign bit, NaN included."""
+        ...
 
 
 class Lanes:
@@ -41,6 +55,7 @@ class Lanes:
 
     @property
     def llvm_type(self) -> str:
+        """What LLVM calls the type of `name`."""
         element = scalar(self.type)
         return element if self.uniform else vector(element)
 
@@ -118,6 +133,7 @@ def known_lanes(value: Lanes) -> tuple[int, ...] | None:
 
 
 def signed(value: int, bits: int) -> int:
+    """The number that `bits` bits spell in two's complement."""
     return value - (1 << bits) if value >> (bits - 1) & 1 else value
 
 

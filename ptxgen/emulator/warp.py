@@ -19,11 +19,8 @@ from ptxgen.types import PRED, U32, U64
 class WarpOperations(Registers):
     """What lanes tell each other, and the sanitiser about themselves."""
 
-    def mask_vector(self, mask: str) -> Lanes:
-        return Lanes(self, PRED, self.e.emit(f"bitcast i32 {mask} to <32 x i1>"), False)
-
     def active(self) -> Lanes:
-        return self.mask_vector(self.mask)
+        return Lanes(self, PRED, self.e.emit(f"bitcast i32 {self.mask} to <32 x i1>"), False)
 
     def from_lane(self, a: Value, source: Value | Sequence[int]) -> Lanes:
         value = self.like(a, U32)
