@@ -112,10 +112,10 @@ def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Ite
         names = ", ".join(f"{p.name} ({p.type})" for p in kernel.parameters)
         raise ArgumentError(f"{kernel.name} takes {len(kernel.parameters)} arguments, got {len(args)}: {names}")
     packed = bytearray(kernel.parameter_bytes)
-    for parameter, given in zip(kernel.parameters, args, strict=True):
-        marked = given if isinstance(given, Marked) else Marked(given)
+    for parameter, argument in zip(kernel.parameters, args, strict=True):
+        marked = argument if isinstance(argument, Marked) else Marked(argument)
         value: Any = marked.array
-        if _array(given) is not None:
+        if _array(argument) is not None:
             if not value.flags.c_contiguous:
                 raise ArgumentError(f"{kernel.name}: the array for {parameter.name} is not C-contiguous")
             if parameter.size != 8:

@@ -7,7 +7,7 @@ from typing import Any
 from ptxgen.emulator.bits import SIGN
 from ptxgen.emulator.emitter import vector
 from ptxgen.emulator.rounding import Rounding
-from ptxgen.emulator.values import Lanes, fold, known_value
+from ptxgen.emulator.values import Lanes, constant_value, fold
 from ptxgen.isa.algebra import Value
 from ptxgen.types import B32, B64, BF16, BF16X2, BY_NAME, F16, F16X2, F32, F64, PRED, S32, U16, U32, U64, DType
 
@@ -45,7 +45,7 @@ class Arithmetic(Rounding):
 
     def byte(self, a: Value, index: int, type: DType) -> Lanes:
         number = self.bits(a, type if type.bits == 32 else U32)
-        number = Lanes(self, type, number.name, number.uniform, number.known)
+        number = Lanes(self, type, number.name, number.uniform, number.constant)
         if type.is_signed:
             return self.shift("ashr", self.shift("shl", number, 24 - 8 * index), 24)
         return self.binary("and", self.shift("lshr", number, 8 * index), 255)
@@ -54,11 +54,11 @@ class Arithmetic(Rounding):
         left = self.like(a, U32)
         right = self.like(b, left.type)
         type = left.type
-        if right.known is None or right.known == 0 or not isinstance(right.known, int):
+        if right.constant is None or right.constant == 0 or not isinstance(right.constant, int):
             zero = self.compare("eq", right, 0)
             quotient = self._wide_quotient(left, right) if type.bits == 64 else self._quotient(left, right)
             return self.select(zero, self.const(-1, type), quotient)
-        if type.is_signed and right.known == (1 << type.bits) - 1:
+        if type.is_signed and right.constant == (1 << type.bits) - 1:
             return self.negate(left)
         return self.apply("sdiv" if type.is_signed else "udiv", left, right, type=type)
 
@@ -83,7 +83,7 @@ class Arithmetic(Rounding):
     def rem(self, a: Value, b: Value) -> Lanes:
         left = self.like(a, U32)
         right = self.like(b, left.type)
-        if isinstance(right.known, int) and right.known and right.known != (1 << right.type.bits) - 1:
+        if isinstance(right.constant, int) and right.constant and right.constant != (1 << right.type.bits) - 1:
             return self.apply("srem" if left.type.is_signed else "urem", left, right)
         rest = self.binary("sub", left, self.binary("mul", self.div(left, right), right))
         return self.select(self.compare("eq", right, 0), self.const(-1, left.type), rest)
@@ -109,9 +109,9 @@ class Arithmetic(Rounding):
         if left.type.is_float:
             x, y = self.as_arithmetic(left), self.as_arithmetic(right)
             return self.from_arithmetic(self.intrinsic(f"llvm.{which}imumnum", x, y), left.type)
-        known = fold(left.type, left.type, min if which == "min" else max, left, right)
-        if known is not None:
-            return known_value(self, left.type, known)
+        constant = fold(left.type, left.type, min if which == "min" else max, left, right)
+        if constant is not None:
+            return constant_value(self, left.type, constant)
         return self.intrinsic(f"llvm.{'s' if left.type.is_signed else 'u'}{which}", left, right)
 
     def isnan(self, a: Value) -> Lanes:

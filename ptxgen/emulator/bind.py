@@ -171,15 +171,15 @@ def _place(
     registers: dict[str, ParsedOperand] = {
         p.name: r.register for p, r in zip(places, flat, strict=True) if isinstance(r, RawName) and r.register is not None
     }
-    found: dict[str, ParsedOperand] = {}
+    fitted: dict[str, ParsedOperand] = {}
     for place, raw in zip(places, flat, strict=True):
         type = place_type(row, modifiers, place, registers)
         operand = _fit(place, raw, type)
         if operand is None:
             complaints.append(f"operand {place.name} cannot be {_spell(raw)}")
             return None
-        found[place.name] = operand
-    return found
+        fitted[place.name] = operand
+    return fitted
 
 
 def _fit(place: Operand, raw: Raw, type: DType | None) -> ParsedOperand | None:

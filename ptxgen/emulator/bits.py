@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from ptxgen.emulator.emitter import Emitter, literal, scalar, vector
-from ptxgen.emulator.values import Lanes, Operators, fold, known_value
+from ptxgen.emulator.values import Lanes, Operators, constant_value, fold
 from ptxgen.isa.algebra import Algebra, Value
 from ptxgen.types import BF16, BY_NAME, F16, F32, F64, PRED, U32, DType, Kind
 
@@ -92,7 +92,7 @@ class Bits(Algebra, Operators):
             return Lanes(self, type, literal(self.constant_bits(value, type), type), True)
         if type.kind is Kind.FLOAT:
             return Lanes(self, type, literal(value, type), True)
-        return known_value(self, type, int(value) & ((1 << type.bits) - 1))
+        return constant_value(self, type, int(value) & ((1 << type.bits) - 1))
 
     def like(self, value: object, type: DType) -> Lanes:
         """`value` as lanes: itself, or a Python number as `type`."""
@@ -107,9 +107,9 @@ class Bits(Algebra, Operators):
         if value.type.bits != type.bits:
             raise TypeError(f"{value.type} and {type} differ in size")
         if scalar(value.type) == scalar(type):
-            return Lanes(self, type, value.name, value.uniform, value.known)
-        if value.known is not None and scalar(type)[0] == "i" and type.kind is not Kind.FLOAT:
-            return known_value(self, type, value.known)
+            return Lanes(self, type, value.name, value.uniform, value.constant)
+        if value.constant is not None and scalar(type)[0] == "i" and type.kind is not Kind.FLOAT:
+            return constant_value(self, type, value.constant)
         source, target = value.llvm_type, scalar(type) if value.uniform else vector(scalar(type))
         return Lanes(self, type, self.e.emit(f"bitcast {source} {value.name} to {target}"), value.uniform)
 
@@ -117,8 +117,8 @@ class Bits(Algebra, Operators):
         chosen = self.like(p, PRED)
         first = self.like(a, b.type if isinstance(b, Lanes) else U32)
         second = self.like(b, first.type)
-        if isinstance(chosen.known, int):
-            return first if chosen.known else second
+        if isinstance(chosen.constant, int):
+            return first if chosen.constant else second
         loose = (first.loose or self.is_number(first)) and (second.loose or self.is_number(second))
         if not loose:
             first, second = self.tight(first), self.tight(second)
@@ -159,10 +159,10 @@ class Bits(Algebra, Operators):
     def resize(self, a: Lanes, type: DType, extend_sign: bool) -> Lanes:
         """An integer (or predicate) as another integer type, truncated or extended."""
         if a.type.bits == type.bits:
-            return Lanes(self, type, a.name, a.uniform, a.known)
-        known = fold(a.type if not extend_sign or a.type.is_signed else BY_NAME[f"s{a.type.bits}"], type, lambda x: x, a)
-        if known is not None and (extend_sign or not a.type.is_signed or type.bits < a.type.bits):
-            return known_value(self, type, known)
+            return Lanes(self, type, a.name, a.uniform, a.constant)
+        constant = fold(a.type if not extend_sign or a.type.is_signed else BY_NAME[f"s{a.type.bits}"], type, lambda x: x, a)
+        if constant is not None and (extend_sign or not a.type.is_signed or type.bits < a.type.bits):
+            return constant_value(self, type, constant)
         code = "trunc" if type.bits < a.type.bits else "sext" if extend_sign else "zext"
         target = scalar(type) if a.uniform else vector(scalar(type))
         return Lanes(self, type, self.e.emit(f"{code} {a.llvm_type} {a.name} to {target}"), a.uniform)
@@ -177,10 +177,10 @@ class Bits(Algebra, Operators):
         if scalar(right.type) != scalar(type) or type.is_float:
             wide = BY_NAME[f"b{type.bits}"]
             return self.bits(self.binary(operation, self.bits(left, wide), self.bits(right, wide)), type)
-        known = fold(type, type, _FOLDS[operation], left, right)
-        if known is not None:
-            return known_value(self, type, known)
-        if right.known == 0 and operation in ("add", "sub", "or", "xor"):
+        constant = fold(type, type, _FOLDS[operation], left, right)
+        if constant is not None:
+            return constant_value(self, type, constant)
+        if right.constant == 0 and operation in ("add", "sub", "or", "xor"):
             return left
         return self.apply(_INTEGER[operation], left, right, type=type)
 
@@ -189,36 +189,36 @@ class Bits(Algebra, Operators):
         by = self.like(count, U32)
         if a.type.is_float:
             raise TypeError("floats cannot be shifted")
-        if by.known is not None:
+        if by.constant is not None:
             limit = width if operation != "ashr" else width - 1
-            amounts = by.known if isinstance(by.known, tuple) else (by.known,)
+            amounts = by.constant if isinstance(by.constant, tuple) else (by.constant,)
             clamped = tuple(min(n, limit) for n in amounts)
-            if isinstance(by.known, int) and clamped[0] == width:
-                return known_value(self, a.type, 0)
-            if isinstance(by.known, int) and not clamped[0]:
+            if isinstance(by.constant, int) and clamped[0] == width:
+                return constant_value(self, a.type, 0)
+            if isinstance(by.constant, int) and not clamped[0]:
                 return a
             if max(clamped) < width:
-                amount = known_value(
+                amount = constant_value(
                     self, BY_NAME["b128" if width == 128 else f"u{width}"], clamped if len(clamped) > 1 else clamped[0]
                 )
                 shifts: dict[str, Callable[[int, int], int]] = {"shl": lambda x, n: x << n}
-                known = fold(a.type, a.type, shifts.get(operation, lambda x, n: x >> n), a, amount)
-                if known is not None:
-                    return known_value(self, a.type, known)
+                constant = fold(a.type, a.type, shifts.get(operation, lambda x, n: x >> n), a, amount)
+                if constant is not None:
+                    return constant_value(self, a.type, constant)
                 return self.apply(operation, a, amount)
         amount = self.resize(by, BY_NAME[f"u{width}"], False) if by.type.bits < width else by
         small = self.compare("lt", Lanes(self, BY_NAME[f"u{amount.type.bits}"], amount.name, amount.uniform), width)
         within = self.resize(self.binary("and", amount, width - 1), BY_NAME[f"u{width}"], False)
         moved = self.apply(operation, a, within)
         signs = operation == "ashr"
-        end = self.apply("ashr", a, known_value(self, a.type, width - 1)) if signs else self.const(0, a.type)
+        end = self.apply("ashr", a, constant_value(self, a.type, width - 1)) if signs else self.const(0, a.type)
         return self.select(small, moved, end)
 
     def compare(self, operation: str, a: Lanes, other: object) -> Lanes:
         b = self.like(other, a.type)
-        known = fold(a.type, PRED, lambda x, y: int(_FOLDS[operation](x, y)), a, b)
-        if known is not None:
-            return known_value(self, PRED, known)
+        constant = fold(a.type, PRED, lambda x, y: int(_FOLDS[operation](x, y)), a, b)
+        if constant is not None:
+            return constant_value(self, PRED, constant)
         sign = "s" if a.type.is_signed else "u"
         code = operation if operation in ("eq", "ne") else sign + operation
         return self.apply(f"icmp {code}", a, b, type=PRED)

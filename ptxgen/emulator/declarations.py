@@ -89,10 +89,10 @@ class DeclarationReader(Reader):
         while self.token.text.startswith("."):
             word = self.take("word")
             if word.text == ".align":
-                given = self.integer()
-                if given < 1 or given & (given - 1) or given > 4096:
+                value = self.integer()
+                if value < 1 or value & (value - 1) or value > 4096:
                     raise self.fail("an alignment must be a power of two up to 4096", word.line)
-                alignment = alignment if pointed else given
+                alignment = alignment if pointed else value
             elif word.text in (".v2", ".v4", ".v8"):
                 length = int(word.text[2:])
             elif word.text == ".attribute":
@@ -125,7 +125,7 @@ class DeclarationReader(Reader):
     def variables(self, space: str, external: bool) -> list[Variable]:
         """Read what follows the space of a declaration of variables."""
         kind, length, alignment = self.type_and_alignment()
-        found = []
+        variables = []
         while True:
             name = self.take("word")
             repeat = self.repeat_count()
@@ -141,9 +141,9 @@ class DeclarationReader(Reader):
             for i in range(repeat or 1):
                 label = f"{name.text}{i}" if repeat else name.text
                 is_dynamic = external or (space == "shared" and count == 0)
-                found.append(Variable(label, space, kind, size, alignment, initial, pointers, is_dynamic))
+                variables.append(Variable(label, space, kind, size, alignment, initial, pointers, is_dynamic))
             if self.accept(";"):
-                return found
+                return variables
             self.expect(",")
 
     def size_of(self, name: Token, space: str, kind: DType, length: int, count: int | None) -> int:

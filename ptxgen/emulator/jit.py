@@ -5,10 +5,11 @@ lowest again, so lanes meet where their paths do. While no lane is elsewhere, bl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ptxgen.emulator.declarations import LARGEST
 from ptxgen.emulator.emitter import Emitter
+from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
 from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
@@ -34,22 +35,7 @@ class Compiled:
 
     text: str
     runtime: tuple[RuntimeFunction, ...]
-    state_bytes: int
-    shared_bytes: int
-    local_bytes: int
-    uses_global_atomics: bool
-    checks: Checks
-
-
-@dataclass(frozen=True)
-class Checks:
-    """What the checks of a sanitised kernel, and its launches, go by: log2 of the granules (runtime/shadow.py); the names of
-    what the kernel may write, None for anything (targets.py); whether it has fences, acquires or releases (ordering.py)."""
-
-    shared_shift: int = 0
-    global_shift: int = 0
-    targets: tuple[str, ...] | None = None
-    synchronises: bool = False
+    facts: Facts
 
 
 def module_layout(program: Program) -> tuple[dict[str, Place], int]:
@@ -75,7 +61,8 @@ class _Kernel:
         self.function = program.functions[entry]
         self.flow: Flow = flow(program, entry)
         self.e = Emitter()
-        self.places, _ = module_layout(program)
+        self.places, data_bytes = module_layout(program)
+        self.has_data = data_bytes > 0
         self.shared_bytes = self.local_bytes = 0
         self._place_variables()
         self.slots: dict[str, int] = {}
@@ -135,16 +122,23 @@ class _Kernel:
         )  # fmt: skip
         runtime = (run, *self.e.runtime.values())
         text = self.e.module_text() + "\n!0 = !{}\n"  # !invariant.load needs it
-        sizes = self.state_bytes, self.shared_bytes, self.local_bytes
-        return Compiled(text, runtime, *sizes, self.global_atomics, self.checks())
+        return Compiled(text, runtime, self.facts())
 
-    def checks(self) -> Checks:
+    def facts(self) -> Facts:
+        """What a launch must know, once all is compiled."""
+        function = self.function
+        facts = Facts(
+            self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics, tuple(function.parameters),
+            function.most_threads, function.block, self.has_data, self.sanitize,
+        )  # fmt: skip
         if not self.sanitize:
-            return Checks()
-        shared, everywhere = self.v.smallest
+            return facts
+        shared_shift, global_shift = (smallest.bit_length() - 1 for smallest in self.v.smallest)
         written = targets(self.flow)
         names = None if written is None else tuple(sorted(written))
-        return Checks(shared.bit_length() - 1, everywhere.bit_length() - 1, names, self.synchronises)
+        return replace(
+            facts, shared_shift=shared_shift, global_shift=global_shift, targets=names, synchronises=self.synchronises
+        )
 
     def _prologue(self) -> list[str]:
         cases = " ".join(f"i32 {b.index}, label %b{b.index}" for b in self.flow.blocks)

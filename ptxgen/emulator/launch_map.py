@@ -50,9 +50,9 @@ class LaunchMap:
         synchronises: bool,
     ) -> None:
         c = context
-        known = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
+        allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
-        entries = list(self._entries(known, targets, c[Slot.GLOBAL_SHIFT]))
+        entries = list(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))
         self._map = (MapEntry * len(entries))(*entries)
         c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
         self._block_order = c[Slot.CTA_ORDER]
@@ -72,12 +72,12 @@ class LaunchMap:
             return index
         return ctypes.c_int64.from_address(self._block_order + 8 * index).value
 
-    def _entries(self, known: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[MapEntry]:
+    def _entries(self, allocations: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[MapEntry]:
         """Allocations may overlap; those that do share a shadow."""
         end, shadow = -1, None
-        for i, a in enumerate(known):
+        for i, a in enumerate(allocations):
             if a.base >= end:
-                together = list(_run(known, i))
+                together = list(_run(allocations, i))
                 end = max(b.base + b.size for b in together)
                 watched = targets is None or any(a.base <= target < end for target in targets)
                 shadow = _Shadow(a.base, end, shift) if watched and not all(b.read_only for b in together) else None
@@ -88,11 +88,11 @@ class LaunchMap:
             yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
 
 
-def _run(known: list[Allocation], start: int) -> Iterator[Allocation]:
-    """The allocations from one on that overlap it, directly or through others; `known` is sorted."""
-    end = known[start].base
-    for a in known[start:]:
-        if a.base >= end and a is not known[start]:
+def _run(allocations: list[Allocation], start: int) -> Iterator[Allocation]:
+    """The allocations from one on that overlap it, directly or through others; `allocations` is sorted."""
+    end = allocations[start].base
+    for a in allocations[start:]:
+        if a.base >= end and a is not allocations[start]:
             return
         end = max(end, a.base + a.size)
         yield a

@@ -38,16 +38,16 @@ def tokenise(text: str) -> list[Token]:
     line, position, size = 1, 0, len(text)
     match = _TOKEN.match
     while position < size:
-        found = match(text, position)
-        if found is None:
+        token = match(text, position)
+        if token is None:
             raise ParseError(f"no PTX token starts with {text[position]!r}", line, _line(text, position))
-        kind = found.lastgroup or ""
-        piece = found.group()
+        kind = token.lastgroup or ""
+        piece = token.group()
         if kind == "space" or kind == "comment":
             line += piece.count("\n")
         else:
             tokens.append(Token(kind, piece, line))
-        position = found.end()
+        position = token.end()
     tokens.append(Token("end", "", line))
     return tokens
 

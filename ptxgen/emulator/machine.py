@@ -7,13 +7,13 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.launch_map import LaunchMap, target_addresses
 from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TIMED_OUT, TRAPPED, Slot, State
-from ptxgen.emulator.program import Parameter, Program
+from ptxgen.emulator.program import Program
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
 from ptxgen.emulator.sanitizer import (
@@ -60,40 +60,17 @@ class EmulationError(PtxGenError):
         super().__init__(str(finding))
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """What a launch must know of a compiled kernel; kept beside its code on disk."""
-
-    state_bytes: int
-    shared_bytes: int
-    local_bytes: int
-    serial: bool
-    parameters: list[list[Any]]
-    most_threads: int | None
-    block: list[int] | None
-    shared_shift: int
-    global_shift: int
-    targets: list[str] | None
-    synchronises: bool
-
-
 class Kernel:
     """A compiled entry. `shared_bytes` is its static shared memory; `parameters` its parameters in order; `from_cache` says
     whether its code came from disk."""
 
-    def __init__(self, module: Module, name: str, facts: _Facts, code: Any, *, from_cache: bool = False) -> None:
+    def __init__(self, module: Module, name: str, facts: Facts, code: Any, *, from_cache: bool = False) -> None:
         from ptxgen.emulator.codegen import RUN
-        from ptxgen.types import BY_NAME
 
         self.module, self.name = module, name
         self.sanitize = module.sanitize
-        self.state_bytes, self.shared_bytes, self.local_bytes = facts.state_bytes, facts.shared_bytes, facts.local_bytes
-        self.serial = facts.serial
-        self.shared_shift, self.global_shift = facts.shared_shift, facts.global_shift
-        self.targets, self.synchronises = facts.targets, facts.synchronises
-        self.most_threads, self.block = facts.most_threads, facts.block
-        self.from_cache = from_cache
-        self.parameters = tuple(Parameter(p[0], BY_NAME[p[1]], p[2], p[3], p[4], p[5]) for p in facts.parameters)
+        self.facts, self.from_cache = facts, from_cache
+        self.shared_bytes, self.parameters = facts.shared_bytes, facts.parameters
         self.parameter_bytes = max((p.offset + p.size for p in self.parameters), default=0)
         self._code = code
         self._run = RUN(code.function("run"))
@@ -131,13 +108,13 @@ class Kernel:
             raise ArgumentError(f"{self.name}: a launch of {seconds} seconds; it must have more than 0")
         if seed is not None and blocks > _MOST_ORDERED:
             raise ArgumentError(f"{self.name}: a seed orders up to {_MOST_ORDERED} blocks; the grid has {blocks}")
-        count = 1 if self.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
+        count = 1 if self.facts.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
         if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
             count = 1
         steps = budget or (SANITIZED_BUDGET if self.sanitize else DEFAULT_BUDGET)
         buffer, start = aligned(len(params) + 2 * REDZONE)
         ctypes.memmove(start + REDZONE, params, len(params))
-        known = self._known(memory, start + REDZONE)
+        memory = self._accessible(memory, start + REDZONE)
         scratches = [self._take(block3, shared) for _ in range(count)]
         try:
             for scratch in scratches:
@@ -150,14 +127,14 @@ class Kernel:
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
             orders = self._shuffle(scratches[0], blocks, seed)
-            checked = self._checked(scratches[0], blocks, known) if self.sanitize else None
+            checked = self._checked(scratches[0], blocks, memory) if self.sanitize else None
             started = time.perf_counter_ns()
             status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
             if status == FINISHED:
                 self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
-            found = self._findings(worst, known, checked, block3) if checked is not None else []
+            findings = self._findings(worst, memory, checked, block3) if checked is not None else []
             del orders, buffer
-            return self._finish(worst, status, found)
+            return self._finish(worst, status, findings)
         finally:
             self._scratch.setdefault((block3, shared), []).extend(scratches)
 
@@ -167,10 +144,12 @@ class Kernel:
             raise ArgumentError(
                 f"{self.name}: a block of {block} has {threads} threads; 1 to {MAX_THREADS} are allowed, z up to {MAX_BLOCK[2]}"
             )
-        if self.most_threads is not None and threads > self.most_threads:
-            raise ArgumentError(f"{self.name}: a block of {block} has {threads} threads; .maxntid allows {self.most_threads}")
-        if self.block is not None and list(block) != self.block:
-            raise ArgumentError(f"{self.name}: a block of {block}; .reqntid allows {tuple(self.block)} only")
+        if self.facts.most_threads is not None and threads > self.facts.most_threads:
+            raise ArgumentError(
+                f"{self.name}: a block of {block} has {threads} threads; .maxntid allows {self.facts.most_threads}"
+            )
+        if self.facts.block is not None and block != self.facts.block:
+            raise ArgumentError(f"{self.name}: a block of {block}; .reqntid allows {self.facts.block} only")
         if min(grid) < 1 or any(blocks > most for blocks, most in zip(grid, MAX_GRID, strict=True)):
             raise ArgumentError(f"{self.name}: grid {grid} is out of range; from (1, 1, 1) to {MAX_GRID}")
         if shared < 0 or self.shared_bytes + shared > MAX_SHARED:
@@ -184,15 +163,15 @@ class Kernel:
         try:
             return self._scratch[block, shared].pop()
         except (KeyError, IndexError):
-            return Scratch(self, block, shared)
+            return Scratch(self.facts, block, shared)
 
-    def _known(self, memory: MemoryMap | None, parameters: int) -> MemoryMap:
+    def _accessible(self, memory: MemoryMap | None, parameters: int) -> MemoryMap:
         """What a launch may touch: what the caller says, the module's variables, the parameters."""
         if not self.sanitize:
             return MemoryMap()
-        given = memory.allocations if memory is not None else {}
+        arguments = memory.allocations if memory is not None else {}
         block = Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True, constant=True)
-        return MemoryMap({**given, **{a.base: a for a in (*self.module.variables, block)}})
+        return MemoryMap({**arguments, **{a.base: a for a in (*self.module.variables, block)}})
 
     def _shuffle(self, scratch: Scratch, blocks: int, seed: int | None) -> list[Any]:
         """Fill in the orders of blocks and warps; returns what must stay alive during the launch."""
@@ -211,13 +190,13 @@ class Kernel:
     def _checked(self, scratch: Scratch, blocks: int, memory: MemoryMap) -> LaunchMap:
         """What the checks of a launch look up, put into its context."""
         scratch.findings.count = 0
-        targets = target_addresses(scratch.context, self.targets, self.parameters, self.module.variables)
-        return LaunchMap(scratch.context, memory, blocks, targets, self.synchronises)
+        targets = target_addresses(scratch.context, self.facts.targets, self.parameters, self.module.variables)
+        return LaunchMap(scratch.context, memory, blocks, targets, self.facts.synchronises)
 
-    def _finish(self, scratch: Scratch, status: int, found: list[Finding]) -> list[Finding]:
+    def _finish(self, scratch: Scratch, status: int, findings: list[Finding]) -> list[Finding]:
         c = scratch.context
         if status == FINISHED:
-            return found
+            return findings
         kind, words = _MESSAGES[status]
         index = c[Slot.CTAID_X], c[Slot.CTAID_Y], c[Slot.CTAID_Z]
         line = c[Slot.FAULT_LINE] if status == TRAPPED else self._where_stuck(scratch)
@@ -225,7 +204,7 @@ class Kernel:
         text, location, source = self.module.source_of(line)
         finding = Finding(NAMES[kind], self.name, message, line, text, location, (0, 0, 0), index, 0, source=source)
         if self.sanitize:
-            return [*found, finding]
+            return [*findings, finding]
         raise EmulationError(finding)
 
     def _where_stuck(self, scratch: Scratch) -> int:
@@ -251,7 +230,7 @@ class Kernel:
         text, location, source = self.module.source_of(record.line)
         grid = (context[Slot.NCTAID_X], context[Slot.NCTAID_Y], context[Slot.NCTAID_Z])
         space, address = classify(record, context)
-        address = address if space else memory.known(address)
+        address = address if space else memory.original(address)
         other = Other.of(record, checked.block_of) if kind in RACES else None
         return Finding(
             NAMES[kind], self.name, describe(record, self.name, context, memory, block, other), record.line, text, location,
@@ -298,37 +277,25 @@ class Module:
         name = codegen.key(self.text, entry, self.sanitize) if self.cache_dir is not None else ""
         cached = codegen.read_cached(self.cache_dir, name)
         if cached is None:
-            facts, code = self._compile(entry)
-            codegen.write_cached(self.cache_dir, name, facts, code)
+            facts, objects = self._compile(entry)
+            codegen.write_cached(self.cache_dir, name, facts.to_json(), objects)
         else:
-            facts, code = cached
-        if facts["has_data"]:
+            facts, objects = Facts.from_json(cached[0]), cached[1]
+        if facts.has_data:
             self._lay_out_data()
-        return Kernel(self, entry, _Facts(**facts["kernel"]), codegen.load(code), from_cache=cached is not None)
+        return Kernel(self, entry, facts, codegen.load(objects), from_cache=cached is not None)
 
-    def _compile(self, entry: str) -> tuple[dict[str, Any], list[bytes]]:
+    def _compile(self, entry: str) -> tuple[Facts, list[bytes]]:
         from ptxgen.emulator import codegen
-        from ptxgen.emulator.jit import compile_kernel, module_layout
+        from ptxgen.emulator.jit import compile_kernel
         from ptxgen.emulator.runtime.link import objects
 
         function = self.program.functions.get(entry)
         if function is None or not function.is_entry:
             raise ArgumentError(f"there is no entry {entry!r}; the module has {', '.join(self.program.entries) or 'none'}")
         compiled = compile_kernel(self.program, entry, sanitize=self.sanitize)
-        parameters = [[p.name, p.type.name, p.size, p.alignment, p.offset, p.is_array] for p in function.parameters]
-        kernel = {
-            "state_bytes": compiled.state_bytes,
-            "shared_bytes": compiled.shared_bytes,
-            "local_bytes": compiled.local_bytes,
-            "serial": compiled.uses_global_atomics,
-            "parameters": parameters,
-            "most_threads": function.most_threads,
-            "block": None if function.block is None else list(function.block),
-            **asdict(compiled.checks),
-        }
-        facts = {"kernel": kernel, "has_data": module_layout(self.program)[1] > 0}
         runtime = objects(compiled.runtime, quickly=self.sanitize)
-        return facts, [codegen.build(compiled.text, quickly=self.sanitize), *runtime]
+        return compiled.facts, [codegen.build(compiled.text, quickly=self.sanitize), *runtime]
 
     def _lay_out_data(self) -> None:
         """Make the module's variables, once, with their initial values and the addresses in them."""

@@ -170,11 +170,11 @@ class MemoryOperations(WarpOperations):
 
     def _load_one(self, where: Lanes, type: DType, count: int) -> tuple[Lanes, ...]:
         pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
-        found = []
+        loaded = []
         for k in range(count):
             at = self.e.emit(f"getelementptr i8, ptr {pointer}, i64 {k * type.bytes}") if k else pointer
-            found.append(self._loaded(self.e.emit(f"load i{type.bits}, ptr {at}, align 1"), type, True))
-        return tuple(found)
+            loaded.append(self._loaded(self.e.emit(f"load i{type.bits}, ptr {at}, align 1"), type, True))
+        return tuple(loaded)
 
     def _loaded(self, name: str, type: DType, uniform: bool) -> Lanes:
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
@@ -245,9 +245,9 @@ class MemoryOperations(WarpOperations):
     def atomic(self, space: str, address: Address, type: DType, update: Callable[..., Value], *operands: Value) -> Lanes:
         where, space = self.host(space, address)
         mask = self._checked_mask(where, type, 1, space, Access.ATOMIC) if self.sanitize else self.mask
-        given = [self.tight(self.like(o, type)) for o in operands]
+        values = [self.tight(self.like(o, type)) for o in operands]
         # A vector of predicates is packed in memory, a byte each is not.
-        sources = [self.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in given]
+        sources = [self.resize(g, BY_NAME["u8"], False) if g.type == PRED else g for g in values]
         element = f"i{type.bits}"
         old, left = self.e.alloca(vector(element)), self.e.alloca("i32")
         addresses = self.e.alloca(_V64)
@@ -280,7 +280,7 @@ class MemoryOperations(WarpOperations):
         result = self.e.emit(f"getelementptr {element}, ptr {old}, i32 {lane}")
         self.e.do(f"store {element} {before}, ptr {result}")
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
-        numbers = [n != 0 if g.type == PRED else n for n, g in zip(numbers, given, strict=True)]
+        numbers = [n != 0 if g.type == PRED else n for n, g in zip(numbers, values, strict=True)]
         new = update(self._loaded(before, type, True), *numbers)
         self.e.do(f"store {element} {self.bits(new, integer).name}, ptr {pointer}, align 1")
         self.e.do(f"br label %{test}")

@@ -127,10 +127,10 @@ class _Parser(DeclarationReader):
         while self.token.text in _TUNING:
             self.tuning(function)
         function.is_defined = not self.accept(";")
-        known = self.result.functions.get(function.name)
-        if known is not None and known.is_defined and function.is_defined:
+        declared = self.result.functions.get(function.name)
+        if declared is not None and declared.is_defined and function.is_defined:
             raise self.fail(f"function {function.name} is defined twice", keyword.line)
-        if known is None or function.is_defined:
+        if declared is None or function.is_defined:
             self.result.functions[function.name] = function  # before its body, which may call it
         if function.is_defined:
             self.expect("{")
@@ -157,10 +157,10 @@ class _Parser(DeclarationReader):
 
     def parameters(self) -> list[Parameter]:
         assert self.function is not None
-        found: list[Parameter] = []
+        parameters: list[Parameter] = []
         offset = 0
         while not self.accept(")"):
-            if found:
+            if parameters:
                 self.expect(",")
             word = self.take("word")
             if word.text not in (".param", ".reg"):
@@ -168,18 +168,18 @@ class _Parser(DeclarationReader):
             kind, length, alignment = self.type_and_alignment()
             name = self.take("word")
             if word.text == ".reg":
-                found.append(Parameter(name.text, kind, 0, 1, offset, register=self.declare_register(name.text, kind)))
+                parameters.append(Parameter(name.text, kind, 0, 1, offset, register=self.declare_register(name.text, kind)))
                 continue
             count = self.dimensions()
             size = self.size_of(name, "param", kind, length, count)
             offset = -(-offset // alignment) * alignment
-            found.append(Parameter(name.text, kind, size, alignment, offset, count is not None))
+            parameters.append(Parameter(name.text, kind, size, alignment, offset, count is not None))
             offset += size
             if offset > LARGEST["param"]:
                 raise self.fail(
                     f"the parameters up to {name.text} have {offset} bytes, more than {LARGEST['param']}", name.line
                 )
-        return found
+        return parameters
 
     def declare_register(self, name: str, kind: DType, scope: Scope | None = None) -> Register:
         assert self.function is not None
@@ -371,8 +371,8 @@ class _Parser(DeclarationReader):
                 groups.append([])  # what came before is the results
             else:
                 raise self.fail("indirect calls are not emulated")
-        known = self.result.functions.get(callee)
-        if known is None:
+        declared = self.result.functions.get(callee)
+        if declared is None:
             raise self.fail(f"call of {callee or 'nothing'}, which is not declared", opcode.line)
         marker = groups.index([]) if [] in groups else 0
         results, arguments = (groups[0] if marker else []), (groups[-1] if len(groups) > marker + 1 else [])

@@ -53,13 +53,13 @@ def kept_apart(arrays: Sequence[np.ndarray[Any, Any]], redzone: int) -> Iterator
 
 
 def _pieces(arrays: Sequence[np.ndarray[Any, Any]]) -> list[_Piece]:
-    found: list[_Piece] = []
+    pieces: list[_Piece] = []
     for index in sorted(range(len(arrays)), key=lambda i: arrays[i].ctypes.data):
         start, end = arrays[index].ctypes.data, arrays[index].ctypes.data + arrays[index].nbytes
-        if not found or start >= found[-1].end:
-            found.append(_Piece(start, end))
-        piece = found[-1]
+        if not pieces or start >= pieces[-1].end:
+            pieces.append(_Piece(start, end))
+        piece = pieces[-1]
         piece.end = max(piece.end, end)
         piece.arrays.append(index)
         piece.written |= arrays[index].flags.writeable
-    return found
+    return pieces

@@ -9,7 +9,7 @@ from ptxgen.emulator.arithmetic import Arithmetic
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.program import Negated, ParsedOperand, SymbolAddress
-from ptxgen.emulator.values import Lanes, known_value
+from ptxgen.emulator.values import Lanes, constant_value
 from ptxgen.errors import ParseError
 from ptxgen.isa.operands import Immediate, Register, Special
 from ptxgen.target import WARP_SIZE
@@ -169,7 +169,7 @@ class Registers(Arithmetic):
         return Lanes(self, U32, self.e.emit(f"load i32, ptr {pointer}, align 4"), True), pointer
 
     def lane(self) -> Lanes:
-        return known_value(self, U32, tuple(range(WARP_SIZE)))
+        return constant_value(self, U32, tuple(range(WARP_SIZE)))
 
     def place(self, name: str) -> Place:
         """Where a variable or parameter lies; ParseError for a name that is none."""

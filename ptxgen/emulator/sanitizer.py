@@ -203,7 +203,7 @@ class MemoryMap:
             return f"{a.base - address} bytes before the start of {a.name} ({a.size} bytes)"
         return f"{address - (a.base + a.size)} bytes past the end of {a.name} ({a.size} bytes)"
 
-    def known(self, address: int) -> int:
+    def original(self, address: int) -> int:
         """The address as the owner of what lies there, or next to it, knows it."""
         a = self._nearest(address)
         return address if a is None or a.stands_for is None else address - a.base + a.stands_for
@@ -229,7 +229,7 @@ def describe(
     size = record.extra & (1 << EXTRA_SPACE) - 1
     store = bool(record.extra >> EXTRA_STORE & 1)
     verb = "writes" if store else "reads"
-    place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.known(address):#x} ({size} bytes)"
+    place = f"{space}[{address:#x}..{address + size:#x})" if space else f"{memory.original(address):#x} ({size} bytes)"
     if kind is FindingKind.BOUNDS:
         detail = memory.nearest(address) if not space else f"the block has {context[Slot.SHARED_BYTES]} bytes"
         if space == "local":

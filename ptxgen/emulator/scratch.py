@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Protocol
 
+from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.runtime.reports import FindingRecords
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
@@ -14,18 +14,6 @@ from ptxgen.errors import PtxGenError
 QUANTUM = 1 << 16
 SANITIZED_QUANTUM = 1 << 12
 """Backward jumps of a warp before it lets the others run: some milliseconds."""
-
-
-class Needs(Protocol):
-    """What a kernel takes: bytes of a warp's state, static shared bytes, local bytes a thread; whether it checks itself, and
-    then log2 of its granules (runtime/shadow.py)."""
-
-    state_bytes: int
-    shared_bytes: int
-    local_bytes: int
-    sanitize: bool
-    shared_shift: int
-    global_shift: int
 
 
 def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
@@ -40,31 +28,31 @@ def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
 class Scratch:
     """What one worker needs to run blocks of one shape: the context, the warps' states, shared and local memory."""
 
-    def __init__(self, needs: Needs, block: tuple[int, int, int], shared: int) -> None:
+    def __init__(self, facts: Facts, block: tuple[int, int, int], shared: int) -> None:
         threads = block[0] * block[1] * block[2]
         warps = -(-threads // 32)
         self.threads = threads
         self.context = (ctypes.c_int64 * len(Slot))()
         self.address = ctypes.addressof(self.context)
-        state_bytes = -(-needs.state_bytes // 128) * 128
-        total = needs.shared_bytes + shared
+        state_bytes = -(-facts.state_bytes // 128) * 128
+        total = facts.shared_bytes + shared
         self.states, states = aligned(state_bytes * warps)
         self.shared, shared_at = aligned(total)
-        self.local, local_at = aligned(needs.local_bytes * warps * 32)
+        self.local, local_at = aligned(facts.local_bytes * warps * 32)
         self.arrived = (ctypes.c_int32 * 17)()
         c = self.context
         c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
-        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, needs.local_bytes
+        c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, facts.local_bytes
         c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
         c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
-        c[Slot.THREADS], c[Slot.QUANTUM] = threads, SANITIZED_QUANTUM if needs.sanitize else QUANTUM
+        c[Slot.THREADS], c[Slot.QUANTUM] = threads, SANITIZED_QUANTUM if facts.sanitize else QUANTUM
         c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
-        if needs.sanitize:
-            granules = -(-total >> needs.shared_shift)
+        if facts.sanitize:
+            granules = -(-total >> facts.shared_shift)
             self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
-            c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = needs.shared_shift, granules * RECORD_BYTES
-            c[Slot.GLOBAL_SHIFT] = needs.global_shift
-            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(needs.local_bytes * warps * 32)
+            c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
+            c[Slot.GLOBAL_SHIFT] = facts.global_shift
+            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * 32)
             self.findings = FindingRecords()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)
         for warp in range(warps):

@@ -10,8 +10,8 @@ from ptxgen.isa.algebra import Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import DType, Kind
 
-Known = int | tuple[int, ...] | None
-"""Integer or predicate lanes known while compiling: one for all, one each, or not known. Integers are held unsigned."""
+Constant = int | tuple[int, ...] | None
+"""Integer or predicate lanes known while compiling: one for all, one each, or not constant. Integers are held unsigned."""
 
 
 class Operators(Protocol):
@@ -42,13 +42,14 @@ class Lanes:
     """A number a lane. `uniform`: `name` is an LLVM scalar, the same in every lane; else it is a vector of 32.
     `loose`: a NaN in it stands for the canonical NaN, whatever its bits."""
 
-    __slots__ = ("algebra", "known", "loose", "name", "type", "uniform")
+    __slots__ = ("algebra", "constant", "loose", "name", "type", "uniform")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(
-        self, algebra: Operators, type: DType, name: str, uniform: bool, known: Known = None, loose: bool = False
+        self, algebra: Operators, type: DType, name: str, uniform: bool, constant: Constant = None, loose: bool = False
     ) -> None:
-        self.algebra, self.type, self.name, self.uniform, self.known, self.loose = algebra, type, name, uniform, known, loose
+        self.algebra, self.type, self.name, self.uniform = algebra, type, name, uniform
+        self.constant, self.loose = constant, loose
 
     def __bool__(self) -> bool:
         raise TypeError("a lane value has no truth value while the kernel is being compiled")
@@ -125,11 +126,11 @@ class Lanes:
         return self.algebra.compare("ge", self, other)
 
 
-def known_lanes(value: Lanes) -> tuple[int, ...] | None:
-    """The known number of each lane."""
-    if value.known is None:
+def constant_lanes(value: Lanes) -> tuple[int, ...] | None:
+    """The constant number of each lane."""
+    if value.constant is None:
         return None
-    return value.known if isinstance(value.known, tuple) else (value.known,) * WARP_SIZE
+    return value.constant if isinstance(value.constant, tuple) else (value.constant,) * WARP_SIZE
 
 
 def signed(value: int, bits: int) -> int:
@@ -137,9 +138,9 @@ def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) & 1 else value
 
 
-def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes) -> Known:
-    """`work` on the known numbers of the operands (signed where `type` is), wrapped to `result`; None if one is not known."""
-    if any(o.known is None for o in operands):
+def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes) -> Constant:
+    """`work` on constant operands (signed where `type` is), wrapped to `result`; None if one is not constant."""
+    if any(o.constant is None for o in operands):
         return None
     mask = (1 << result.bits) - 1
 
@@ -148,17 +149,17 @@ def fold(type: DType, result: DType, work: Callable[..., int], *operands: Lanes)
             numbers = tuple(signed(n, type.bits) for n in numbers)
         return work(*numbers) & mask
 
-    same = [o.known for o in operands if isinstance(o.known, int)]
+    same = [o.constant for o in operands if isinstance(o.constant, int)]
     if len(same) == len(operands):
         return one(*same)
-    lanes = [known_lanes(o) or () for o in operands]
-    found = tuple(one(*numbers) for numbers in zip(*lanes, strict=True))
-    return found[0] if len(set(found)) == 1 else found
+    lanes = [constant_lanes(o) or () for o in operands]
+    folded = tuple(one(*numbers) for numbers in zip(*lanes, strict=True))
+    return folded[0] if len(set(folded)) == 1 else folded
 
 
-def known_value(algebra: Operators, type: DType, known: int | tuple[int, ...]) -> Lanes:
-    """A value of known integer or predicate lanes; costs no instruction."""
-    if isinstance(known, int):
-        return Lanes(algebra, type, literal(known, type), True, known)
+def constant_value(algebra: Operators, type: DType, constant: int | tuple[int, ...]) -> Lanes:
+    """A value of constant integer or predicate lanes; costs no instruction."""
+    if isinstance(constant, int):
+        return Lanes(algebra, type, literal(constant, type), True, constant)
     element = scalar(type)
-    return Lanes(algebra, type, "<" + ", ".join(f"{element} {literal(k, type)}" for k in known) + ">", False, known)
+    return Lanes(algebra, type, "<" + ", ".join(f"{element} {literal(k, type)}" for k in constant) + ">", False, constant)

@@ -10,7 +10,7 @@ from ptxgen.emulator.registers import Registers
 from ptxgen.emulator.runtime import reports
 from ptxgen.emulator.runtime.access import picker
 from ptxgen.emulator.sanitizer import FindingKind
-from ptxgen.emulator.values import Lanes, known_lanes, known_value
+from ptxgen.emulator.values import Lanes, constant_lanes, constant_value
 from ptxgen.isa.algebra import Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import PRED, U32, U64
@@ -25,11 +25,11 @@ class WarpOperations(Registers):
     def from_lane(self, a: Value, source: Value | Sequence[int]) -> Lanes:
         value = self.like(a, U32)
         if not isinstance(source, Lanes):
-            source = known_value(self, U32, tuple(source))  # type: ignore[arg-type]
+            source = constant_value(self, U32, tuple(source))  # type: ignore[arg-type]
         if value.uniform:
             return value
         kind, element = value.llvm_type, scalar(value.type)
-        lanes = known_lanes(source)
+        lanes = constant_lanes(source)
         if lanes is not None:
             order = ", ".join(f"i32 {n % WARP_SIZE}" for n in lanes)
             name = self.e.emit(f"shufflevector {kind} {value.name}, {kind} poison, <32 x i32> <{order}>")
@@ -42,7 +42,7 @@ class WarpOperations(Registers):
 
     def ballot(self, p: Value) -> Lanes:
         value = self.like(p, PRED)
-        if value.known == 1:
+        if value.constant == 1:
             return Lanes(self, U32, self.mask, True)
         bits = self.e.emit(f"bitcast <32 x i1> {self.spread(value)} to i32")
         return Lanes(self, U32, self.e.emit(f"and i32 {bits}, {self.mask}"), True)

@@ -109,10 +109,10 @@ class _Work:
             else:
                 self._stop(status, scratch)
                 return
-            took = time.perf_counter_ns() - started
-            if took < _SLICE_NS // 2:
+            elapsed = time.perf_counter_ns() - started
+            if elapsed < _SLICE_NS // 2:
                 self.at_once = min(2 * self.at_once, _AT_ONCE)
-            elif took > _SLICE_NS:
+            elif elapsed > _SLICE_NS:
                 self.at_once = max(1, self.at_once // 2)
 
     def _stop(self, status: int, scratch: Scratch) -> None:
