@@ -60,7 +60,7 @@ def read_regular(path: Path, limit: int, *, own: bool = False) -> bytes:
     try:
         handle = os.open(path, flags)
     except ValueError as error:  # a NUL or a lone surrogate in the path
-        raise OSError(errno.EINVAL, f"no file can be called that ({error})", str(path)) from error
+        raise OSError(errno.EINVAL, f"not a possible file name ({error})", str(path)) from error
     except OSError as error:
         if own and error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -96,7 +96,7 @@ def private_folder(root: Path, *names: str) -> Path:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", str(folder)) from None
         status = folder.stat() if name is None else folder.lstat()
         if not stat.S_ISDIR(status.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link or no folder", str(folder))
+            raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link or not a folder", str(folder))
         if why := _others(status):
             raise PermissionError(errno.EACCES, why, str(folder))
     return folder

@@ -53,7 +53,7 @@ class GpuProfile:
         ids = [format.id for format in FORMATS.values()]
         for id, variant in self.gemv.items():
             if id not in ids:
-                raise ArgumentError(f"the profile names a GEMV for {id!r}, which is no format; formats: {', '.join(ids)}")
+                raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
 
     @classmethod

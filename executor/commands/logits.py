@@ -38,6 +38,6 @@ def logits_command(path: Path, ids: str, output: Path, **options: Any) -> None:
         first = int(bad.argmax())
         raise ModelError(
             f"{int(bad.sum())} of {len(tokens)} rows hold NaN or infinity, the first after token {first} (id {tokens[first]}): "
-            f"the weights are damaged or overflow f32; {output} has the rows as they are",
+            f"the weights are damaged or overflow f32; {output} holds all rows as computed",
             path,
         )

@@ -17,9 +17,8 @@ from executor.base.errors import DeviceError
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.measure.timing import chain_seconds, freed, repeated
+from executor.measure.timing import array_argument, chain_seconds, freed, repeated
 from executor.memory.buffers import GpuBuffer
-from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
 from ptxgen.files import read_regular, replacing
 from ptxgen.kernels.registry import find
@@ -64,8 +63,7 @@ def _measured(device: Device) -> float:
     entry = find("mwv_f32_gemv")
     kernel = entry.make(k=SIZE, n=SIZE)
     sample = entry.make(k=SIZE, n=4).inputs(np.random.default_rng(0))
-    weights = kernel.signature()["w"]
-    assert isinstance(weights, Array)
+    weights = array_argument(kernel, "w")
     with freed(device) as buffers, closing(Modules(device)) as modules:
         buffers.append(w := repeated(device, sample["w"], weights))
         buffers.append(x := GpuBuffer.from_numpy(device, sample["x"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -57,7 +57,9 @@ class Limit:
 
     def __post_init__(self) -> None:
         if not (self.read_bytes > 0 and self.flops >= 0):
-            raise ArgumentError(f"a limit is read_bytes above 0 and flops of at least 0, not {self.read_bytes}, {self.flops}")
+            raise ArgumentError(
+                f"a limit needs read_bytes above 0 and flops of at least 0, got {self.read_bytes}, {self.flops}"
+            )
 
     def seconds(self, work: Work) -> float:
         """The least time for this work."""
@@ -153,12 +155,9 @@ class TileProfiler:
 
     def run(self, plans: Sequence[Plan], length: int | None = None) -> None:
         """Launch the plans once as one step, in a timed graph of their own."""
-        graph = LaunchGraph(self.device, plans, timed=True)
-        try:
+        with closing(LaunchGraph(self.device, plans, timed=True)) as graph:
             graph.replay()
             self.add(graph, length)
-        finally:
-            graph.close()
 
     def clear(self) -> None:
         """Drop what was timed."""

@@ -49,7 +49,7 @@ def plot_roofline(profiler: TileProfiler, path: Path) -> None:
 
     rows = [row for row in summed(profiler.tiles, "operation", profiler.limit) if row.flops and row.seconds]
     if not rows:
-        raise ArgumentError("nothing that computes was timed, so there is no roofline to draw")
+        raise ArgumentError("no launch with arithmetic was timed, so there is no roofline to draw")
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         FigureCanvasSVG(figure)

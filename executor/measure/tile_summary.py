@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from executor.measure.profiler import Limit, Tile, TileLevel, TileProfiler
 from ptxgen.errors import ArgumentError
@@ -27,8 +27,9 @@ IN_ORDER: Final = ("level", "layer")
 
 @dataclass(frozen=True)
 class TileSum:
-    """Launches that are counted together: their time in seconds, their operations and bytes. share: of the time of all tiles;
-    limit_share: the time that the device's limit allows, as part of the time taken; None where no limit is known."""
+    """Launches that are counted together: their time in seconds, their operations and bytes. level: of all of them, or empty.
+    share: of the time of all tiles; limit_share: the time that the device's limit allows, as part of the time taken; None where
+    no limit is known."""
 
     name: str
     level: str
@@ -38,6 +39,25 @@ class TileSum:
     bytes: int
     share: float
     limit_share: float | None
+
+    @classmethod
+    def of(cls, name: str, tiles: Sequence[Tile], whole: float, limit: Limit | None) -> Self:
+        """Sum the tiles up; whole: seconds of all tiles."""
+        seconds = sum(tile.seconds for tile in tiles)
+        flops, nbytes = (sum(getattr(tile.work, unit) for tile in tiles) for unit in ("flops", "bytes"))
+        levels = {tile.level.value for tile in tiles}
+        level = levels.pop() if len(levels) == 1 else ""
+        least = None if limit is None else sum(limit.seconds(tile.work) for tile in tiles)
+        return cls(
+            name,
+            level,
+            len(tiles),
+            seconds,
+            flops,
+            nbytes,
+            _ratio(seconds, whole),
+            None if least is None else _ratio(least, seconds),
+        )
 
     @property
     def average_us(self) -> float:
@@ -60,7 +80,7 @@ class TileSum:
         return _ratio(self.flops, self.bytes)
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Ready for JSON."""
         return {
             "name": self.name,
             "level": self.level,
@@ -85,7 +105,7 @@ def summed(tiles: Sequence[Tile], by: str = "operation", limit: Limit | None = N
     groups: dict[str, list[Tile]] = {}
     for tile in tiles:
         groups.setdefault(GROUPINGS[by](tile), []).append(tile)
-    rows = [_row(name, group, whole, limit) for name, group in groups.items()]
+    rows = [TileSum.of(name, group, whole, limit) for name, group in groups.items()]
     if by == "level":
         return sorted(rows, key=lambda row: list(TileLevel).index(TileLevel(row.name)))
     return rows if by in IN_ORDER else sorted(rows, key=lambda row: -row.seconds)
@@ -106,7 +126,7 @@ def tile_table(profiler: TileProfiler, by: str = "operation") -> Table:
     for title in numbers:
         table.add_column(title, justify="right", no_wrap=True, style="bold" if title == "us/step" else None)
     steps = max(1, profiler.steps)
-    total = [_row("all", profiler.tiles, sum(row.seconds for row in rows), profiler.limit)] if rows else []
+    total = [TileSum.of("all", profiler.tiles, sum(row.seconds for row in rows), profiler.limit)] if rows else []
     for row in (*rows, *total):
         words = [row.name] if by == "level" else [row.name, row.level]
         words += [str(row.samples), f"{row.average_us:.2f}", f"{row.seconds / steps * 1e6:.1f}", f"{row.share * 100:.1f}"]
@@ -129,22 +149,6 @@ def tile_facts(profiler: TileProfiler) -> dict[str, Any]:
         "untimed_launches": profiler.untimed,
         "tiles": {by: [row.facts() for row in summed(profiler.tiles, by, limit)] for by in GROUPINGS},
     }
-
-
-def _row(name: str, tiles: Sequence[Tile], whole: float, limit: Limit | None) -> TileSum:
-    seconds = sum(tile.seconds for tile in tiles)
-    levels = {tile.level for tile in tiles}
-    least = None if limit is None else sum(limit.seconds(tile.work) for tile in tiles)
-    return TileSum(
-        name=name,
-        level=next(iter(levels)).value if len(levels) == 1 else "",
-        samples=len(tiles),
-        seconds=seconds,
-        flops=sum(tile.work.flops for tile in tiles),
-        bytes=sum(tile.work.bytes for tile in tiles),
-        share=_ratio(seconds, whole),
-        limit_share=None if least is None else _ratio(least, seconds),
-    )
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -36,8 +36,7 @@ CHECKED_ROWS: Final = 256
 def chain_seconds(device: Device, plans: Sequence[Plan], runs: int, scratch: GpuBuffer | None = None) -> list[float]:
     """Seconds of one launch, the mean of all plans launched as one graph, for each of `runs`. On the emulator it is the time of
     the host's clock. scratch: overwritten before each run, so that the cache holds nothing else."""
-    graph = LaunchGraph(device, plans)
-    try:
+    with closing(LaunchGraph(device, plans)) as graph:
         for _ in range(WARM_UPS if device.kind == "cuda" else 1):
             graph.replay()
         times = []
@@ -48,8 +47,6 @@ def chain_seconds(device: Device, plans: Sequence[Plan], runs: int, scratch: Gpu
             graph.replay()
             times.append(device.elapsed(start, device.record()) / len(plans))
         return times
-    finally:
-        graph.close()
 
 
 def repeated(device: DeviceMemory, rows: NDArray[Any], array: Array) -> GpuBuffer:
@@ -90,7 +87,7 @@ def freed(device: DeviceMemory) -> Iterator[list[GpuBuffer]]:
 def fresh_weights(device: Device, kernel: KernelType) -> Iterator[FreshWeights]:
     """The weights `w` of a matrix-vector kernel, u8[n, row bytes], random and never zeros; freed when the block ends. The
     emulator gets one copy, since its times mean nothing for a GPU."""
-    weights = _array(kernel, "w")
+    weights = array_argument(kernel, "w")
     rows = _sample(kernel).inputs(np.random.default_rng(0))["w"]
     copies = min(-(-FRESH_BYTES // weights.nbytes), MOST_BYTES // weights.nbytes, MOST_COPIES)
     count = max(2, copies) if device.kind == "cuda" else 1
@@ -120,8 +117,8 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
     """Time a matrix-vector kernel on these weights. PtxGenError if what it computes is beyond its tolerance."""
     device = launcher.device
     sample = _sample(kernel)
-    inputs = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: _array(kernel, "w").shape[0]]}
-    y = _array(kernel, "y")
+    inputs = {**sample.inputs(np.random.default_rng(1)), "w": weights.rows[: array_argument(kernel, "w").shape[0]]}
+    y = array_argument(kernel, "y")
     with freed(device) as buffers:
         arguments: dict[str, GpuBuffer] = {}
         for name in kernel.signature():
@@ -145,10 +142,11 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
 
 def _sample(kernel: KernelType) -> KernelType:
     """The kernel for the first rows only, so that the host can make its weights and its reference."""
-    return replace(kernel, n=min(CHECKED_ROWS, _array(kernel, "w").shape[0]))  # type: ignore[call-arg]
+    return replace(kernel, n=min(CHECKED_ROWS, array_argument(kernel, "w").shape[0]))  # type: ignore[call-arg]
 
 
-def _array(kernel: KernelType, name: str) -> Array:
+def array_argument(kernel: KernelType, name: str) -> Array:
+    """The array that a kernel takes under this name."""
     argument = kernel.signature()[name]
     assert isinstance(argument, Array)
     return argument

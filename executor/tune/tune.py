@@ -19,10 +19,9 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.measure.timing import FreshWeights, fresh_weights, time_gemv
+from executor.measure.timing import FreshWeights, array_argument, fresh_weights, time_gemv
 from executor.tune.candidates import Candidate, candidates
 from ptxgen import __version__
-from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import make_folder
 from ptxgen.formats import Format
@@ -76,7 +75,7 @@ def tune(
     ]
     total = sum(len(pairs) for pairs in work)
     if not total:
-        raise ArgumentError(f"no kernel called {pattern!r} multiplies any of these matrices at precision {precision}")
+        raise ArgumentError(f"no kernel with a name like {pattern!r} multiplies any of these matrices at precision {precision}")
     report = progress or (lambda done, total: None)
     done = skipped = 0
     left_out: list[tuple[str, str]] = []
@@ -117,12 +116,10 @@ def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) ->
 
 def _measured(launcher: Launcher, candidate: Candidate, entry: TuningEntry, weights: FreshWeights, runs: int) -> TuningEntry:
     time = time_gemv(launcher, candidate.kernel, weights, runs)
-    w = candidate.kernel.signature()["w"]
-    assert isinstance(w, Array)
     return replace(
         entry,
         seconds=time.median,
-        bytes_per_second=w.nbytes / time.median,
+        bytes_per_second=array_argument(candidate.kernel, "w").nbytes / time.median,
         error=max(candidate.error, time.error),
         clock="device" if launcher.device.kind == "cuda" else "host",
         measured=datetime.date.today().isoformat(),

@@ -124,7 +124,7 @@ def check_command(
     chosen = [find(name) for name in names] or list(entries().values())
     kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings, models)]
     if names and not kernels:
-        raise ArgumentError(f"{', '.join(names)}: no shape of a known model; --models is for kernels that have k and n")
+        raise ArgumentError(f"{', '.join(names)}: known models have no shape for it; --models is for kernels that have k and n")
     results = list(_checked(kernels, targets))
     failures = [result for result in results if result.error]
     if as_json:

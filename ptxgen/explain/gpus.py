@@ -14,7 +14,7 @@ from typing import Final
 from ptxgen.errors import ArgumentError
 from ptxgen.isa.units import Unit
 from ptxgen.printable import did_you_mean
-from ptxgen.target import WARP_SIZE, Target
+from ptxgen.target import REGISTERS, WARP_SIZE, Target
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Multiprocessor:
     shared_bytes: int
     rates: dict[Unit, float] = field(hash=False)
     shared_reserved_bytes: int = 1024
-    registers: int = 65536
+    registers: int = REGISTERS
     register_unit: int = 256  # registers are dealt out to warps in this unit
     issue: int = 4  # instructions of a warp that start in a clock
     load_store_bytes: int = 128  # between registers and L1 or shared memory, in a clock

@@ -82,8 +82,8 @@ def test_what_is_no_file_of_a_sane_size_is_refused_at_once(tmp_path: Path) -> No
         "": "not a regular file",
         "large": f"it has {20 << 30} bytes; at most 100 are read",
         "none": "No such file",
-        "a\0b": "no file can be called that",
-        "\ud800": "no file can be called that",
+        "a\0b": "not a possible file name",
+        "\ud800": "not a possible file name",
         "/dev/zero": "not a regular file",
         "/proc/self/smaps": "at most 100 are read",  # says that it has no bytes
     }

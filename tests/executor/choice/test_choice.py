@@ -33,7 +33,7 @@ def test_equal_profiles_are_equal_and_hash_alike() -> None:
     ("precision", "gemv", "said"),
     [
         ("exact", {}, "precision is 'exact'; known: accurate, fast"),
-        ("fast", {"q9": "my_q9_gemv"}, r"a GEMV for 'q9', which is no format; formats: f32, f16, .*q4k"),
+        ("fast", {"q9": "my_q9_gemv"}, r"a GEMV for 'q9', which is not a format; formats: f32, f16, .*q4k"),
         ("fast", {"q4k": "q4k_gemv:k"}, "'k' is not parameter=value"),
     ],
 )

@@ -332,7 +332,7 @@ def test_tuning_measures_keeps_and_goes_on_where_it_stopped(tmp_path: Path, stra
 
 
 def test_a_pattern_that_nothing_matches_is_an_error(tmp_path: Path) -> None:
-    with EmulatedDevice() as device, pytest.raises(ArgumentError, match="no kernel called 'none_\\*' multiplies"):
+    with EmulatedDevice() as device, pytest.raises(ArgumentError, match="no kernel with a name like 'none_\\*' multiplies"):
         tune(device, [(Q4_K, 256, 5)], "accurate", tmp_path / "t.json", pattern="none_*")
 
 
