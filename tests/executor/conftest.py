@@ -1,4 +1,5 @@
-"""The emulator as a device, closed at the end of the test; a cache folder of the test's own, never the user's."""
+"""Devices: the emulator, closed at the end of the test, and a CUDA driver without a GPU. Cache folders: a test has its own,
+never the user's, or shares one with tests that load the same kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 
 from executor.device import Device
 from executor.device.emulated import EmulatedDevice
+from tests.executor.device.fake_driver import FakeDriver
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,14 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared_kernels(own_cache: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For modules whose tests do not look at what is compiled and when (`pytestmark = usefixtures("shared_kernels")`)."""
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Instead of CUDA's."""
+    fake = FakeDriver()
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
+    return fake
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from executor.device import open_device
+from executor.device import Device
 from executor.launch.launch import Launcher
-from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
+from tests.gpu.launching import launcher_on
 from tests.ptxgen.kernels.catalogue import CASES
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
@@ -19,9 +17,8 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with open_device("cuda:0") as device:
-        yield Launcher(device, Modules(device, limit_bytes=0))
+def launcher(gpu: Device) -> Launcher:
+    return launcher_on(gpu)
 
 
 @pytest.mark.parametrize("kernel", CASES, ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,12 +20,6 @@ from tests.synthetic import write_model
 pytestmark = pytest.mark.gpu
 
 PRECISIONS = ("accurate", "fast")
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("cuda:0") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

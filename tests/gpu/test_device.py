@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,26 +13,16 @@ from executor.base.errors import DeviceError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
 from executor.device.parameters import ParameterBlock
-from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
 from tests.executor.launch.kernels import Accumulate, Scale
+from tests.gpu.launching import launcher_on
 
 BOTH = ["emulator", pytest.param("cuda:0", marks=pytest.mark.gpu)]
 GPU = [pytest.param("cuda:0", marks=pytest.mark.gpu)]
 MIB = 1 << 20
-
-
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with open_device(request.param) as device:
-        yield device
-
-
-def launcher_on(device: Device) -> Launcher:
-    return Launcher(device, Modules(device, limit_bytes=0))
 
 
 @pytest.mark.parametrize("device", BOTH, indirect=True)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from executor.device import Device, open_device
+from executor.device import Device
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from tests.executor.launch.early_chain import results
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("cuda:0") as device:
-        yield device
 
 
 @pytest.mark.parametrize("format", ["Q4_K", "Q6_K", "Q8_0"])

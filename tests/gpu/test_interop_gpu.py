@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from executor.base.errors import DeviceError
-from executor.device import Device, open_device
-from executor.launch.launch import Launcher
-from executor.launch.modules import Modules
+from executor.device import Device
 from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, F16, F32, S8, S64, U8, DType
 from tests.executor.launch.kernels import Accumulate, Scale
+from tests.gpu.launching import launcher_on
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -31,16 +29,6 @@ LAUNCHES = 500
 
 on_both = pytest.mark.parametrize("device", BOTH, indirect=True)
 on_gpu = pytest.mark.parametrize("device", GPU, indirect=True)
-
-
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    with open_device(request.param) as device:
-        yield device
-
-
-def launcher_on(device: Device) -> Launcher:
-    return Launcher(device, Modules(device, limit_bytes=0))
 
 
 def place(device: Device) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.device import Device, open_device
+from executor.device import Device
 from executor.device.parameters import ParameterBlock
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.isa import instructions
@@ -24,15 +24,9 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("cuda:0") as device:
-        yield device
-
-
-@pytest.fixture(scope="module")
-def recording(request: pytest.FixtureRequest, device: Device) -> Iterator[Recording]:
+def recording(request: pytest.FixtureRequest, gpu: Device) -> Iterator[Recording]:
     """What is seen in this run, saved at its end if --record-isa names a folder."""
-    recording = Recording(device.name)
+    recording = Recording(gpu.name)
     yield recording
     folder = request.config.getoption("--record-isa")
     if folder:
@@ -61,18 +55,18 @@ def run(device: Device, batch: probe.Batch, records: NDArray[np.uint8]) -> NDArr
 
 
 @pytest.mark.parametrize("name", list(dict.fromkeys(row.name for row in instructions.ROWS)))
-def test_gpu_gives_what_the_emulator_gives(name: str, device: Device, recording: Recording) -> None:
+def test_gpu_gives_what_the_emulator_gives(name: str, gpu: Device, recording: Recording) -> None:
     differences = []
     ran = False
     for row in instructions.named(name):
         for batch in probe.batches(row):
-            if batch.need[0] > device.target.sm:
+            if batch.need[0] > gpu.target.sm:
                 continue
             ran = True
             records = operand_values.records(batch, MADE)
-            seen, expected = run(device, batch, records), emulate(batch, records)
+            seen, expected = run(gpu, batch, records), emulate(batch, records)
             recording.add(batch, records, seen)
             differences += [text for one in batch.probes if (text := first_difference(one, records, expected, seen))]
     assert not differences, "\n".join(differences)
     if not ran:
-        pytest.skip(f"needs a newer GPU than {device.name}")
+        pytest.skip(f"needs a newer GPU than {gpu.name}")

@@ -22,12 +22,6 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("cuda:0") as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def emulator() -> Iterator[Device]:
     with open_device("emulator") as opened:
         yield opened

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from executor.base.errors import NumericalFault
-from executor.device import open_device
 from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
@@ -26,12 +25,6 @@ from tests.executor.model.variants import TOKENS
 from tests.smollm2 import smollm2_path
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("cuda:0") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,12 +38,6 @@ TOKENS = [5, 6, 7, 8]
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("cuda:0") as opened:
-        yield opened
 
 
 def test_bandwidth_is_measured_and_kept(gpu: Device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,6 @@ from tests.synthetic import write_model
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 ONES = np.ones(100, np.float32)
-
-
-@pytest.fixture
-def executor() -> Iterator[CudaExecutor]:
-    with CudaExecutor("emulator") as made:
-        yield made
 
 
 def test_ones_own_kernel_is_recorded(executor: CudaExecutor) -> None:

@@ -27,13 +27,6 @@ from tests.synthetic import Q, write_model
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    made = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: made)
-    return made
-
-
 @pytest.fixture(params=["emulator", "cuda"])
 def device(request: pytest.FixtureRequest, driver: FakeDriver) -> Iterator[Device]:
     with EmulatedDevice() if request.param == "emulator" else CudaDevice() as made:

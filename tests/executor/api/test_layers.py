@@ -18,6 +18,7 @@ from executor.launch.launch import LaunchRecord
 from executor.memory.interop import as_buffer
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import OUTLIER, UNIT
 from tests.executor.api.five_ways import FiveWays
 from tests.reference_model import ReferenceModel
 from tests.synthetic import Q, write_model
@@ -28,15 +29,9 @@ MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "attn_output": Q.Q8_0, "ffn_down": Q.Q5_0
 """attn_v and ffn_down of types that an indexed layer once did not take."""
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled kernels, for all tests here: the models have the same shapes."""
-    return tmp_path_factory.mktemp("kernels")
-
-
-def opened(path: Path, arch: str, cache: Path) -> CudaExecutor:
+def opened(path: Path, arch: str, kernels: Path) -> CudaExecutor:
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PTXGEN_CACHE_DIR", str(cache))
+        environment.setenv("PTXGEN_CACHE_DIR", str(kernels))
         made = CudaExecutor("emulator", profile=GpuProfile())
     made.load_weights(path)
     made.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM, rope_style="adjacent" if arch == "llama" else "neox")
@@ -74,8 +69,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def llama(path: Path, cache: Path) -> Iterator[CudaExecutor]:
-    with opened(path, "llama", cache) as made:
+def llama(path: Path, kernels: Path) -> Iterator[CudaExecutor]:
+    with opened(path, "llama", kernels) as made:
         yield made
 
 
@@ -93,9 +88,9 @@ def ways(executor: CudaExecutor) -> FiveWays:
 
 
 @pytest.mark.parametrize("arch", EPS)
-def test_five_ways_give_the_same_bits_and_are_right(arch: str, tmp_path: Path, cache: Path) -> None:
+def test_five_ways_give_the_same_bits_and_are_right(arch: str, tmp_path: Path, kernels: Path) -> None:
     path, given = written(tmp_path, arch), inputs()
-    with opened(path, arch, cache) as executor:
+    with opened(path, arch, kernels) as executor:
         made = FiveWays(executor, LAYERS, HIDDEN, FF, EPS[arch]).all(given)
     expected = exact(path, given)
     # The accurate precision: every product is right to 1e-5 of its size; a layer has few in a row, and here they add up to less
@@ -252,9 +247,9 @@ def test_what_is_done_to_the_cache_is_done_to_the_sequence(ways: FiveWays) -> No
         np.testing.assert_array_equal(made, expected)
 
 
-def test_the_rotations_follow_a_cache_that_grows(path: Path, cache: Path) -> None:
+def test_the_rotations_follow_a_cache_that_grows(path: Path, kernels: Path) -> None:
     given = inputs(5)
-    with opened(path, "llama", cache) as executor:
+    with opened(path, "llama", kernels) as executor:
         rows = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"]).by_index(given)
         small = executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, 3)
         ways = FiveWays(executor, LAYERS, HIDDEN, FF, EPS["llama"])
@@ -275,8 +270,8 @@ def test_the_rotations_follow_a_cache_that_grows(path: Path, cache: Path) -> Non
         assert (small.max_len, executor.device.memory().allocated) == (6, allocated)
 
 
-def test_a_layer_whose_cache_was_freed_says_so(path: Path, cache: Path) -> None:
-    with opened(path, "llama", cache) as executor:
+def test_a_layer_whose_cache_was_freed_says_so(path: Path, kernels: Path) -> None:
+    with opened(path, "llama", kernels) as executor:
         layers = executor.build_indexed_weights(LAYERS, HIDDEN, FF)
         executor.sequence.cache.free()
         with pytest.raises(DeviceError, match="the KV cache was freed"):
@@ -300,7 +295,7 @@ class TestAttention:
             weights = np.exp(scores - scores.max(1, keepdims=True))
             expected = np.einsum("hk,khd->hd", weights / weights.sum(1, keepdims=True), values)
             # f32 sums of 64 and 3 terms of size 1, and an exponential: under 100 roundings
-            np.testing.assert_allclose(out.to_numpy(), expected, rtol=0, atol=100 * 2.0**-24 * np.abs(values).max())
+            np.testing.assert_allclose(out.to_numpy(), expected, rtol=0, atol=100 * UNIT * np.abs(values).max())
         assert executor.sequence.lengths == [0, tokens]
 
     @pytest.mark.parametrize(("q", "k", "what"), [((3, 64), (2, 64), "q"), ((4, 64), (2, 32), "k")])
@@ -387,7 +382,7 @@ class TestOutliers:
     def test_the_verdict_of_a_site_is_kept_until_a_weight_is_replaced(self, executor: CudaExecutor) -> None:
         x = np.ones(1536, np.float32)
         assert not executor.detect_input_outlier(x)
-        x[408] = 26.0
+        x[408] = OUTLIER
         assert executor.detect_input_outlier(x, (0, "attn_norm"))
         assert executor.detect_input_outlier(np.ones(1536, np.float32), (0, "attn_norm"))
         gamma = executor.weights["blk.0.attn_norm.weight"].buffer.to_numpy()
@@ -490,8 +485,8 @@ class TestCaptures:
         np.testing.assert_array_equal(y.to_numpy(), expected)
 
     @pytest.mark.parametrize("change", ["profile", "weight", "cache", "kv_cache"])
-    def test_a_graph_of_what_has_changed_is_refused(self, change: str, tmp_path: Path, cache: Path) -> None:
-        with opened(written(tmp_path, "llama"), "llama", cache) as executor:
+    def test_a_graph_of_what_has_changed_is_refused(self, change: str, tmp_path: Path, kernels: Path) -> None:
+        with opened(written(tmp_path, "llama"), "llama", kernels) as executor:
             ways, hidden = FiveWays(executor, LAYERS, HIDDEN, FF, 1e-5), executor.zeros(HIDDEN)
             with executor.capture() as graph:
                 executor.transformer_layer_workspace_for_capture(hidden, 0, ways.indexed[0], HIDDEN, FF, 1e-5)
@@ -549,9 +544,9 @@ class TestCaptures:
         assert str(ways.executor.modules.counts) == counts
 
 
-def test_a_model_decodes_by_replays(llama: CudaExecutor, cache: Path, tmp_path: Path) -> None:
+def test_a_model_decodes_by_replays(llama: CudaExecutor, kernels: Path, tmp_path: Path) -> None:
     path = written(tmp_path, "qwen2")
-    with opened(path, "qwen2", cache) as executor, executor.load_model(path, context=ROOM) as model:
+    with opened(path, "qwen2", kernels) as executor, executor.load_model(path, context=ROOM) as model:
         logits = model.logits([5, 6])
         model.decoder.reset()
         graph = executor.capture_decode(model)

@@ -18,6 +18,8 @@ from ptxgen.errors import ArgumentError
 from tests.executor.launch.kernels import Scale
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 HIDDEN, FF, EPSILON = 64, 96, 1e-5
 LAYERS = 2
 
@@ -26,12 +28,6 @@ LAYERS = 2
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     return write_model(folder / "m.gguf", types=Q.Q8_0, layers=LAYERS, hidden=HIDDEN, heads=2, kv_heads=1, ff=FF, context=32)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all tests here, which load the same kernels."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,10 @@ def on_another_thread(do: Callable[[], Any]) -> BaseException | None:
 
 
 @pytest.fixture
-def executor() -> Iterator[CudaExecutor]:
-    with CudaExecutor("emulator") as made:
-        raw = np.random.default_rng(0).integers(0, 64, (256, 144), np.uint8)
-        made.load_weight("w", raw, "Q4_K", (256, 256))
-        yield made
+def executor(executor: CudaExecutor) -> CudaExecutor:
+    raw = np.random.default_rng(0).integers(0, 64, (256, 144), np.uint8)
+    executor.load_weight("w", raw, "Q4_K", (256, 256))
+    return executor
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from tests.synthetic import Q, write_model
 
 N, K = 4, 256
 Q_NAME = "blk.0.attn_q.weight"
-
-
-@pytest.fixture
-def executor() -> Iterator[CudaExecutor]:
-    with CudaExecutor("emulator") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -104,11 +104,9 @@ def test_room_is_made_by_removing_entries_only(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
+def gpu(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(bandwidth, "_measured", lambda device: 4e12)
-    return fake
+    return driver
 
 
 def test_measurements_in_a_folder_of_others_are_refused(gpu: FakeDriver, own_cache: Path) -> None:

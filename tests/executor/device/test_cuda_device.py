@@ -20,13 +20,6 @@ from tests.executor.device.fake_driver import FakeDriver, R
 from tests.executor.launch.kernels import Scale
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
-    return fake
-
-
 def test_everything_made_is_given_back_on_close(driver: FakeDriver) -> None:
     with CudaDevice() as device:
         GpuBuffer.zeros(device, F32, (1 << 20,)).upload(np.zeros(1 << 20, np.float32))

@@ -21,13 +21,6 @@ from tests.executor.device.fake_driver import FakeDriver, R
 from tests.executor.launch.kernels import Accumulate, Scale
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
-    return fake
-
-
 def scale_plan(device: CudaDevice, name: str = "logits") -> Plan:
     y, x = GpuBuffer.empty(device, F32, (100,), name), GpuBuffer.zeros(device, F32, (100,), "hidden")
     return Launcher(device, Modules(device, limit_bytes=0)).prepare(Scale(n=100), y=y, x=x, factor=1.5, offset=9)

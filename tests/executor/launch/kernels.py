@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.types import F32, U32
 
 
@@ -48,7 +49,7 @@ class Scale(KernelType):
         return {"y": np.zeros(self.n, np.float32), "x": x, "factor": 2.0, "offset": 3}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"y": (np.abs(arguments["x"] * arguments["factor"]) + np.abs(self.reference(**arguments)["y"])) * 2.0**-24}
+        return {"y": (np.abs(arguments["x"] * arguments["factor"]) + np.abs(self.reference(**arguments)["y"])) * UNIT}
 
 
 @dataclass(frozen=True)

@@ -149,11 +149,9 @@ def test_two_processes_may_fill_one_cache_at_once(own_cache: Path) -> None:
 
 
 def test_code_that_the_gpu_refuses_is_built_again_once_and_reported(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own_cache: Path, driver: FakeDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whole and under the right name, so no checksum sees it: what another GPU's toolchain or a broken one left there."""
-    driver = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
     with CudaDevice() as device:
         modules = Modules(device)
         kernel = modules.load(Scale(n=100))
@@ -173,11 +171,7 @@ def test_code_that_the_gpu_refuses_is_built_again_once_and_reported(
         assert third.counts.disk_hits == 1
 
 
-def test_code_on_disk_without_the_entry_is_built_again_and_does_not_stay_loaded(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+def test_code_on_disk_without_the_entry_is_built_again_and_does_not_stay_loaded(own_cache: Path, driver: FakeDriver) -> None:
     with CudaDevice() as device:
         Modules(device).load(Scale(n=100))
         answers = iter([(R.CUDA_ERROR_NOT_FOUND, None)])
@@ -189,10 +183,8 @@ def test_code_on_disk_without_the_entry_is_built_again_and_does_not_stay_loaded(
         assert driver.live["module"] == 2
 
 
-def test_code_that_is_refused_when_it_has_just_been_compiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver()
+def test_code_that_is_refused_when_it_has_just_been_compiled_is_an_error(driver: FakeDriver) -> None:
     driver.failing["cuModuleLoadData"] = R.CUDA_ERROR_INVALID_IMAGE
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
     with CudaDevice() as device, pytest.raises(DeviceError, match="loading test_scale on cuda:0"):
         Modules(device).load(Scale(n=100))
 
@@ -210,9 +202,7 @@ def test_code_of_the_emulator_under_another_kernels_name_is_built_again(own_cach
         assert (again.counts.misses, again.counts.disk_hits) == (2, 0)
 
 
-def test_closing_unloads_every_kernel_and_loading_works_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+def test_closing_unloads_every_kernel_and_loading_works_afterwards(driver: FakeDriver) -> None:
     with CudaDevice() as device:
         modules = Modules(device)
         modules.preload([Scale(n=100), Scale(n=101), Scale(n=100)])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from executor.layers.outliers import is_massive_activation_outlier
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from tests.ptxgen.kernels.checking import run
 
@@ -25,7 +26,7 @@ def on_the_emulator(x: NDArray[np.float32], ratio: float) -> bool:
 
 def test_one_channel_of_26_times_the_rms_is_an_outlier_and_one_of_5_times_is_none() -> None:
     x = np.ones(1536, np.float32)
-    x[408] = 26.0
+    x[408] = OUTLIER
     assert is_massive_activation_outlier(x)
     x[408] = 5.0
     assert not is_massive_activation_outlier(x)

@@ -25,19 +25,9 @@ from ptxgen.types import F32
 from tests.executor.launch.kernels import Scale
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 VARIABLE = "GPU_DEBUG"
-
-
-@pytest.fixture(scope="module")
-def cache(kernels: Path) -> Path:
-    return kernels
-
-
-@pytest.fixture(autouse=True)
-def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One for all tests here, which load the same kernels."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(cache))
-    return cache
 
 
 @pytest.fixture

@@ -28,27 +28,17 @@ from ptxgen.kernels.registry import entries, find
 from tests.executor.launch.kernels import Scale
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[LanguageModel]:
+def loaded(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Iterator[LanguageModel]:
     path = write_model(
         tmp_path_factory.mktemp("model") / "m.gguf", types=Q.Q8_0, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=32
     )
     with pytest.MonkeyPatch.context() as patch, EmulatedDevice() as device:
-        patch.setenv("PTXGEN_CACHE_DIR", str(cache))
+        patch.setenv("PTXGEN_CACHE_DIR", str(kernels))
         yield LanguageModel.load(path, device)
-
-
-@pytest.fixture(scope="module")
-def cache(kernels: Path) -> Path:
-    return kernels
-
-
-@pytest.fixture(autouse=True)
-def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One for all tests here, which load the same kernels."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(cache))
-    return cache
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from executor.choice.choice import GpuProfile
-from executor.device import open_device
 from executor.device.protocol import Device
 from executor.launch.launch import LaunchRecord
 from executor.memory.buffers import GpuBuffer
@@ -25,12 +24,6 @@ from tests.synthetic import Q, write_model
 
 MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q8_0}
 POSITIONS = 64
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("emulator") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -170,13 +170,6 @@ def test_a_model_may_be_closed_after_its_device(path: Path) -> None:
     model.close()
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
-    return fake
-
-
 def test_a_gpu_whose_memory_ends_anywhere_during_a_load_keeps_nothing(path: Path, driver: FakeDriver) -> None:
     with CudaDevice() as device:
         modules = Modules(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,12 +23,6 @@ from tests.smollm2 import EXACT_IDS, LLAMA_CPP_IDS, LOGITS_TOKENS, PROMPT, PROMP
 from tests.synthetic import Q, write_model
 
 OUTPUTS = GOLDEN / "outputs"
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("emulator") as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -131,9 +131,7 @@ def test_loading_again_and_again_leaves_no_memory_and_no_objects(paths: list[Pat
         assert resident() - memory < cycles * taken / 2
 
 
-def test_a_model_with_kernels_of_its_own_takes_them_with_it(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+def test_a_model_with_kernels_of_its_own_takes_them_with_it(paths: list[Path], driver: FakeDriver) -> None:
     with CudaDevice() as device:
         LanguageModel.load(paths[0], device).close()
         live, free = driver.live.copy(), driver.free_bytes
@@ -145,9 +143,7 @@ def test_a_model_with_kernels_of_its_own_takes_them_with_it(paths: list[Path], m
     assert not any(driver.live.values())
 
 
-def test_models_on_one_executor_share_the_kernels(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: driver)
+def test_models_on_one_executor_share_the_kernels(paths: list[Path], driver: FakeDriver) -> None:
     with CudaExecutor("cuda:0") as executor:
         executor.load_model(paths[0]).close()
         modules = driver.live["module"]

@@ -215,13 +215,6 @@ def test_what_is_added_is_read_again_and_replaces_what_was_measured_before(tmp_p
     assert load(path).gpu == H200
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr("executor.device.cuda.driver", lambda: fake)
-    return fake
-
-
 def test_a_gpu_uses_the_users_table_of_its_name_from_the_cache_folder(driver: FakeDriver, own_cache: Path) -> None:
     with CudaDevice() as device:
         gpu = GpuModel.of(device)

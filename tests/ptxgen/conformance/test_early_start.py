@@ -15,6 +15,7 @@ from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.types import F32, U32
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
 
@@ -52,7 +53,7 @@ class ScaledSum(KernelType):
         return {"y": arguments["y"].astype(np.float64) + arguments["w"].astype(np.float64) * arguments["x"]}
 
     def tolerance(self, **arguments: Any) -> dict[str, Any]:
-        return {"y": np.abs(self.reference(**arguments)["y"]) * 2.0**-24}
+        return {"y": np.abs(self.reference(**arguments)["y"]) * UNIT}
 
     def work(self) -> Work:
         return Work(flops=2 * self.n, bytes=16 * self.n)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.target import WARP_SIZE
 from tests.ptxgen.isa import probe
 from tests.ptxgen.isa.running import numbers
@@ -91,7 +92,7 @@ def tolerances(one: probe.Probe, records: Array) -> Array:
     term more). That is less than 3 k in all. An f16 result adds an ulp: the two may fall on different sides of a tie."""
     a, b, c = matrices(one, records)
     magnitude = np.abs(a) @ np.abs(b) + np.abs(c)
-    allowed = 3 * a.shape[2] * 2.0**-24 * magnitude
+    allowed = 3 * a.shape[2] * UNIT * magnitude
     if kinds(one)[0] == "f16":
         allowed += 2.0**-10 * np.abs(a @ b + c)
     return np.stack([allowed[:, GROUP + 8 * half, 2 * INDEX + i] for half in range(2) for i in range(2)], axis=-1).reshape(

@@ -15,12 +15,12 @@ from ptxgen.conformance.execution import deviation, emulate, inputs, written
 from ptxgen.conformance.type_checks import array_bytes
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import Nonconformity
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.registry import KernelEntry
 from tests.paths import GOLDEN
 
 FOLDER = GOLDEN / "outputs"
 ROOM = 4096  # bytes of the arrays of a shape
-UNIT_ROUNDOFF = 2.0**-24
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -62,7 +62,7 @@ def check(kernel: KernelType, held: Mapping[str, NDArray[Any]]) -> None:
     results, _ = emulate(kernel, arguments, sanitize=False)
     for name in written(kernel):
         wanted, bound = held[f"expected {name}"].astype(np.float64), held[f"tolerance {name}"].astype(np.float64)
-        rounding = np.abs(wanted) * UNIT_ROUNDOFF if held[f"expected {name}"].dtype.kind == "f" else 0.0
+        rounding = np.abs(wanted) * UNIT if held[f"expected {name}"].dtype.kind == "f" else 0.0
         slack = np.where(bound > 0, bound * 1e-3, 0.0)  # the order in which another BLAS adds in float64
         _same("reference", name, np.asarray(expected[name]), wanted, rounding + slack)
         grown = np.asarray(allowed[name], np.float64) - bound * (1 + 1e-6)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.quantize.activation_digits import quantize
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 
-UNIT = 2.0**-24
 NAMES = ("digits", "scales", "sums")
 
 all_digits = pytest.mark.parametrize("digits", [1, 2, 3])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.outlier_flag import OutlierFlag
 from tests.ptxgen.kernels.checking import run
 
@@ -24,7 +25,7 @@ def ones(n: int, place: int, value: float) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize(
     ("n", "place", "value", "wanted"),
-    [(1536, 408, 26.0, 1), (1536, 408, 5.0, 0), (10000, 42, 7.9, 0), (10000, 42, 9.0, 1), (10000, 9999, -9.0, 1)],
+    [(1536, 408, OUTLIER, 1), (1536, 408, 5.0, 0), (10000, 42, 7.9, 0), (10000, 42, 9.0, 1), (10000, 9999, -9.0, 1)],
 )
 def test_a_channel_far_beyond_the_root_mean_square_is_flagged(n: int, place: int, value: float, wanted: int) -> None:
     assert flag(ones(n, place, value)) == wanted
@@ -50,13 +51,13 @@ def test_what_is_not_finite_is_flagged(value: float, place: int) -> None:
 
 @pytest.mark.parametrize("scale", [2.0**-149, 2.0**-126, 2.0**120])
 def test_the_squares_neither_overflow_nor_vanish(scale: float) -> None:
-    x = ones(1536, 700, 26.0) * np.float32(scale)
+    x = ones(1536, 700, OUTLIER) * np.float32(scale)
     assert flag(x, 8.0) == 1
     assert flag(x, 30.0) == 0
 
 
 def test_the_flag_stays_once_it_is_set_and_no_other_bit_changes() -> None:
-    calm, massive = ones(1536, 3, 1.0), ones(1536, 3, 26.0)
+    calm, massive = ones(1536, 3, 1.0), ones(1536, 3, OUTLIER)
     assert flag(calm, before=1) == 1
     assert flag(calm, before=0xFFFFFFFE) == 0xFFFFFFFE
     assert flag(massive, before=0xFFFFFFFE) == 0xFFFFFFFF
