@@ -12,7 +12,7 @@ from ptxgen.types import DType
 Number = int | float
 
 
-class Writer(Protocol):
+class _Writer(Protocol):
     """What the operators of a value need of the builder (core.py)."""
 
     def op(self, name: str, *operands: Any) -> Value: ...
@@ -56,7 +56,7 @@ class Value:
 
     __slots__ = ("k", "register")
 
-    def __init__(self, k: Writer, register: Register) -> None:
+    def __init__(self, k: _Writer, register: Register) -> None:
         self.k = k
         self.register = register
 

@@ -62,11 +62,6 @@ class Step:
     source: SourceLine | None
     targets: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The name of the row."""
-        return self.row.name
-
 
 @dataclass
 class Call:

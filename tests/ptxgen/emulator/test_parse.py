@@ -61,7 +61,7 @@ def test_scopes_hide_registers_of_the_same_name() -> None:
     outer, inner = (
         s
         for s in steps(SAMPLE)
-        if s.name == "mov" and isinstance(s.operands["d"], Register) and "inner" in str(s.operands["d"])
+        if s.row.name == "mov" and isinstance(s.operands["d"], Register) and "inner" in str(s.operands["d"])
     )
     assert outer.operands["d"] != inner.operands["d"]
 
