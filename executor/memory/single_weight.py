@@ -59,12 +59,12 @@ def host_weight(
 def _bytes(name: str, data: HostData, format: Format, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """The bytes of a tensor of this shape. An array is flat, or has the shape itself (of numbers) or with rows of bytes."""
     if not isinstance(data, np.ndarray | bytes | bytearray | memoryview):
-        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array, got {described(data)}")
+        raise ModelError(f"tensor {name}: {format.name} must be bytes or an array, got {described(data)}")
     array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
     plain = _PLAIN.get(format.name)
     if array.dtype not in (np.uint8, plain):
         allowed = f"uint8 or {plain}" if plain is not None else "uint8"
-        raise ModelError(f"tensor {name}: {format.name} is given as bytes or an array of {allowed}, got {array.dtype}")
+        raise ModelError(f"tensor {name}: {format.name} must be bytes or an array of {allowed}, got {array.dtype}")
     expected = shape if array.dtype == plain else (*shape[:-1], format.row_bytes(shape[-1]))
     rows = prod(expected[:-1]), expected[-1]
     if array.size == prod(expected) and not (same_shape(array.shape, expected) or same_shape(array.shape, rows)):

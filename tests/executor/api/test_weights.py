@@ -113,9 +113,9 @@ def test_a_size_that_contradicts_the_type_is_an_error(
 
 
 def test_numbers_of_another_type_are_not_taken_for_blocks(executor: CudaExecutor) -> None:
-    with pytest.raises(ModelError, match=r"F32 is given as bytes or an array of uint8 or float32, got float64"):
+    with pytest.raises(ModelError, match=r"F32 must be bytes or an array of uint8 or float32, got float64"):
         executor.load_weight("w", np.zeros((N, K)), "F32", (N, K))
-    with pytest.raises(ModelError, match="Q4_K is given as bytes or an array of uint8, got float32"):
+    with pytest.raises(ModelError, match="Q4_K must be bytes or an array of uint8, got float32"):
         executor.load_weight("w", np.zeros((N, 36), np.float32), "Q4_K", (N, K))  # as many bytes as the blocks
 
 
