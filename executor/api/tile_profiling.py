@@ -33,11 +33,10 @@ class TileProfiling:
         host. A tile is Macro (a matrix product), Midi (attention) or Micro (a pass over a vector), by its kernel's family. On a
         GPU that was never asked this measures its bandwidth first. ArgumentError while the debug mode is on, which waits for
         every launch."""
-        from executor.model.decode_profile import limit_of
+        from executor.model.decode_profile import limit_of, require_unwatched
 
         if self.timing.profiler is None:
-            if self._launcher.observers:
-                raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing")
+            require_unwatched(self._launcher)
             self.timing.profiler = TileProfiler(self._launcher.device, limit_of(self._launcher.device))
             self._launcher.observers.append(self.timing.profiler)
         return self.timing.profiler

@@ -167,8 +167,8 @@ class LayerRunner:
         position = s.lengths[layer]
         with self.session.result(s.heads, s.head_dim) as out, self.session.launches(layer) as launch:
             cache = s.cache.layer(layer)
-            append(launch, cache, k=key, v=value, position=s.position)
-            attend(launch, cache, q=query, out=out, length=s.length)
+            append(launch, cache, k=key, v=value, position=s.token.position)
+            attend(launch, cache, q=query, out=out, length=s.token.length)
             s.begin(position, layer)
         s.commit(position, layer)
         return out, position + 1

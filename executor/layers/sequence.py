@@ -3,8 +3,6 @@ stands. Whole models have their own (executor/model/decoder.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from numpy.typing import ArrayLike
 
 from executor.base.arguments import number, numbers, one_of, whole
@@ -47,7 +45,8 @@ class LayerSequence:
         self.head_dim = whole("head_dim", head_dim, 1)
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
         self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
-        self._token = TokenPosition(workspace)
+        self.token = TokenPosition(workspace)
+        """Where the token under way stands."""
         base, divisors = number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
@@ -79,16 +78,6 @@ class LayerSequence:
         """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that the cache has room for."""
         return self._table.buffer
 
-    @property
-    def position(self) -> GpuBuffer:
-        """u32[1]: where the token under way stands."""
-        return self._token.position
-
-    @property
-    def length(self) -> GpuBuffer:
-        """u32[1]: position + 1."""
-        return self._token.length
-
     def require_layer(self, layer: int) -> int:
         """The number of a layer. Errors as KvCache.layer."""
         self.cache.layer(layer)
@@ -106,16 +95,13 @@ class LayerSequence:
                 )
         if position >= self.cache.max_len:
             raise ArgumentError(f"the context is full: position {position} does not fit {self.cache.max_len} positions")
-        self._token.move_to(position)
-        self._have(position, layers)
+        self.token.move_to(position)
+        self.commit(position - 1, *layers)
 
     def commit(self, position: int, *layers: int) -> None:
-        """These layers have the key and the value of `position` now."""
-        self._have(position + 1, layers)
-
-    def _have(self, length: int, layers: Sequence[int]) -> None:
+        """These layers have the keys and the values up to `position` now."""
         for layer in layers:
-            self.lengths[layer] = length
+            self.lengths[layer] = position + 1
 
     def grow(self, max_len: int) -> None:
         """Make room for `max_len` positions; what is there stays. Errors as KvCache.grow."""

@@ -10,6 +10,7 @@ from typing import Final
 from executor.base.arguments import token as checked_token
 from executor.base.arguments import whole
 from executor.device.protocol import Device
+from executor.launch.launch import Launcher
 from executor.measure.bandwidth import bandwidth
 from executor.measure.profiler import Limit, TileProfiler
 from executor.model.decoder import Decoder
@@ -44,19 +45,19 @@ def limit_of(device: Device) -> Limit | None:
     )
 
 
+def require_unwatched(launcher: Launcher) -> None:
+    """ArgumentError if an observer, such as that of the debug mode, waits for every launch."""
+    if launcher.observers:
+        raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing; switch that off")
+
+
 def profile_decoding(
-    decoder: Decoder,
-    token: int,
-    steps: int,
-    *,
-    limit: Limit | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    decoder: Decoder, token: int, steps: int, *, limit: Limit | None = None, progress: Callable[[int, int], None] | None = None
 ) -> DecodeProfile:
     """Decode from `token` on, greedily, `steps` tokens without and as many with a profiler; the decoder is afterwards at the
     position where it was. Raises ArgumentError if the context has no room for them, or if something watches every launch (the
     debug mode), which waits for each."""
-    if decoder.launcher.observers:
-        raise ArgumentError("launches are watched one by one (GPU_DEBUG?), so their times would mean nothing; switch that off")
+    require_unwatched(decoder.launcher)
     steps = whole("the number of steps to profile", steps, 1)
     token = checked_token("the token", token, decoder.config.vocab)
     start, room = decoder.position, decoder.context - decoder.position

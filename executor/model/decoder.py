@@ -46,13 +46,7 @@ class Decoder:
     profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(
-        self,
-        file: TensorFile,
-        config: ModelConfig,
-        weights: Weights,
-        cache: KvCache,
-        modules: Modules,
-        profile: GpuProfile,
+        self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
         self.device: Device = modules.device
         self.config = config
