@@ -33,14 +33,14 @@ def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False
 def inputs(kernel: KernelType, seed: int = 0) -> dict[str, Any]:
     """The kernel's own random arguments: contiguous arrays and NumPy scalars of the types in its signature. Raises
     Nonconformity if they are not what the signature says."""
-    given = kernel.inputs(np.random.default_rng(seed))
+    arguments = kernel.inputs(np.random.default_rng(seed))
     signature = kernel.signature()
-    if set(given) != set(signature):
-        raise Nonconformity(f"inputs() gives {', '.join(given)}; the signature has {', '.join(signature)}")
+    if set(arguments) != set(signature):
+        raise Nonconformity(f"inputs() gives {', '.join(arguments)}; the signature has {', '.join(signature)}")
     typed: dict[str, Any] = {}
     for name, argument in signature.items():
         dtype = numpy_dtype(argument.dtype)
-        value = given[name]
+        value = arguments[name]
         if isinstance(argument, Array):
             if not isinstance(value, np.ndarray) or value.dtype != dtype or value.size != argument.size:
                 got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
@@ -127,28 +127,30 @@ def compare(kernel: KernelType, arguments: Arguments, results: Arguments) -> Non
     seen = {name: _read_only(value) for name, value in arguments.items()}
     expected, allowed = kernel.reference(**seen), kernel.tolerance(**seen)
     names = written(kernel)
-    for method, given in (("reference", expected), ("tolerance", allowed)):
-        if set(given) != set(names):
-            raise Nonconformity(f"{method}() gives {', '.join(sorted(given))}; the kernel writes {', '.join(sorted(names))}")
+    for method, described in (("reference", expected), ("tolerance", allowed)):
+        if set(described) != set(names):
+            raise Nonconformity(
+                f"{method}() gives {', '.join(sorted(described))}; the kernel writes {', '.join(sorted(names))}"
+            )
     for name in names:
         deviation(name, results[name], expected[name], allowed[name])
 
 
-def deviation(name: str, got: NDArray[Any], wanted: Any, allowed: Any) -> None:
-    """Raise Nonconformity unless |got - wanted| <= allowed everywhere; equal infinities and NaN are right, too."""
-    wanted = np.asarray(wanted, np.float64)
-    got = got.astype(np.float64).reshape(wanted.shape)
-    bound = np.broadcast_to(np.asarray(allowed, np.float64), wanted.shape)
+def deviation(name: str, got: NDArray[Any], expected: Any, allowed: Any) -> None:
+    """Raise Nonconformity unless |got - expected| <= allowed everywhere; equal infinities and NaN are right, too."""
+    expected = np.asarray(expected, np.float64)
+    got = got.astype(np.float64).reshape(expected.shape)
+    bound = np.broadcast_to(np.asarray(allowed, np.float64), expected.shape)
     if not (bound >= 0).all():
         raise Nonconformity(f"the tolerance of {name} is {bound[~(bound >= 0)][0]} somewhere; it must be 0 or more")
     with np.errstate(invalid="ignore"):
-        off = np.abs(got - wanted)
-    wrong = ~((off <= bound) | (got == wanted) | (np.isnan(got) & np.isnan(wanted)))
+        off = np.abs(got - expected)
+    wrong = ~((off <= bound) | (got == expected) | (np.isnan(got) & np.isnan(expected)))
     if wrong.any():
         first = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise Nonconformity(
             f"{wrong.sum()} of {wrong.size} values of {name} are off by up to {np.nanmax(off[wrong], initial=0.0):.3g}; first "
-            f"{name}{list(first)}: is {literal(got[first])}, the reference {literal(wanted[first])}, "
+            f"{name}{list(first)}: is {literal(got[first])}, the reference {literal(expected[first])}, "
             f"allowed +-{bound[first]:.3g}"
         )
 

@@ -42,6 +42,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
+        """Whether nothing was wrong."""
         return not self.reason
 
     def __str__(self) -> str:
@@ -56,10 +57,12 @@ class Report:
 
     @property
     def failures(self) -> tuple[Result, ...]:
+        """The results of the checks that did not pass."""
         return tuple(result for result in self.results if not result.passed)
 
     @property
     def passed(self) -> bool:
+        """Whether there were checks, and all passed."""
         return bool(self.results) and not self.failures
 
     def __str__(self) -> str:
@@ -73,6 +76,7 @@ class Report:
 
     @property
     def sum(self) -> str:
+        """How many failed and passed, and the seconds they took."""
         failed = f"{len(self.failures)} failed, " if self.failures else ""
         seconds = sum(result.seconds for result in self.results)
         return f"{failed}{len(self.results) - len(self.failures)} passed in {seconds:.1f} s"

@@ -98,21 +98,21 @@ def text(kernel: KernelType) -> None:
 
 
 def _starts_early(kernel: KernelType, text: str) -> None:
-    found = violations(text, kernel.name, kernel.signature())
-    if found:
+    violated = violations(text, kernel.name, kernel.signature())
+    if violated:
         raise Nonconformity(
             "launch() lets the kernel start early, while the one before it may still run; so let it wait first "
             '(k.griddepcontrol(action="wait")), or declare constant what no kernel writes (read(..., constant=True)):\n'
-            + "\n".join(found[:SHOWN])
+            + "\n".join(violated[:SHOWN])
         )
 
 
 def assembly(kernel: KernelType) -> None:
     """It assembles for every target, and nothing is wrong with the machine code (see machine_code.py)."""
     for target in targets(kernel):
-        found = faults(assemble(emitted(kernel, target).text, target), kernel.launch().threads)
-        if found:
-            raise Nonconformity("\n".join(f"on {target}: {fault}" for fault in found))
+        of_target = faults(assemble(emitted(kernel, target).text, target), kernel.launch().threads)
+        if of_target:
+            raise Nonconformity("\n".join(f"on {target}: {fault}" for fault in of_target))
 
 
 def emulator(kernel: KernelType) -> None:
@@ -138,10 +138,10 @@ def _clean(kernel: KernelType, arguments: dict[str, Any], target: Target, *, see
 
 def targets(kernel: KernelType) -> list[Target]:
     """The targets that the kernel is meant for."""
-    found = [target for target in ALL if target.sm >= kernel.least_sm]
-    if not found:
+    meant = [target for target in ALL if target.sm >= kernel.least_sm]
+    if not meant:
         raise Nonconformity(f"least_sm is {kernel.least_sm}; the targets are {', '.join(map(str, ALL))}")
-    return found
+    return meant
 
 
 def _different(kernel: KernelType) -> Iterator[Target]:

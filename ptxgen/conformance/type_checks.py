@@ -39,16 +39,16 @@ def refusals(entry: KernelEntry) -> None:
     kernel = smallest(entry)
     for name in whole_fields(entry, kernel):
         for value in WRONG:
-            made = _made(kernel, name, value)
-            if made is None:
+            changed = _changed(kernel, name, value)
+            if changed is None:
                 continue
             if not isinstance(value, int):
                 raise Nonconformity(f"{name}={value!r} is taken; {_cure(name)}")
             try:
-                signature(made)
+                signature(changed)
             except Exception as error:  # whatever the author's code makes of such a number
-                said = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
-                raise Nonconformity(f"{name}={value!r} is taken, but {said}; {_cure(name)}") from error
+                reason = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
+                raise Nonconformity(f"{name}={value!r} is taken, but {reason}; {_cure(name)}") from error
 
 
 def _cure(name: str) -> str:
@@ -91,19 +91,19 @@ def _untried(entry: KernelEntry) -> Iterator[KernelType]:
 
 
 def _first_taken(kernel: KernelType, name: str, values: Any) -> Iterator[KernelType]:
-    yield from [made for made in (_made(kernel, name, value) for value in values) if made is not None][:1]
+    yield from [changed for changed in (_changed(kernel, name, value) for value in values) if changed is not None][:1]
 
 
-def _made(kernel: KernelType, name: str, value: Any) -> KernelType | None:
+def _changed(kernel: KernelType, name: str, value: Any) -> KernelType | None:
     """The kernel with one field changed, None if its type or its signature refuses that."""
     try:
-        made = replace(kernel, **{name: value})
-        made.signature()
+        changed = replace(kernel, **{name: value})
+        changed.signature()
     except ArgumentError:
         return None
     except Exception as error:
         raise Nonconformity(f"{name}={value!r} raises {type(error).__name__} ({error}); {_cure(name)}") from error
-    return made
+    return changed
 
 
 def smallest(entry: KernelEntry) -> KernelType:

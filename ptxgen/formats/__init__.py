@@ -8,12 +8,12 @@ import pkgutil
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format as Format
-from ptxgen.formats.format import all_known
+from ptxgen.formats.format import registered
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-FORMATS: dict[str, Format] = all_known()
+FORMATS: dict[str, Format] = registered()
 """Every format by its GGML name, in the order of GGML's type ids."""
 
 
@@ -33,5 +33,5 @@ def of_type(ggml_type: int) -> Format:
     for format in FORMATS.values():
         if format.ggml_type == ggml_type:
             return format
-    known = ", ".join(f"{format.name} ({format.ggml_type})" for format in FORMATS.values())
-    raise ArgumentError(f"GGML type {ggml_type} has no format here; known types: {known}")
+    types = ", ".join(f"{format.name} ({format.ggml_type})" for format in FORMATS.values())
+    raise ArgumentError(f"GGML type {ggml_type} has no format here; known types: {types}")

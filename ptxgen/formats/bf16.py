@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.formats.codes import load_words
-from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, Weight, register_format
 from ptxgen.types import F32, U16
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@known
+@register_format
 class BF16Format(Format):
     """A weight is the stored 16 bits with 16 zero bits below: a shift, because sm_75 has no bf16 conversion."""
 
@@ -28,7 +28,7 @@ class BF16Format(Format):
     depth = 1
     widths = (1, 2, 4, 8)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         def decode(group: Index) -> list[Weight]:
             if width == 1:
                 return [Weight(0, k.bits(k.load(place.at(0, group, 2)[0], U16) << 16, F32))]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
-from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, Weight, register_format
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@known
+@register_format
 class F32Format(Format):
     """A weight is what is stored."""
 
@@ -27,7 +27,7 @@ class F32Format(Format):
     depth = 1
     widths = (1, 2, 4)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         def decode(group: Index) -> list[Weight]:
             first = place.at(0, group, 4)[0]
             values = k.load_vector(first, width, F32) if width > 1 else [k.load(first, F32)]

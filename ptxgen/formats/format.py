@@ -49,7 +49,7 @@ class LargestMinimum(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class LaneAddress:
     """Where a lane reads: u8 arrays that start at its block and `column` bytes further, and that column (a u32 or constant)."""
 
     block: GlobalArray
@@ -92,19 +92,19 @@ class Format(ABC):
     their size."""
     scales: ClassVar[tuple[ScaleField, ...]] = ()
     header_bytes: ClassVar[int] = 0
-    """What of the start of a block its reader takes by `Place.header`."""
+    """What of the start of a block its reader takes by `LaneAddress.header`."""
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""
     minimum: ClassVar[LargestMinimum | None] = None
     """How large the minima of its runs can be; None for a format whose runs have none."""
 
     @abstractmethod
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
         `column + width - 1` to the very f32 values of gguf-py's dequantize; with a width over 1, scales must be finite, and a
         zero may be +0 where gguf-py has -0."""
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """Write the loads of the fragment at the place's column of this group, and nothing else, so that a strategy can put
         them far ahead of their use."""
         raise ArgumentError(f"{self.name} has no packed 8-bit codes")
@@ -136,6 +136,7 @@ class Format(ABC):
 
     @property
     def fragment_values(self) -> int:
+        """Values of a fragment."""
         return self.depth * self.packed_width
 
     @property
@@ -176,20 +177,22 @@ class Format(ABC):
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Callable[[str], Format], tuple[str]]:
-        from ptxgen.formats import find
-
-        return find, (self.name,)
+        return _named, (self.name,)
 
 
-_known: list[Format] = []
+_formats: list[Format] = []
 
 
-def known(cls: F) -> F:
+def register_format(cls: F) -> F:
     """Class decorator: an instance of the format becomes an entry of FORMATS."""
-    _known.append(cls())
+    _formats.append(cls())
     return cls
 
 
-def all_known() -> dict[str, Format]:
+def _named(name: str) -> Format:
+    return registered()[name]
+
+
+def registered() -> dict[str, Format]:
     """The formats that have been imported, by their GGML names, in the order of GGML's type ids."""
-    return {format.name: format for format in sorted(_known, key=lambda format: format.ggml_type)}
+    return {format.name: format for format in sorted(_formats, key=lambda format: format.ggml_type)}

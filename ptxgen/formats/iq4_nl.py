@@ -9,11 +9,11 @@ from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import load_codes, load_scale
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 
 
-@known
+@register_format
 class Iq4Nl(Format):
     """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
 
@@ -28,7 +28,7 @@ class Iq4Nl(Format):
     scales = (ScaleField(0, 0.0143, signed=True),)
     packed_width = 16
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
 
         def decode(group: Index) -> list[Weight]:
@@ -37,7 +37,7 @@ class Iq4Nl(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return load_even(k, place.block, 4)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -10,12 +10,12 @@ from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import bit_field, load_codes, merge, move_bit
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, low_half
 from ptxgen.types import U32
 
 
-@known
+@register_format
 class Iq4Xs(Format):
     """Byte j of the 16 of group g holds values 32 g + j (low nibble) and 32 g + 16 + j."""
 
@@ -32,7 +32,7 @@ class Iq4Xs(Format):
     scales = (ScaleField(0, 0.00077, signed=True),)
     packed_width = 16
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d_and_tops, nibbles = place.header(k, 2)
         d = low_half(k, d_and_tops)
 
@@ -43,7 +43,7 @@ class Iq4Xs(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         codes = place.at(8, group, 16)
         pairs = (k.load_vector(array[0], 2, U32, nc=True) for array in (place.block, codes, codes.at(8)))
         return tuple(word for pair in pairs for word in pair)

@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import biased, bit_field, merge, scaled, split_scales
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 
 _SIX_BITS = 0x3F3F3F3F
 _NIBBLES = 0x0F0F0F0F
@@ -21,7 +21,7 @@ _TOP_BITS = 0x30303030
 class KScales:
     """The header of a 16-byte aligned super-block, unpacked to a byte a scale."""
 
-    def __init__(self, k: KernelBuilder, place: Place) -> None:
+    def __init__(self, k: KernelBuilder, place: LaneAddress) -> None:
         self._k = k
         pair, scales, minima, rest = place.header(k, 4)
         self._d, self._dmin = split_scales(k, pair)

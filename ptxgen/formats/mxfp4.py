@@ -13,7 +13,7 @@ from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import CodeTable
 from ptxgen.formats.codes import load_codes
-from ptxgen.formats.format import Decoder, Format, Place, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, Weight, register_format
 from ptxgen.formats.packed import Run
 from ptxgen.types import F32, U32
 
@@ -25,7 +25,7 @@ LEVELS = CodeTable((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 """Twice the e2m1 values, as integers (kvalues_mxfp4 of ggml-common.h)."""
 
 
-@known
+@register_format
 class Mxfp4(Format):
     """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
 
@@ -39,7 +39,7 @@ class Mxfp4(Format):
     widths = (1, 2, 4)
     packed_width = 16
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = _power_of_two(k, k.load(place.block[0]))
 
         def decode(group: Index) -> list[Weight]:
@@ -48,7 +48,7 @@ class Mxfp4(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """Four aligned words, from up to three bytes before the block on; the one to four bytes that are left, the last again
         and again; how many bytes before the block. So nothing past the block is read, which may be the last of its tensor."""
         before = k.u32(place.block.base) & 3
@@ -71,9 +71,9 @@ class Mxfp4(Format):
         import numpy as np
 
         blocks = super().random_blocks(rng, rows, k).reshape(-1, self.block_bytes)
-        wanted = 1 / np.sqrt(k * np.mean(np.square(LEVELS.values)))
-        exponent = np.floor(np.log2(wanted))
-        larger = rng.random(len(blocks)) < ((wanted / 2**exponent) ** 2 - 1) / 3
+        spread = 1 / np.sqrt(k * np.mean(np.square(LEVELS.values)))
+        exponent = np.floor(np.log2(spread))
+        larger = rng.random(len(blocks)) < ((spread / 2**exponent) ** 2 - 1) / 3
         blocks[:, 0] = 128 + exponent + larger
         return blocks.reshape(rows, -1)
 

@@ -43,6 +43,7 @@ def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int) -> tuple[Value, ..
 
 
 def low_nibbles(words: Sequence[Value]) -> list[Value]:
+    """The low nibbles of all bytes, as bytes."""
     return [word & NIBBLES for word in words]
 
 

@@ -9,7 +9,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, load_codes, pair_bytes, products, split_scales
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run
 from ptxgen.types import U32
 
@@ -18,7 +18,7 @@ _SCALES, _CODES, _D = 0, 16, 80  # byte offsets in the block
 _PAIRS = 0x03030303
 
 
-@known
+@register_format
 class Q2K(Format):
     """In each half of 128 values, byte j of 32 holds values j, 32 + j, 64 + j and 96 + j, from its lowest bits on."""
 
@@ -35,7 +35,7 @@ class Q2K(Format):
     packed_width = 16
     minimum = LargestMinimum(_D + 2, 15)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d, dmin = split_scales(k, k.load(place.block[_D], U32))
         # A scale serves 16 values, so the lane's column says which of two; a reader's columns do not straddle them.
         scales = place.block.at(_SCALES).at(place.column // 16)
@@ -53,7 +53,7 @@ class Q2K(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """The 16 bytes of codes, the 8 of the group's scales, d and dmin, and which bit of the scales is the lane's first."""
         codes, scales = place.at(_CODES, group, 32), place.block.at(_SCALES).at(group * 8)
         words = [

@@ -12,7 +12,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, centred, load_codes, load_scale, merge, move_bit, pair_bytes
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import U16, U32
 
@@ -25,7 +25,7 @@ _ONES = 0x01010101
 _THIRDS = 0x04040404
 
 
-@known
+@register_format
 class Q3K(Format):
     """Bit pairs as in Q2_K; bit s of byte j of the third bits belongs to value j of the 32 values from 32 s on."""
 
@@ -41,7 +41,7 @@ class Q3K(Format):
     scales = (ScaleField(_D, 0.022, signed=True),)
     packed_width = 16
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
         # A scale serves 16 values, so the lane's column says which of two; a reader's columns do not straddle them.
         mine = place.block.at(_SCALES).at(place.column // 16)
@@ -69,7 +69,7 @@ class Q3K(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """The fragment's 16 bytes of third bits and 16 of bit pairs: of each the first two bytes and the aligned words from
         there or from two bytes further; the scales and d (see load_even); which bit of the scales is the lane's first."""
         raw: list[Value] = []

@@ -8,11 +8,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale, nibble_bytes
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, even_words, load_even, low_half, nibbles
 
 
-@known
+@register_format
 class Q40(Format):
     """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
 
@@ -28,7 +28,7 @@ class Q40(Format):
     packed_width = 16
     minimum = LargestMinimum(0, 8)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
 
         def decode(group: Index) -> list[Weight]:
@@ -41,7 +41,7 @@ class Q40(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return load_even(k, place.block, 4)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -8,12 +8,12 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, load_two_scales, nibble_bytes, products, split_scales
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, nibbles
 from ptxgen.types import U32
 
 
-@known
+@register_format
 class Q41(Format):
     """Byte j of the codes holds value j in its low and value j + 16 in its high nibble."""
 
@@ -29,7 +29,7 @@ class Q41(Format):
     packed_width = 16
     minimum = LargestMinimum(2, 1)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d, m = load_two_scales(k, place.block)
 
         def decode(group: Index) -> list[Weight]:
@@ -42,7 +42,7 @@ class Q41(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return tuple(k.load(place.block[offset], U32, nc=True) for offset in range(0, 20, 4))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -9,12 +9,12 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, nibble_bytes, products
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.k_scales import KScales, pair_of_group
 from ptxgen.formats.packed import Run, high_nibbles, low_nibbles, stream
 
 
-@known
+@register_format
 class Q4K(Format):
     """Byte j of the 32 of group g holds values 64 g + j (low nibble) and 64 g + 32 + j."""
 
@@ -32,7 +32,7 @@ class Q4K(Format):
     packed_width = 32
     minimum = LargestMinimum(2, 63)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         scales = KScales(k, place)
 
         def decode(group: Index) -> list[Weight]:
@@ -45,7 +45,7 @@ class Q4K(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return stream(k, place.block, 16) + stream(k, place.at(16, group, 32), 32)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -10,12 +10,12 @@ from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import U16
 
 
-@known
+@register_format
 class Q50(Format):
     """Byte j of the nibbles holds values j and j + 16; bit i of the fifth bits belongs to value i."""
 
@@ -31,7 +31,7 @@ class Q50(Format):
     packed_width = 16
     minimum = LargestMinimum(0, 16)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
         fifth = halves_by_column(k.load(place.block[2], U16), k.load(place.block[4], U16), place.column)
 
@@ -45,7 +45,7 @@ class Q50(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return load_even(k, place.block, 5)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

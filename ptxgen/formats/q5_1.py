@@ -10,12 +10,12 @@ from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, load_two_scales, products, split_scales
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run
 from ptxgen.types import U16, U32
 
 
-@known
+@register_format
 class Q51(Format):
     """Byte j of the nibbles holds values j and j + 16; bit i of the fifth bits belongs to value i."""
 
@@ -31,7 +31,7 @@ class Q51(Format):
     packed_width = 16
     minimum = LargestMinimum(2, 1)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d, m = load_two_scales(k, place.block)
         fifth = halves_by_column(k.load(place.block[4], U16), k.load(place.block[6], U16), place.column)
 
@@ -45,7 +45,7 @@ class Q51(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         pairs = [k.load_vector(place.block[offset], 2, U32, nc=True) for offset in (0, 8, 16)]
         return tuple(word for pair in pairs for word in pair)
 

@@ -9,7 +9,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, merge, move_bit, nibble_bytes, products
-from ptxgen.formats.format import Decoder, Format, LargestMinimum, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.k_scales import KScales, pair_of_group
 from ptxgen.formats.packed import NIBBLES, Run, stream
 
@@ -17,7 +17,7 @@ from ptxgen.formats.packed import NIBBLES, Run, stream
 _FIFTH = 0x10101010
 
 
-@known
+@register_format
 class Q5K(Format):
     """Nibbles as in Q4_K; bit s of byte j of the fifth bits belongs to value j of sub-block s."""
 
@@ -35,7 +35,7 @@ class Q5K(Format):
     packed_width = 32
     minimum = LargestMinimum(2, 63)
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         scales = KScales(k, place)
         fifth = load_codes(k, place.at(16, 0, 0), width)
 
@@ -51,7 +51,7 @@ class Q5K(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return stream(k, place.block, 48) + stream(k, place.at(48, group, 32), 32)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -9,7 +9,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bit, nibble_bytes
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, cut_out, load_across, low_half
 from ptxgen.types import S8, U16
 
@@ -25,7 +25,7 @@ _HIGHEST, _MIDDLE, _SIGNS = 0xC0C0C0C0, 0x3C3C3C3C, 0x80808080
 _AND_XOR = 0x6A
 
 
-@known
+@register_format
 class Q6K(Format):
     """In each half of 128 values, nibble byte j holds values j and 64 + j, byte 32 + j holds 32 + j and 96 + j; pair byte j
     holds the top bits of values j, 32 + j, 64 + j and 96 + j, from its lowest bits on."""
@@ -42,7 +42,7 @@ class Q6K(Format):
     scales = (ScaleField(_D, 0.00073, signed=True),)
     packed_width = 8
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
         # A scale serves 16 values, so the lane's column says which of two; a reader's columns do not straddle them.
         scales = place.block.at(_SCALES).at(place.column // 16)
@@ -61,7 +61,7 @@ class Q6K(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """Three runs of codes, the lane's four scales, d, and how far the block is behind a multiple of a run's bytes. A run is
         as far behind one, and ends at least 16 bytes before the block does."""
         size = self.packed_width

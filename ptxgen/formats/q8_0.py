@@ -8,14 +8,14 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale
-from ptxgen.formats.format import Decoder, Format, Place, ScaleField, Weight, known
+from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
 from ptxgen.types import S8, U16
 
 _SIGNS = 0x80808080
 
 
-@known
+@register_format
 class Q80(Format):
     """Byte j of the codes is value j."""
 
@@ -30,7 +30,7 @@ class Q80(Format):
     scales = (ScaleField(0, 0.0135, signed=True),)
     packed_width = 16
 
-    def reader(self, k: KernelBuilder, place: Place, width: int = 1) -> Decoder:
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
 
         def decode(group: Index) -> list[Weight]:
@@ -42,7 +42,7 @@ class Q80(Format):
 
         return decode
 
-    def load_packed(self, k: KernelBuilder, place: Place, group: Index) -> tuple[Value, ...]:
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         return (*load_even(k, place.lane, 4), k.load(place.block[0], U16, nc=True))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -64,10 +64,10 @@ _FURTHER: Final = {"digits": (3, 2, 1), "m": tuple(range(1, 9))}
 def matrices() -> dict[int, int]:
     """The Ks of all known models, each with the largest N it comes with. The text of a kernel with default settings does not
     depend on N: its blocks of threads take 16 rows at most, which divide every N of the table."""
-    found: dict[int, int] = {}
+    largest: dict[int, int] = {}
     for k, n in (matrix for model in KNOWN_MODELS.values() for matrix in model.matrices()):
-        found[k] = max(n, found.get(k, 0))
-    return dict(sorted(found.items()))
+        largest[k] = max(n, largest.get(k, 0))
+    return dict(sorted(largest.items()))
 
 
 def kernels(entry: KernelEntry) -> Iterator[KernelType]:

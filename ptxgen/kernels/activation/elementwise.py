@@ -57,10 +57,12 @@ class Elementwise(KernelType):
         return tuple(form(n=self.n, m=m) for form in _BATCHED.get(type(self), ()))
 
     @abstractmethod
-    def compute(self, k: KernelBuilder, *values: Value) -> Value: ...
+    def compute(self, k: KernelBuilder, *values: Value) -> Value:
+        """Write what makes an element of `result` from those of `sources`, in their order."""
 
     @abstractmethod
-    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    def exact(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What `compute` computes, in float64."""
 
     @abstractmethod
     def bound(self, *values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -78,9 +78,9 @@ class AttentionType(KernelType):
 
     def length(self, k: KernelBuilder) -> tuple[Value, Value]:
         """Whether the length is in range, and the length, 0 if it is not."""
-        given = position_value(k, "length", self.indirect)
-        allowed = (given > 0) & (given <= self.max_len)
-        return allowed, k.select(allowed, given, 0)
+        length = position_value(k, "length", self.indirect)
+        allowed = (length > 0) & (length <= self.max_len)
+        return allowed, k.select(allowed, length, 0)
 
     def given_length(self, arguments: Mapping[str, Any]) -> int:
         """The length that the arguments hold, 0 if it is out of range."""

@@ -14,7 +14,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.memory import Index
 from ptxgen.formats import FORMATS, Format, find
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -78,7 +78,7 @@ class DequantF16(KernelType):
             column: Index = inside % per_group * width if per_group > 1 else 0
             number = thread // self.block_threads
             block = advance(k.arg.w.at(0, 0), number, format.block_bytes)
-            decode = format.reader(k, Place(block, advance(block, column, 1), column), width)
+            decode = format.reader(k, LaneAddress(block, advance(block, column, 1), column), width)
             y = advance(k.arg.y.at(0, 0), number, format.block)
             y = advance(advance(y, group, format.columns * format.depth), column, 1)
             weights = {weight.offset: k.f16(weight.value) for weight in decode(group)}

@@ -12,7 +12,7 @@ from typing import Final
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.fragments import Cursor, Lane
+from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -103,7 +103,7 @@ class Warp:
         self.kernel = kernel
         self.k = k
         self.fragments = kernel.fragments
-        self.lane: Lane = self.fragments.lane(k)
+        self.lane: FragmentLane = self.fragments.lane(k)
         rows = kernel.rows_per_warp
         self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.

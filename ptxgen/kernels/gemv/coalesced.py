@@ -12,7 +12,7 @@ from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, find
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
 from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
 from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance
@@ -42,9 +42,9 @@ class CoalescedGemv(WarpRowGemv):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.format.header_bytes != HEADER:
-            known = ", ".join(format.name for format in FORMATS.values() if format.header_bytes == HEADER)
+            names = ", ".join(format.name for format in FORMATS.values() if format.header_bytes == HEADER)
             raise ArgumentError(
-                f"{self.name}: blocks must start with a header of {HEADER} bytes, as those of {known} do; {self.format} has "
+                f"{self.name}: blocks must start with a header of {HEADER} bytes, as those of {names} do; {self.format} has "
                 f"{self.format.header_bytes or 'none'}"
             )
 
@@ -88,7 +88,7 @@ class _ShuffledHeaders(LaneDot[Part]):
 
 
 @dataclass(frozen=True)
-class _KnownHeader(Place):
+class _KnownHeader(LaneAddress):
     """A place whose block's header is in registers."""
 
     words: Sequence[Value]

@@ -56,6 +56,7 @@ class CooperativeGemv(GemvType):
 
     @property
     def dot(self) -> Dot:
+        """How the warps go along a row together."""
         return Dot(IterationSpace(self.format, self.k, self.warps * WARP_SIZE, self.width), self.pass_values, self.sums)
 
     @property

@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
-from ptxgen.kernels.gemv.fragments import Cursor, Fragments, Lane
+from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane, Fragments
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -34,6 +34,7 @@ class _Direct(DigitGemvType):
 
     @property
     def fragments(self) -> Fragments:
+        """How a warp goes along a row."""
         return Fragments(self.format, self.k)
 
     @property
@@ -58,11 +59,11 @@ class _Direct(DigitGemvType):
                 self._add(k, lane, start.moved(whole), self._moved(source, whole), total)
         return total
 
-    def _add(self, k: KernelBuilder, lane: Lane, cursor: Cursor, source: GlobalDigitArrays, total: Value) -> None:
+    def _add(self, k: KernelBuilder, lane: FragmentLane, cursor: Cursor, source: GlobalDigitArrays, total: Value) -> None:
         runs = lane.unpack(k, lane.load(k, cursor))
         k.assign(total, GlobalDigits(k, source, self.format.has_minimum).add(runs, total))
 
-    def _source(self, k: KernelBuilder, lane: Lane) -> GlobalDigitArrays:
+    def _source(self, k: KernelBuilder, lane: FragmentLane) -> GlobalDigitArrays:
         first = lane.first_value
         return GlobalDigitArrays(
             [advance(k.arg.digits.at(0, digit, 0), first, 1) for digit in range(self.digits)],

@@ -10,7 +10,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.formats.packed import Run
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
@@ -54,11 +54,11 @@ class Fragments:
         group, column = divmod(fragment, self.format.columns // self.format.packed_width)
         return block * self.format.block + group * self.format.depth * self.format.columns + column * self.format.packed_width
 
-    def lane(self, k: KernelBuilder) -> Lane:
+    def lane(self, k: KernelBuilder) -> FragmentLane:
         """The place of each lane in a step."""
         block, fragment = _divided(k.lane, self.format.fragments)
         group, column = _divided(fragment, self.format.columns // self.format.packed_width)
-        return Lane(self, block, group, column * self.format.packed_width)
+        return FragmentLane(self, block, group, column * self.format.packed_width)
 
 
 def _divided(index: Index, divisor: int) -> tuple[Index, Index]:
@@ -87,7 +87,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Lane:
+class FragmentLane:
     """Which fragment of a step a lane takes: its block, and there its group and its first column. Constants or u32."""
 
     fragments: Fragments
@@ -124,10 +124,11 @@ class Lane:
 
     def load(self, k: KernelBuilder, cursor: Cursor) -> tuple[Value, ...]:
         """Write the loads of the lane's fragment."""
-        place = Place(cursor.block, cursor.column, self.column)
+        place = LaneAddress(cursor.block, cursor.column, self.column)
         return self.fragments.format.load_packed(k, place, self.group)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value]) -> list[Run]:
+        """The runs of the lane's fragment, from what `load` loaded."""
         return self.fragments.format.unpack(k, raw, self.group)
 
     def _at(self, block: GlobalArray) -> Cursor:

@@ -39,6 +39,7 @@ class HwDp4aType(DigitGemvType):
 
     @property
     def fragments(self) -> Fragments:
+        """How a warp goes along a row."""
         return Fragments(self.format, self.k)
 
     @property

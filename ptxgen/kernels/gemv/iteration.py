@@ -15,7 +15,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
-from ptxgen.formats.format import Place, Weight
+from ptxgen.formats.format import LaneAddress, Weight
 from ptxgen.target import WARP_SIZE
 
 Part = TypeVar("Part", bound=GlobalArray | SharedPart)
@@ -103,11 +103,11 @@ class Lane:
         """The activation of the lane's first value in the first step."""
         return advance(advance(vector, self.block, self.space.format.block), self.column, 1)
 
-    def place(self, block: GlobalArray, column: GlobalArray) -> Place:
+    def place(self, block: GlobalArray, column: GlobalArray) -> LaneAddress:
         """Where the lane reads: `block` is its block in some step, `column` the same `self.column` bytes further."""
-        return Place(block, column, self.column)
+        return LaneAddress(block, column, self.column)
 
-    def reader(self, k: KernelBuilder, place: Place) -> Callable[[int], list[Weight]]:
+    def reader(self, k: KernelBuilder, place: LaneAddress) -> Callable[[int], list[Weight]]:
         """Decodes the lane's weights in a group of the block at `place`, by offset from the lane's first value of the block,
         and in this order."""
         format = self.space.format

@@ -10,7 +10,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
-from ptxgen.kernels.gemv.fragments import Fragments, Lane
+from ptxgen.kernels.gemv.fragments import FragmentLane, Fragments
 from ptxgen.kernels.gemv.lane_digits import LoadedDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
@@ -61,6 +61,7 @@ class Layout:
 
     @property
     def digit_bytes(self) -> int:
+        """Bytes of one digit of a row, padded."""
         return -(-self.padded(self.values) // PIECE) * PIECE
 
     @property
@@ -70,10 +71,12 @@ class Layout:
 
     @property
     def row_scale_bytes(self) -> int:
+        """Bytes of a row's scales and sums."""
         return self.values // BLOCK * self.scale_bytes
 
     @property
     def bytes(self) -> int:
+        """Of all rows together."""
         return self.rows * (self.digits * self.digit_bytes + self.row_scale_bytes)
 
 
@@ -99,7 +102,7 @@ def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, in
 class SharedDigits:
     """The shared memory of a block and the lane's place in it."""
 
-    def __init__(self, k: KernelBuilder, layout: Layout, lane: Lane) -> None:
+    def __init__(self, k: KernelBuilder, layout: Layout, lane: FragmentLane) -> None:
         self.k = k
         self.layout = layout
         self._digits = k.shared(U32, layout.rows * layout.digits * layout.digit_bytes // 4).name
@@ -186,12 +189,15 @@ class Move:
         return self.k.min(self._place, self._count - 1) if self._beyond else self._place
 
     def load(self) -> None:
+        """Write the load."""
         raise NotImplementedError
 
     def write(self) -> None:
+        """Write the store, for a thread that has something to store."""
         raise NotImplementedError
 
     def store(self) -> None:
+        """Write the store, in a branch where threads are left over."""
         if self._beyond:
             with self.k.when(self._place < self._count):
                 self.write()

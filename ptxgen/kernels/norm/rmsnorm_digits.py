@@ -85,8 +85,8 @@ class RmsNormDigits(RmsNorm):
     def work(self) -> Work:
         """That of rmsnorm, and of the quantisation without reading y again."""
         norm = super().work()
-        made = self.digits * self.hidden + 8 * self.hidden // BLOCK
-        return Work(flops=norm.flops + 2 * self.hidden, bytes=norm.bytes + made)
+        digit_bytes = self.digits * self.hidden + 8 * self.hidden // BLOCK
+        return Work(flops=norm.flops + 2 * self.hidden, bytes=norm.bytes + digit_bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:

@@ -32,15 +32,15 @@ def digit_bounds(x: NDArray[np.float64], bound: NDArray[np.float64], digits: int
     first = _integers(low, np.where(low < 0, least, most), -largest, largest)
     last = _integers(high, np.where(high > 0, least, most), largest, largest)
 
-    made = quantize(x, digits)
+    quantised = quantize(x, digits)
     allowed = []
     for place in reversed(range(digits)):
         start, end = ((_rest(edge, place) - 256 * _rest(edge, place + 1)).reshape(x.shape) for edge in (first, last))
         passes = (_rest(first, place + 1) != _rest(last, place + 1)).reshape(x.shape)
-        digit = made.digits[:, digits - 1 - place].astype(np.int64)
+        digit = quantised.digits[:, digits - 1 - place].astype(np.int64)
         allowed.append(np.where(passes, np.maximum(127 - digit, digit + 128), np.maximum(end - digit, digit - start)))
-    scales = np.maximum(most[..., 0] - made.scales, made.scales - least[..., 0])
-    sums = np.maximum(last.sum(axis=-1) - made.sums, made.sums - first.sum(axis=-1))
+    scales = np.maximum(most[..., 0] - quantised.scales, quantised.scales - least[..., 0])
+    sums = np.maximum(last.sum(axis=-1) - quantised.sums, quantised.sums - first.sum(axis=-1))
     return {"digits": np.stack(allowed, axis=1), "scales": scales, "sums": sums}
 
 

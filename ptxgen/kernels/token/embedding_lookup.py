@@ -50,6 +50,7 @@ class EmbeddingLookup(KernelType):
 
     @property
     def space(self) -> IterationSpace:
+        """How warps go along a row of the table."""
         return IterationSpace(self.format, self.k)
 
     def signature(self) -> Signature:
@@ -69,12 +70,12 @@ class EmbeddingLookup(KernelType):
         step = k.ctaid.x * WARPS + k.warp
         with k.when(step * space.blocks + lane.block < self.k // self.format.block):
             table, token = k.arg.table, position_value(k, "token", self.indirect)
-            known = token < self.rows if self.indirect else None
-            row = table.at(token if known is None else k.select(known, token, 0), 0)
+            in_table = token < self.rows if self.indirect else None
+            row = table.at(token if in_table is None else k.select(in_table, token, 0), 0)
             block = lane.in_row(advance(row, step, space.bytes))
             y = lane.in_vector(advance(k.arg.y, step, space.values))
             for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
-                k.store(y[offset], weight if known is None else k.select(known, weight, float("nan")))
+                k.store(y[offset], weight if in_table is None else k.select(in_table, weight, float("nan")))
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
         token = int(np.asarray(arguments["token"]).reshape(()))

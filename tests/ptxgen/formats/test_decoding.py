@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.toolchain.module import emit
@@ -83,7 +83,7 @@ class WideDecode(KernelType):
         format = self.format
         group, column = k.tid.x // self.threads, k.tid.x % self.threads * self.width
         block = k.arg.w.at(k.ctaid.x, 0)
-        decode = format.reader(k, Place(block, advance(block, column, 1), column), self.width)
+        decode = format.reader(k, LaneAddress(block, advance(block, column, 1), column), self.width)
         y = advance(advance(k.arg.y, k.ctaid.x, format.block), group, format.columns * format.depth)
         y = advance(y, column, 1)
         for offset, weight in decode(group):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.formats import FORMATS, Format
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.types import F32, S32, U8
 from tests.ptxgen.formats.test_decoding import scales
@@ -48,7 +48,7 @@ class PackedDecode(KernelType):
         per_group = format.columns // format.packed_width
         group, column = k.tid.x // per_group, k.tid.x % per_group * format.packed_width
         block = advance(k.arg.w.at(0, 0), k.ctaid.x, format.block_bytes)
-        runs = format.unpack(k, format.load_packed(k, Place(block, advance(block, column, 1), column), group), group)
+        runs = format.unpack(k, format.load_packed(k, LaneAddress(block, advance(block, column, 1), column), group), group)
         y = advance(advance(k.arg.y, k.ctaid.x, format.block), group, format.columns * format.depth)
         y = advance(y, column, 1)
         for run in runs:

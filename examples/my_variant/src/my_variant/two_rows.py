@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.formats import FORMATS
-from ptxgen.formats.format import Place
+from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import register
 
@@ -35,7 +35,7 @@ class TwoRows(GemvType):
             for i in k.strided(0, self.k // self.format.block):
                 x = k.arg.x.at(i * self.format.block + k.lane)
                 blocks = [row.at(i * self.format.block_bytes) for row in rows]
-                decoders = [self.format.reader(k, Place(block, block.at(k.lane), k.lane)) for block in blocks]
+                decoders = [self.format.reader(k, LaneAddress(block, block.at(k.lane), k.lane)) for block in blocks]
                 for group in range(self.format.groups):
                     for weights in zip(*(decode(group) for decode in decoders), strict=True):
                         value = k.load(x[64 * group + weights[0].offset])
