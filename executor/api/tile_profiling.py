@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from executor.launch.launch import Launcher
-from executor.measure.profiler import TileProfiler, Timing
+from executor.measure.profiler import ActiveProfiler, TileProfiler
 from executor.measure.tile_summary import tile_table
 from ptxgen.errors import ArgumentError
 
@@ -17,7 +17,7 @@ class TileProfiling:
     """Of the launches of one launcher, and of the models that share its `timing`."""
 
     def __init__(self, launcher: Launcher) -> None:
-        self.timing = Timing()
+        self.timing = ActiveProfiler()
         self._launcher = launcher
 
     @property

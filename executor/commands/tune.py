@@ -16,7 +16,6 @@ from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from executor.choice.table import TuningEntry
-    from executor.device import Device
     from executor.tune.tune import Shape, Tuned
 
 
@@ -51,6 +50,7 @@ def tune_command(
     from executor.device import open_device
     from executor.device.gpu import GpuModel
     from executor.gguf.gguf_file import GgufFile
+    from executor.measure.bandwidth import bandwidth
     from executor.model.matrices import matrices
     from executor.tune.tune import tune, winners
 
@@ -68,7 +68,7 @@ def tune_command(
             opened, shapes, precision, target, pattern=pattern, again=again, runs=runs,
             progress=partial(report, "kernels"),
         )  # fmt: skip
-        limit = _limit(opened)
+        limit = bandwidth(opened) if opened.kind == "cuda" else None
         name = opened.name
     fastest = winners(tuned.table, shapes, precision)
     if as_json:
@@ -80,12 +80,6 @@ def tune_command(
     console.echo(
         f"{tuned.measured} measured, {tuned.known} already in the table, {len(tuned.left_out)} left out: {target}", err=True
     )
-
-
-def _limit(device: Device) -> float | None:
-    from executor.measure.bandwidth import bandwidth
-
-    return bandwidth(device) if device.kind == "cuda" else None
 
 
 def _facts(tuned: Tuned, fastest: list[tuple[Shape, TuningEntry]]) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class TileProfiler:
 
 
 @dataclass
-class Timing:
+class ActiveProfiler:
     """Which profiler times the steps of models, None while none does. An executor shares one with its models: switched on or
     off, it is so for all of them."""
 

@@ -22,7 +22,7 @@ from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
 from executor.layers.rope_table import RopeTable
 from executor.measure.debug import watch
-from executor.measure.profiler import TileProfiler, Timing
+from executor.measure.profiler import ActiveProfiler, TileProfiler
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
@@ -61,7 +61,7 @@ class Decoder:
         self.modules = modules
         self.launcher = Launcher(self.device, modules)
         watch(self.launcher)
-        self.timing = Timing()
+        self.timing = ActiveProfiler()
         """Its `profiler` times every launch of the steps; the graphs then have events between their kernels, and the bits that
         they have."""
         self.workspace = Workspace(self.device)

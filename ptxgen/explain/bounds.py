@@ -41,7 +41,7 @@ class Bound:
     unit: str
     clocks: float | None
     seconds: float
-    share: float = 0.0
+    share: float
 
 
 def mix(ops: Iterable[tuple[Op, int]], load_store_bytes: int) -> Mix:
@@ -65,16 +65,13 @@ def bounds(gpu: Product, launch: LaunchConfig, work: Work, whole: Mix, inner: Mi
     instruction, tensor instructions to cost an issue slot only: real kernels take longer."""
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     warps = blocks * -(-launch.threads // WARP_SIZE) / min(gpu.multiprocessors, blocks)
-    unordered = [Bound(MEMORY, None, work.bytes / (gpu.bandwidth_gbps * 1e9))]
+    seconds = {MEMORY: work.bytes / (gpu.bandwidth_gbps * 1e9)}
     if gpu.read_gbps:
-        unordered.append(Bound(READ_LIMIT, None, work.bytes / (gpu.read_gbps * 1e9)))
-    of_warp = _clocks(gpu, whole)
-    of_pass = _clocks(gpu, inner)
-    for name, clocks in of_warp.items():
-        unordered.append(Bound(name, of_pass.get(name), clocks * warps / (gpu.clock_mhz * 1e6)))
-    longest = max(bound.seconds for bound in unordered)
-    shared = [Bound(b.unit, b.clocks, b.seconds, b.seconds / longest if longest else 0.0) for b in unordered]
-    return tuple(sorted(shared, key=lambda bound: -bound.seconds))
+        seconds[READ_LIMIT] = work.bytes / (gpu.read_gbps * 1e9)
+    seconds |= {unit: clocks * warps / (gpu.clock_mhz * 1e6) for unit, clocks in _clocks(gpu, whole).items()}
+    longest, of_pass = max(seconds.values()), _clocks(gpu, inner)
+    tightest_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return tuple(Bound(unit, of_pass.get(unit), time, time / longest if longest else 0.0) for unit, time in tightest_first)
 
 
 def _clocks(gpu: Product, mix: Mix) -> dict[str, float]:

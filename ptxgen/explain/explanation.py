@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ptxgen.dsl.ir import Label, Op, Remark
+from ptxgen.dsl.ir import Op, Remark
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, Location, PtxGenError
 from ptxgen.explain.bounds import Bound, Mix, bounds, mix
@@ -147,15 +147,12 @@ def explain(kernel: KernelType, target: Target, gpu: Product) -> Explanation:
 def _placed(emitted: Emitted) -> Iterator[tuple[int, Op]]:
     """The instructions with their line of the text, which ends with the body and a brace."""
     text = emitted.text.splitlines()
-    heights = [_height(line) for line in emitted.function.body]
+    body = emitted.function.body
+    heights = [len(line.text.splitlines()) if isinstance(line, Remark) else 1 for line in body]
     number = len(text) - sum(heights)
-    for line, height in zip(emitted.function.body, heights, strict=True):
+    for line, height in zip(body, heights, strict=True):
         if isinstance(line, Op):
             if text[number - 1].strip() != str(line):
                 raise PtxGenError(f"ptx line {number} of {emitted.entry} is {text[number - 1].strip()!r}, not {line}")
             yield number, line
         number += height
-
-
-def _height(line: Op | Label | Remark) -> int:
-    return len(line.text.splitlines()) if isinstance(line, Remark) else 1
