@@ -56,7 +56,7 @@ class CudaExecutor:
     (executor/memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and
     `fused_ffn_swiglu_host` take arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights`
     or an indexed layer holds. Results on the device are not waited for. The memory of a new buffer goes back with `free`, or
-    when nobody has the buffer any more. Wrong sizes, types, names and pointers are errors before anything is launched or
+    when the buffer is no longer referenced. Wrong sizes, types, names and pointers are errors before anything is launched or
     changed; an output may not overlap the input that it is made from.
     """
 
@@ -211,7 +211,7 @@ class CudaExecutor:
         which the host waits once. What changed since the capture (room, profile, weights) makes it capture anew by itself."""
         decoder = self._decoder(model)
         with decoder.busy("replaying a token"):
-            decoder.timing = self._profiling.timing  # of a model that somebody else has loaded on this device
+            decoder.timing = self._profiling.timing  # of a model that was not loaded by this executor
             decoder.step(token)
             return decoder.argmax()
 

@@ -1,8 +1,8 @@
 """A bundle on disk: its manifest and its checked files. Loading kernels from it is executor/launch/modules.py's business.
 
-What the manifest says is not believed: a file must lie in the folder, be of a sane size and have the hash that the manifest
+The manifest is not trusted: a file must lie in the folder, be of a sane size and have the hash that the manifest
 names, and a kernel must have the parameters and the geometry that this version of the package launches it with. What the
-kernels do is another matter: a bundle is a program, and whoever wrote it decides that (docs/bundles.md).
+kernels do is another matter: a bundle is a program, and its author decides that (docs/bundles.md).
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ class LaunchGraph:
         return f"a graph of {len(self.records)} launches, from {first} to {last}"
 
     def close(self) -> None:
-        """Give the graph back, as happens by itself when nobody has it any more. A second time does nothing."""
+        """Give the graph back, as happens by itself when it is no longer referenced. A second time does nothing."""
         if self._end.detach() is not None and not self.device.closed:
             self.device.free_graph(self._handle)
 
 
 def _dropped(device: Device, handle: Any) -> None:
-    """Nobody has this graph any more. May come on any thread, at any time."""
+    """The graph is no longer referenced. May run on any thread, at any time."""
     if not device.closed:
         device.owner.defer(partial(device.free_graph, handle))

@@ -57,7 +57,7 @@ class LaunchRecord:
 
 
 Observer = Callable[[LaunchRecord], None]
-"""Called after a launch. One with a method `prepared` is told of a launch that was prepared, too: its kernel may have been
+"""Called after a launch. A method `prepared` of it is called when a launch has been prepared: its kernel may have been
 compiled for it."""
 
 
@@ -121,7 +121,7 @@ class Plan:
 
     def count_writes(self) -> None:
         """What the kernel writes counts as written from now on: before it is, since an interrupt in between must not leave a
-        change that nobody counted."""
+        change uncounted."""
         for allocation in self.written:
             allocation.writes.count += 1
 

@@ -45,8 +45,8 @@ class Counts:
 
 
 class Modules:
-    """The loaded kernels of one device. They stay loaded until `close`, or until nobody has this or a plan made with it any
-    more, whoever used them: there are as many as distinct texts.
+    """The loaded kernels of one device. They stay loaded until `close`, or until neither this nor a plan made with it is
+    referenced any more: there are as many as distinct texts.
 
     cache_dir: where compiled code is kept (default: what the environment says; None there or
     `limit_bytes` 0 for nowhere). The key of an entry is the text itself with the GPU and the versions of the toolchain.
@@ -170,7 +170,7 @@ class Modules:
 
 
 def _dropped(device: Device, kernels: dict[str, LoadedKernel]) -> None:
-    """Nobody has these kernels any more. May come on any thread, at any time."""
+    """The kernels are no longer referenced. May run on any thread, at any time."""
     if not device.closed and kernels:
         device.owner.defer(partial(_unload, device, kernels))
 

@@ -35,7 +35,7 @@ class DigitCache:
     """The digits of whatever was quantised last, by rows, length and number of digits, in buffers of the workspace.
 
     They are valid while neither the activations that they came from nor they themselves have been written since, by `version`
-    of a buffer; nobody has to declare them stale."""
+    of a buffer; no flag has to be cleared."""
 
     def __init__(self, workspace: Workspace, version: Callable[[GpuBuffer], int] = attrgetter("version")) -> None:
         self._workspace = workspace

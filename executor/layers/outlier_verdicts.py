@@ -21,7 +21,7 @@ from ptxgen.types import U32
 
 
 class OutlierVerdicts:
-    """By site: a layer and the operation whose output is looked at."""
+    """By layer and operation, whose output is examined."""
 
     def __init__(self, weights: Weights, workspace: Workspace) -> None:
         self._weights = weights

@@ -46,7 +46,7 @@ class OutlierWatch:
     stays flagged."""
 
     def __init__(self, launcher: Launcher, watched: Collection[LayerOperation]) -> None:
-        # A launcher of its own, which nobody observes.
+        # A launcher of its own, without observers.
         self._launcher = Launcher(launcher.device, launcher.modules)
         self._places = {site: i for i, site in enumerate(watched)}
         self._flags = GpuBuffer.zeros(launcher.device, U32, (max(1, len(self._places)),), "outlier flags")

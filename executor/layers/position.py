@@ -1,4 +1,4 @@
-"""Where the token under way stands, as kernels read it: two buffers of a workspace, which are written only when they do not
+"""The position of the current token, as kernels read it: two buffers of a workspace, which are written only when they do not
 hold it already."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ptxgen.types import U32
 
 
 class TokenPosition:
-    """The position in one workspace. Whoever else writes the buffers (a graph that somebody replays) is noticed."""
+    """The position in one workspace. Other writes to the buffers (a replay from outside) are noticed by their version."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -21,12 +21,12 @@ class TokenPosition:
 
     @property
     def position(self) -> GpuBuffer:
-        """u32[1]: where the token under way stands."""
+        """u32[1]: of the current token in its sequence."""
         return self._both()[0]
 
     @property
     def length(self) -> GpuBuffer:
-        """u32[1]: position + 1, how many keys the token attends to."""
+        """u32[1]: position + 1, how many keys it attends to."""
         return self._both()[1]
 
     def move_to(self, position: int) -> None:

@@ -20,8 +20,8 @@ from ptxgen.kernels.rope.table import rope_table
 class LayerSequence:
     """Keys, values and rotations of `layers` layers for one sequence of at most max_len tokens.
 
-    Memory and lengths are the cache's: whoever resets, cuts or grows that does it to the sequence. Position and length of the
-    token under way lie in the workspace, where kernels read them. rope_freqs: divisors of the rotary frequencies, rope_dim / 2
+    Memory and lengths are the cache's: to reset, cut or grow it does that to the sequence. Position and length of the
+    current token lie in the workspace, where kernels read them. rope_freqs: divisors of the rotary frequencies, rope_dim / 2
     of them."""
 
     def __init__(
@@ -46,7 +46,7 @@ class LayerSequence:
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
         self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
         self.token = TokenPosition(workspace)
-        """Where the token under way stands."""
+        """The position of the current token."""
         base, divisors = number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
@@ -84,8 +84,8 @@ class LayerSequence:
         return whole("the layer", layer)
 
     def begin(self, position: int, *layers: int) -> None:
-        """The token under way stands at `position`, and these layers are about to take it: they forget what they had from there
-        on. Raises ArgumentError for a position beyond the cache or one that would leave a gap; nothing has changed then."""
+        """The current token is at `position`, and these layers are about to run it: they forget what they had from there on.
+        Raises ArgumentError for a position beyond the cache or one that would leave a gap; nothing has changed then."""
         position = whole("position", position)
         for layer in layers:
             self.require_layer(layer)

@@ -131,7 +131,7 @@ def _answer(request: bytes, limits: Limits) -> Any:
 
 
 def _memory_file() -> BinaryIO:
-    """Unlike a pipe's, its content needs nobody who waits at the other end."""
+    """Unlike a pipe, it can be written whole before it is read."""
     return os.fdopen(os.memfd_create("chat"), "w+b", buffering=0)
 
 

@@ -1,5 +1,5 @@
-"""One sequence that decodes token by token: when the launches of a token (token_plans.py) are made anew, where the sequence
-stands, and which token was found the likeliest."""
+"""One sequence that decodes token by token: when the launches of a token (token_plans.py) are prepared anew, the position, and
+the likeliest next token."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Decoder:
 
     @contextmanager
     def busy(self, activity: str) -> Iterator[None]:
-        """The sequence belongs to the block. ModelError within another: in a callback, somebody would go on with a sequence
-        that is no longer theirs."""
+        """The sequence belongs to the block. ModelError within another such block: a callback would change the sequence under
+        the outer call."""
         if self._activity:
             raise ModelError(f"the model is {self._activity}; {activity} must wait until that has ended")
         self._activity = activity
@@ -241,7 +241,7 @@ class Decoder:
             self._plans = None
 
     def _free_own(self) -> None:
-        """Give back what is nobody else's."""
+        """Give back what this decoder alone uses."""
         self._drop_plans()
         self._rope.free()
         self.workspace.free()

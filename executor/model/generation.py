@@ -27,7 +27,7 @@ from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
-DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache nobody wants to pay for unasked
+DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache would be too large a default
 
 CALIBRATION_TOKENS = 7
 """Spread over the vocabulary."""
@@ -229,8 +229,8 @@ class LanguageModel:
 
 
 def calibration_tokens(tokenizer: Tokenizer) -> list[int]:
-    """The tokens that a model is looked at with for massive activations: what a sequence starts with, where they are largest,
-    and some from all over the vocabulary."""
+    """The tokens that are run to find massive activations: what a sequence starts with, where they are largest, and some from
+    all over the vocabulary."""
     size = tokenizer.vocab_size
     spread = [size * (2 * i + 1) // (2 * CALIBRATION_TOKENS) for i in range(CALIBRATION_TOKENS)]
     return ([] if tokenizer.bos_id is None else [tokenizer.bos_id]) + spread

@@ -1,5 +1,5 @@
 """Tokens that are cut out of a text before its words are encoded: control tokens and user-defined ones. The spans of a text say
-where control tokens count, and where they are only what somebody wrote."""
+where control tokens count, and where they are ordinary text."""
 
 from __future__ import annotations
 

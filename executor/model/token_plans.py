@@ -9,7 +9,7 @@ from executor.model.token_launches import TokenLaunches
 
 
 class TokenPlans:
-    """Plans of the launches of a token. prompt: of one whose logits nobody wants; whole: with head, argmax and advance."""
+    """Plans of the launches of a token. prompt: of one whose logits are not needed; whole: with head, argmax and advance."""
 
     def __init__(self, launcher: Launcher, launches: TokenLaunches) -> None:
         def plan(call: KernelCall) -> Plan:

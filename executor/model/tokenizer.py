@@ -40,7 +40,7 @@ class Tokenizer:
 
     bos_id, eos_id: None if the file names none. eos_ids: every id that ends a generation (end of text, of turn, of message).
     chat_template: the file's Jinja2 template, or None. A file without a vocabulary gives a tokenizer that knows vocab_size
-    and eos_ids, and raises ModelError when text is asked of it.
+    and eos_ids, and raises ModelError for text.
     """
 
     def __init__(self, file: GgufFile, vocabulary: Vocabulary | None, encoder: Encoder | None, vocab_size: int) -> None:
