@@ -7,9 +7,8 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -141,21 +140,21 @@ class EmulatedDevice(HostMemory, Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        self._run(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), work=work)
+        self._run(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), False, work)
 
     def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
         self.enter("making a graph")
-        launches = []
-        for kernel, grid, block, parameters, _, early in nodes:
-            content, arrays = parameters.tobytes(), self._arrays(parameters)  # of this moment
-            launches.append(partial(self._run, kernel, grid, block, content, arrays, early=early))
+        launches = [
+            (kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early)
+            for kernel, grid, block, parameters, _, early in nodes
+        ]
         return _Graph(launches, timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
         graph.moments = [time.perf_counter()]
         for launch in graph.launches:
-            launch()
+            self._run(*launch)
             graph.moments.append(time.perf_counter())
 
     def graph_events(self, graph: Any) -> Sequence[float]:
@@ -174,8 +173,7 @@ class EmulatedDevice(HostMemory, Device):
         block: Grid,
         parameters: bytes,
         arrays: tuple[ArrayArgument, ...],
-        *,
-        early: bool = False,
+        early: bool,
         work: object | None = None,
     ) -> None:
         memory = self._memory_of(arrays) if self.sanitize else None
@@ -279,9 +277,10 @@ def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
 
 @dataclass
 class _Graph:
-    """moments: before the first of the launches and after each, when they last ran."""
+    """launches: each with the parameters of when the graph was made, and whether it starts early; moments: before the first and
+    after each, when they last ran."""
 
-    launches: Sequence[Callable[[], None]]
+    launches: Sequence[tuple[LoadedKernel, Grid, Grid, bytes, tuple[ArrayArgument, ...], bool]]
     timed: bool
     moments: list[float] = field(default_factory=list)
 
