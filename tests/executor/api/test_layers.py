@@ -247,6 +247,7 @@ def test_what_is_done_to_the_cache_is_done_to_the_sequence(ways: FiveWays) -> No
         np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.slow
 def test_the_rotations_follow_a_cache_that_grows(path: Path, kernels: Path) -> None:
     given = inputs(5)
     with opened(path, "llama", kernels) as executor:

@@ -52,6 +52,7 @@ def run(executor: CudaExecutor, tokens: int, *, profiled: bool) -> NDArray[np.fl
     return np.stack(rows)
 
 
+@pytest.mark.slow
 def test_a_profiled_layer_has_the_bits_and_the_launches_of_one_that_is_not(executor: CudaExecutor) -> None:
     plain = run(executor, 3, profiled=False)
     profiler = executor.enable_tile_profiling()

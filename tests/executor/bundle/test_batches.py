@@ -61,7 +61,14 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
     assert "ff" in formulae
 
 
-@pytest.mark.parametrize(("arch", "named"), [("llama", ""), ("qwen2", ""), ("qwen2", "mwv_q8_0_gemv")])
+@pytest.mark.parametrize(
+    ("arch", "named"),
+    [
+        ("llama", ""),
+        pytest.param("qwen2", "", marks=pytest.mark.slow),
+        pytest.param("qwen2", "mwv_q8_0_gemv", marks=pytest.mark.slow),
+    ],
+)
 def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_the_strategy_is_the_same(
     arch: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +88,7 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
     np.testing.assert_array_equal(np.stack(got, axis=1), [first, second])
 
 
+@pytest.mark.slow
 def test_more_sequences_than_a_kernel_multiplies_at_once_are_multiplied_in_tiles_of_eight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ TOKENS = (5, 300, 7)
 CONTEXT = 40
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("qwen2", "qwen3"))])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     arch = request.param
@@ -74,6 +74,7 @@ def test_a_model_runs_from_its_bundle_and_emits_nothing(model: Path, bundle: Pat
     np.testing.assert_array_equal(logits(model, bundle=bundle), expected)
 
 
+@pytest.mark.slow
 def test_a_bundle_of_a_named_kernel_of_one_digit_has_the_accurate_ones_for_outliers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_kernel_of_another_format_is_refused_for_its_format_whatever_else_does
         bind(weight(device, "Q4_1", k=k, n=3), GpuProfile(gemv={"q4_1": named}))
 
 
+@pytest.mark.slow
 def test_a_model_runs_through_the_kernel_that_the_profile_names(device: EmulatedDevice, mine: str, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=8)
     plain = LanguageModel.load(path, device, profile=GpuProfile(gemv={"q8_0": "q8_0_gemv"}))

@@ -177,6 +177,7 @@ def test_tensors(refused: Callable[[bytes, str], None]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_smollm2_opens_in_a_fraction_of_a_second() -> None:
     file = GgufFile.open(smollm2_path())
     assert len(file.tensors) == 272

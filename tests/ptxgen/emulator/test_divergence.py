@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,9 +120,20 @@ def finish(program: list[Node], value: int) -> int:
         return int(left.args[0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=4)
+@given(statements(3), st.integers(0, 1 << 20))
+def test_every_thread_of_some_programs_computes_what_it_would_alone(program: list[Node], start: int) -> None:
+    check_that_threads_compute_what_they_would_alone_and_meet_again(program, start)
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
 @given(statements(3), st.integers(0, 1 << 20))
 def test_every_thread_computes_what_it_would_alone_and_all_meet_again(program: list[Node], start: int) -> None:
+    check_that_threads_compute_what_they_would_alone_and_meet_again(program, start)
+
+
+def check_that_threads_compute_what_they_would_alone_and_meet_again(program: list[Node], start: int) -> None:
     writer = Writer()
     writer.write(program)
     body = ["ld.param.u64 %rd1, [p0];", "mov.u32 %r3, %tid.x;", f"mad.lo.u32 %r1, %r3, 7, {start};", *writer.lines, "DONE:"]

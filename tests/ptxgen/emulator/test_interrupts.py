@@ -79,6 +79,7 @@ print(interrupted)
 """
 
 
+@pytest.mark.slow
 def test_launches_interrupted_at_any_moment_leave_no_thread_behind_and_no_memory_changed() -> None:
     done = subprocess.run([sys.executable, "-c", STORM], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")

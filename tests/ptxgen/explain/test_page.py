@@ -97,6 +97,7 @@ def test_a_line_lights_its_counterparts_in_all_three_panes(browser: str, page: P
     assert len(re.findall(r'class="row[^"]* pinned', panes[1])) == 1
 
 
+@pytest.mark.slow
 def test_a_screenshot_shows_the_page(browser: str, page: Path, tmp_path: Path) -> None:
     plain, lit, empty = (tmp_path / f"{name}.png" for name in ("plain", "lit", "empty"))
     blank = tmp_path / "blank.html"

@@ -60,6 +60,7 @@ def _accepted(batch: probe.Batch, need: Need) -> list[str]:
     return [p.instruction for p in batch.probes if p.line not in refused]
 
 
+@pytest.mark.slow
 def test_every_probe_decodes_to_its_own_row_and_modifiers() -> None:
     for batch in probe.all_batches():
         for one in batch.probes:
@@ -67,6 +68,7 @@ def test_every_probe_decodes_to_its_own_row_and_modifiers() -> None:
             assert (one.row, dict(one.modifiers)) in list(instructions.decode(opcode)), one.instruction
 
 
+@pytest.mark.slow
 def test_no_two_rows_take_the_same_opcode_with_the_same_operand_types() -> None:
     seen: dict[tuple[object, ...], Instruction] = {}
     for row in instructions.ROWS:
