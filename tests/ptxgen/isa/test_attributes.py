@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ptxgen.isa.effects import BRANCHES, Effect, LaneResult
-from ptxgen.isa.instructions import ROWS
+from ptxgen.isa.instructions import ROWS, named
 from ptxgen.isa.operand_spec import OperandKind, parsed
 from ptxgen.isa.table import REGISTERED, instruction
 from ptxgen.isa.units import Unit
@@ -122,3 +122,11 @@ def test_every_barrier_says_who_waits() -> None:
 def test_what_uses_the_carry_flag_says_so() -> None:
     assert {row.name for row in ROWS if row.writes_carry} == {row.name for row in ROWS if row.section.startswith("9.7.2.")}
     assert {row.name for row in ROWS if row.reads_carry} == {"addc", "subc", "madc"}
+
+
+def test_a_unit_follows_from_the_type_and_the_space_of_a_form() -> None:
+    units = {row.opcode({"rnd": "rn"}): row.unit_of({"rnd": "rn"}) for row in named("fma") if row.section.startswith("9.7.3.")}
+    assert units == {"fma.rn.f32": Unit.FMA, "fma.rn.f64": Unit.DOUBLE}
+    load = named("ld")[0]
+    spaces = {space: load.unit_of({"space": space}) for space in ("shared", "param", "global")}
+    assert spaces == {"shared": Unit.SHARED, "param": Unit.CONSTANT, "global": Unit.GLOBAL}
