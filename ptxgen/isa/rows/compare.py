@@ -45,21 +45,20 @@ def _no_ftz_on_f64(modifiers: Mapping[str, str]) -> str:
     return f"ftz is not for {type}" if "ftz" in modifiers and type in ("f64", "bf16", "bf16x2") else ""
 
 
-@instruction("setp.{cmp}.{type}", cmp=UNSIGNED_ORDER, type=UNSIGNED, d="pred", dp="pred?", a="{type}", b="{type}",
-             section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{type}", cmp=SIGNED_ORDER, type=SIGNED, d="pred", dp="pred?", a="{type}", b="{type}",
-             section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f32", "f64"), d="pred", dp="pred?", a="{type}",
-             b="{type}", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{type}", cmp=EQUALITY, type=BITS, d="pred", dp="pred?", a="{type}", b="{type}", section="9.7.6.2")
-@instruction("setp.{cmp}.{bool}.{type}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, type=UNSIGNED, d="pred", dp="pred?", a="{type}",
-             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{bool}.{type}", cmp=SIGNED_ORDER, bool=BOOLEANS, type=SIGNED, d="pred", dp="pred?", a="{type}",
-             b="{type}", c="pred", section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f32", "f64"), d="pred",
-             dp="pred?", a="{type}", b="{type}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.2")  # fmt: skip
-@instruction("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, d="pred", dp="pred?", a="{type}", b="{type}",
-             c="pred", section="9.7.6.2")  # fmt: skip
+SET_RESULTS = ("u32", "s32", "f32")
+setp_row = partial(instruction, d="pred", dp="pred?", a="{type}", b="{type}", section="9.7.6.2")
+set_row = partial(instruction, to=SET_RESULTS, d="{to}", a="{of}", b="{of}", section="9.7.6.1")
+
+
+@setp_row("setp.{cmp}.{type}", cmp=UNSIGNED_ORDER, type=UNSIGNED)
+@setp_row("setp.{cmp}.{type}", cmp=SIGNED_ORDER, type=SIGNED)
+@setp_row("setp.{cmp}.{ftz?}.{type}", cmp=FLOAT_ORDER, ftz=FTZ, type=("f32", "f64"), rule=_no_ftz_on_f64)
+@setp_row("setp.{cmp}.{type}", cmp=EQUALITY, type=BITS)
+@setp_row("setp.{cmp}.{bool}.{type}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, type=UNSIGNED, c="pred")
+@setp_row("setp.{cmp}.{bool}.{type}", cmp=SIGNED_ORDER, bool=BOOLEANS, type=SIGNED, c="pred")
+@setp_row("setp.{cmp}.{bool}.{ftz?}.{type}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, type=("f32", "f64"), c="pred",
+          rule=_no_ftz_on_f64)  # fmt: skip
+@setp_row("setp.{cmp}.{bool}.{type}", cmp=EQUALITY, bool=BOOLEANS, type=BITS, c="pred")
 def setp(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, type: str, bool: str = "",
          ftz: str = "") -> tuple[Value, Value]:  # fmt: skip
     """Compare; the second destination gets the opposite. With a third operand both are combined with it."""
@@ -92,22 +91,14 @@ def setp_packed(v: Algebra, a: Value, b: Value, cmp: str, type: str, ftz: str = 
     return compare(v, cmp, a_low, b_low), compare(v, cmp, a_high, b_high)
 
 
-SET_RESULTS = ("u32", "s32", "f32")
-
-
-@instruction("set.{cmp}.{to}.{of}", cmp=UNSIGNED_ORDER, to=SET_RESULTS, of=UNSIGNED, d="{to}", a="{of}", b="{of}",
-             section="9.7.6.1")  # fmt: skip
-@instruction("set.{cmp}.{to}.{of}", cmp=SIGNED_ORDER, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}", b="{of}",
-             section="9.7.6.1")  # fmt: skip
-@instruction("set.{cmp}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"), d="{to}", a="{of}",
-             b="{of}", rule=_no_ftz_on_f64, section="9.7.6.1")  # fmt: skip
-@instruction("set.{cmp}.{to}.{of}", cmp=EQUALITY, to=SET_RESULTS, of=BITS, d="{to}", a="{of}", b="{of}", section="9.7.6.1")
-@instruction("set.{cmp}.{bool}.{to}.{of}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=UNSIGNED, d="{to}", a="{of}",
-             b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
-@instruction("set.{cmp}.{bool}.{to}.{of}", cmp=SIGNED_ORDER, bool=BOOLEANS, to=SET_RESULTS, of=SIGNED, d="{to}", a="{of}",
-             b="{of}", c="pred", section="9.7.6.1")  # fmt: skip
-@instruction("set.{cmp}.{bool}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, to=SET_RESULTS, of=("f32", "f64"),
-             d="{to}", a="{of}", b="{of}", c="pred", rule=_no_ftz_on_f64, section="9.7.6.1")  # fmt: skip
+@set_row("set.{cmp}.{to}.{of}", cmp=UNSIGNED_ORDER, of=UNSIGNED)
+@set_row("set.{cmp}.{to}.{of}", cmp=SIGNED_ORDER, of=SIGNED)
+@set_row("set.{cmp}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, ftz=FTZ, of=("f32", "f64"), rule=_no_ftz_on_f64)
+@set_row("set.{cmp}.{to}.{of}", cmp=EQUALITY, of=BITS)
+@set_row("set.{cmp}.{bool}.{to}.{of}", cmp=UNSIGNED_ORDER, bool=BOOLEANS, of=UNSIGNED, c="pred")
+@set_row("set.{cmp}.{bool}.{to}.{of}", cmp=SIGNED_ORDER, bool=BOOLEANS, of=SIGNED, c="pred")
+@set_row("set.{cmp}.{bool}.{ftz?}.{to}.{of}", cmp=FLOAT_ORDER, bool=BOOLEANS, ftz=FTZ, of=("f32", "f64"), c="pred",
+         rule=_no_ftz_on_f64)  # fmt: skip
 def set_(v: Algebra, a: Value, b: Value, c: Value | None = None, *, cmp: str, to: str, of: str, bool: str = "",
          ftz: str = "") -> Value:  # fmt: skip
     """Compare, giving all ones (1.0 for f32) or zero."""

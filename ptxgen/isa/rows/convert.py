@@ -28,11 +28,9 @@ from ptxgen.isa.parts import (
 from ptxgen.isa.units import Unit
 from ptxgen.types import B32, BF16X2, F16X2, F32, F64, U32, DType
 
-instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.CONVERT)
-
 INTEGERS = ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64")
 FLOATS = ("f16", "f32", "f64", "bf16")
-SECTION = "9.7.9.21"
+instruction = partial(table.instruction, name="cvt", effect=Effect.NONE, unit=Unit.CONVERT, section="9.7.9.21")
 BF16_NEEDS: dict[str, table.Need] = {"to=bf16": (90, (7, 8)), "of=bf16": (90, (7, 8))}
 
 
@@ -80,7 +78,7 @@ def _same(modifiers: Mapping[str, str]) -> str:
     return _ftz_needs_f32(modifiers)
 
 
-@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps, section=SECTION)
+@instruction("cvt.{sat?}.{to}.{of}", sat=SAT, to=INTEGERS, of=INTEGERS, d="{to}+", a="{of}+", rule=_clamps)
 def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
     """Integer to integer: the low bits, or the nearest value with `sat`; extended by the sign of the source."""
     if sat:
@@ -89,16 +87,15 @@ def cvt(v: Algebra, a: Value, to: str, of: str, sat: str = "") -> Value:
     return v.convert(a, dtype(to))
 
 
-@instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", name="cvt",
-             defaults=RN, needs=BF16_NEEDS, rule=_bf16_plain, section=SECTION)  # fmt: skip
+@instruction("cvt.{rnd}.{sat?}.{to}.{of}", rnd=ROUNDINGS, sat=SAT, to=FLOATS, of=INTEGERS, d="{to}+", a="{of}+", defaults=RN,
+             needs=BF16_NEEDS, rule=_bf16_plain)  # fmt: skip
 def cvt_from_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, sat: str = "") -> Value:
     """Integer to float, rounded as `rnd` says."""
     return saturate(v, _rounded(v, a, dtype(to), rnd), sat)
 
 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=INTEGERS, of=FLOATS, d="{to}+",
-             a="{of}+", name="cvt", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32),
-             section=SECTION)  # fmt: skip
+             a="{of}+", defaults={"rnd": "rzi"}, needs=BF16_NEEDS, rule=together(_bf16_plain, _ftz_needs_f32))  # fmt: skip
 def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to integer, clamped to its range. NaN gives 0, or the value of the top bit alone where either side has 64 bits."""
     if ftz and of == "f32":
@@ -111,7 +108,7 @@ def cvt_to_integer(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = 
 
 
 @instruction("cvt.{rnd}.{ftz?}.{sat?}.{to}.{of}", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32"), of=("f32", "f64"),
-             d="{to}+", a="{of}+", name="cvt", defaults=RN, rule=_narrows, section=SECTION)  # fmt: skip
+             d="{to}+", a="{of}+", defaults=RN, rule=_narrows)  # fmt: skip
 def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to a narrower float, rounded as `rnd` says. `ftz` flushes an f32 result; a subnormal f32 that becomes f16 is
     rounded as it is, for the GPU's conversion has no flushing variant."""
@@ -120,17 +117,17 @@ def cvt_narrow(v: Algebra, a: Value, rnd: str, to: str, of: str, ftz: str = "", 
     return d if of == "f64" else v.canonical(d)
 
 
-@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", name="cvt",
-             defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
-@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", name="cvt", defaults=RN,
-             sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+@instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("bf16",), d="{to}", a="f32", defaults=RN, sm=80,
+             ptx=(7, 0))  # fmt: skip
+@instruction("cvt.{rnd}.{relu}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16",), d="{to}", a="f32", defaults=RN, sm=80,
+             ptx=(7, 0))  # fmt: skip
 def cvt_half(v: Algebra, a: Value, rnd: str, to: str, relu: str = "") -> Value:
     """f32 to bf16 or f16; with `relu` a negative number gives 0."""
     return v.canonical(rectify(v, _rounded(v, a, dtype(to), rnd), relu))
 
 
 @instruction("cvt.{rnd}.{relu?}.{to}.f32", rnd=("rn", "rz"), relu=RELU, to=("f16x2", "bf16x2"), d="{to}", a="f32", b="f32",
-             name="cvt", defaults=RN, sm=80, ptx=(7, 0), section=SECTION)  # fmt: skip
+             defaults=RN, sm=80, ptx=(7, 0))  # fmt: skip
 def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") -> Value:
     """Two f32 to a packed pair: a to the high half, b to the low half."""
     pair = {"f16x2": F16X2, "bf16x2": BF16X2}[to]
@@ -139,9 +136,9 @@ def cvt_pair(v: Algebra, a: Value, b: Value, rnd: str, to: str, relu: str = "") 
     return v.join(low, high, pair)
 
 
-@instruction("cvt.{to}.{of}", to=("f32",), of=("bf16",), d="{to}+", a="{of}", name="cvt", sm=80, ptx=(7, 1), section=SECTION)
+@instruction("cvt.{to}.{of}", to=("f32",), of=("bf16",), d="{to}+", a="{of}", sm=80, ptx=(7, 1))
 @instruction("cvt.{ftz?}.{sat?}.{to}.{of}", ftz=FTZ, sat=SAT, to=("f32", "f64"), of=("f16", "f32", "bf16"), d="{to}+",
-             a="{of}+", name="cvt", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens), section=SECTION)  # fmt: skip
+             a="{of}+", needs=BF16_NEEDS, rule=together(_bf16_plain, _widens))  # fmt: skip
 def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = "") -> Value:
     """Float to a wider float, exact."""
     if ftz and of == "f32":
@@ -153,7 +150,7 @@ def cvt_widen(v: Algebra, a: Value, to: str, of: str, ftz: str = "", sat: str = 
 
 
 @instruction("cvt.{rnd?}.{ftz?}.{sat?}.{to}.{of}", rnd=INTEGER_ROUNDINGS, ftz=FTZ, sat=SAT, to=("f16", "f32", "f64"),
-             of=("f16", "f32", "f64"), d="{to}+", a="{of}+", name="cvt", rule=_same, section=SECTION)  # fmt: skip
+             of=("f16", "f32", "f64"), d="{to}+", a="{of}+", rule=_same)  # fmt: skip
 def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str = "", sat: str = "") -> Value:
     """A float of the same type: rounded to a whole number, flushed or clamped as the modifiers say."""
     if ftz:
@@ -164,7 +161,7 @@ def cvt_integral(v: Algebra, a: Value, to: str, of: str, rnd: str = "", ftz: str
     return d if a.type == F64 or moved else v.canonical(d)
 
 
-@instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", name="cvt", sm=80, ptx=(7, 0), section=SECTION)
+@instruction("cvt.{rnd}.{to}.f32", rnd=("rna",), to=("tf32",), d="b32", a="f32", sm=80, ptx=(7, 0))
 def cvt_tf32(v: Algebra, a: Value, rnd: str, to: str) -> Value:
     """f32 to tf32 (10 bits of fraction in the place of 23), ties away from zero. Of a NaN the low 13 bits are cut off, as the
     assembler's sequence for every GPU does; one that has no others becomes infinity."""

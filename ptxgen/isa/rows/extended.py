@@ -15,10 +15,9 @@ from ptxgen.isa.effects import Effect
 from ptxgen.isa.parts import dtype
 from ptxgen.isa.units import Unit
 
-instruction = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU, writes_carry=True)
-
-TYPES = ("u32", "s32", "u64", "s64")
 CC = ("cc",)
+instruction = partial(table.instruction, type=("u32", "s32", "u64", "s64"), d="{type}", a="{type}", b="{type}",
+                      effect=Effect.NONE, unit=Unit.ALU, writes_carry=True)  # fmt: skip
 
 
 def _add(v: Algebra, a: Value, b: Value, *, carry_in: bool, carry_out: bool) -> Value:
@@ -35,19 +34,19 @@ def _add(v: Algebra, a: Value, b: Value, *, carry_in: bool, carry_out: bool) -> 
     return v.bits(d, a.type)
 
 
-@instruction("add.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.1")
+@instruction("add.cc.{type}", section="9.7.2.1")
 def add_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """d = a + b; the carry flag gets the carry."""
     return _add(v, a, b, carry_in=False, carry_out=True)
 
 
-@instruction("addc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", reads_carry=True, section="9.7.2.2")
+@instruction("addc.{cc?}.{type}", cc=CC, reads_carry=True, section="9.7.2.2")
 def addc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
     """d = a + b + carry flag; with `cc` the flag gets the new carry."""
     return _add(v, a, b, carry_in=True, carry_out=bool(cc))
 
 
-@instruction("sub.cc.{type}", type=TYPES, d="{type}", a="{type}", b="{type}", section="9.7.2.3")
+@instruction("sub.cc.{type}", section="9.7.2.3")
 def sub_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     """d = a - b; the carry flag becomes 1 if there is no borrow."""
     unsigned = dtype(f"u{a.type.bits}")
@@ -55,21 +54,20 @@ def sub_cc(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return a - b
 
 
-@instruction("subc.{cc?}.{type}", cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", reads_carry=True, section="9.7.2.4")
+@instruction("subc.{cc?}.{type}", cc=CC, reads_carry=True, section="9.7.2.4")
 def subc(v: Algebra, a: Value, b: Value, type: str, cc: str = "") -> Value:
     """d = a - b, less 1 if the carry flag is 0; with `cc` the flag becomes 1 if there is no borrow."""
     return _add(v, a, ~b, carry_in=True, carry_out=bool(cc))
 
 
-@instruction("mad.{half}.cc.{type}", half=("lo", "hi"), type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
-             unit=Unit.MULTIPLY, section="9.7.2.5")  # fmt: skip
+@instruction("mad.{half}.cc.{type}", half=("lo", "hi"), c="{type}", unit=Unit.MULTIPLY, section="9.7.2.5")
 def mad_cc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str) -> Value:
     """Half of a * b, plus c; the carry flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=False, carry_out=True)
 
 
-@instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, type=TYPES, d="{type}", a="{type}", b="{type}", c="{type}",
-             unit=Unit.MULTIPLY, reads_carry=True, section="9.7.2.6")  # fmt: skip
+@instruction("madc.{half}.{cc?}.{type}", half=("lo", "hi"), cc=CC, c="{type}", unit=Unit.MULTIPLY, reads_carry=True,
+             section="9.7.2.6")  # fmt: skip
 def madc(v: Algebra, a: Value, b: Value, c: Value, half: str, type: str, cc: str = "") -> Value:
     """Half of a * b, plus c, plus the carry flag; with `cc` the flag gets the carry of the addition."""
     return _add(v, v.mul_hi(a, b) if half == "hi" else a * b, c, carry_in=True, carry_out=bool(cc))

@@ -12,8 +12,8 @@ from ptxgen.isa.parts import FTZ, RN, ROUNDINGS, SAT, dtype, float_op
 from ptxgen.isa.units import Unit
 
 any_float = partial(table.instruction, effect=Effect.NONE, unit=Unit.ALU)
-f32 = partial(table.instruction, effect=Effect.NONE, unit=Unit.FMA, canonical_nan=True)
-f64 = partial(table.instruction, effect=Effect.NONE, unit=Unit.DOUBLE)  # no .ftz, no .sat; a NaN keeps its payload
+f32 = partial(table.instruction, effect=Effect.NONE, unit=Unit.FMA, canonical_nan=True, d="f32", a="f32")
+f64 = partial(table.instruction, effect=Effect.NONE, unit=Unit.DOUBLE, d="f64", a="f64")  # its NaN keeps its payload
 
 NAN_NEEDS: dict[str, table.Need] = {"nan": (80, (7, 0)), "xorsign": (86, (7, 2))}
 TESTS = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
@@ -45,72 +45,66 @@ def copysign(v: Algebra, a: Value, b: Value, type: str) -> Value:
     return v.bits((v.bits(a, integer) & sign) | (v.bits(b, integer) & (sign - 1)), a.type)
 
 
-@f64("add.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="add", defaults=RN, section="9.7.3.3")
-@f32("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="add", defaults=RN,
-     section="9.7.3.3")  # fmt: skip
+@f64("add.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="add", defaults=RN, section="9.7.3.3")
+@f32("add.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="add", defaults=RN, section="9.7.3.3")
 def add_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a + b, rounded as `rnd` says; without it the assembler may contract it with a product."""
     return float_op(v, lambda a, b: a + b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@f64("sub.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="sub", defaults=RN, section="9.7.3.4")
-@f32("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="sub", defaults=RN,
-     section="9.7.3.4")  # fmt: skip
+@f64("sub.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="sub", defaults=RN, section="9.7.3.4")
+@f32("sub.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="sub", defaults=RN, section="9.7.3.4")
 def sub_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a - b, rounded as `rnd` says; without it the assembler may contract it with a product."""
     return float_op(v, lambda a, b: a - b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@f64("mul.{rnd?}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="mul", defaults=RN, section="9.7.3.5")
-@f32("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", name="mul", defaults=RN,
-     section="9.7.3.5")  # fmt: skip
+@f64("mul.{rnd?}.f64", rnd=ROUNDINGS, b="f64", name="mul", defaults=RN, section="9.7.3.5")
+@f32("mul.{rnd?}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", name="mul", defaults=RN, section="9.7.3.5")
 def mul_float(v: Algebra, a: Value, b: Value, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a * b, rounded as `rnd` says; without it the assembler may contract it with a sum."""
     return float_op(v, lambda a, b: a * b, a, b, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@f64("fma.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
-@f64("mad.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
-@f32("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="fma",
-     defaults=RN, section="9.7.3.6")  # fmt: skip
-@f32("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, d="f32", a="f32", b="f32", c="f32", name="mad",
-     defaults=RN, section="9.7.3.7")  # fmt: skip
+@f64("fma.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="fma", defaults=RN, section="9.7.3.6")
+@f64("mad.{rnd}.f64", rnd=ROUNDINGS, b="f64", c="f64", name="mad", defaults=RN, section="9.7.3.7")
+@f32("fma.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="fma", defaults=RN,
+     section="9.7.3.6")  # fmt: skip
+@f32("mad.{rnd}.{ftz?}.{sat?}.f32", rnd=ROUNDINGS, ftz=FTZ, sat=SAT, b="f32", c="f32", name="mad", defaults=RN,
+     section="9.7.3.7")  # fmt: skip
 def fma_float(v: Algebra, a: Value, b: Value, c: Value, rnd: str, ftz: str = "", sat: str = "") -> Value:
     """d = a * b + c with one rounding."""
     return float_op(v, v.fma, a, b, c, rnd=rnd, ftz=ftz, sat=sat)
 
 
-@f64("div.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", b="f64", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
-@f32("div.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", b="f32", name="div", defaults=RN, unit=Unit.SPECIAL,
-     section="9.7.3.8")  # fmt: skip
+@f64("div.{rnd}.f64", rnd=ROUNDINGS, b="f64", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
+@f32("div.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, b="f32", name="div", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.8")
 def div_float(v: Algebra, a: Value, b: Value, rnd: str, ftz: str = "") -> Value:
     """d = a / b, rounded as `rnd` says."""
     return float_op(v, lambda a, b: a / b, a, b, rnd=rnd, ftz=ftz)
 
 
-@f64("rcp.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
-@f32("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="rcp", defaults=RN, unit=Unit.SPECIAL,
-     section="9.7.3.13")  # fmt: skip
+@f64("rcp.{rnd}.f64", rnd=ROUNDINGS, name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
+@f32("rcp.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, name="rcp", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.13")
 def rcp_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
     """d = 1 / a, rounded as `rnd` says."""
     return float_op(v, lambda a: v.const(1.0, a.type) / a, a, rnd=rnd, ftz=ftz)
 
 
-@f64("sqrt.{rnd}.f64", rnd=ROUNDINGS, d="f64", a="f64", name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
-@f32("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, d="f32", a="f32", name="sqrt", defaults=RN, unit=Unit.SPECIAL,
-     section="9.7.3.15")  # fmt: skip
+@f64("sqrt.{rnd}.f64", rnd=ROUNDINGS, name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
+@f32("sqrt.{rnd}.{ftz?}.f32", rnd=ROUNDINGS, ftz=FTZ, name="sqrt", defaults=RN, unit=Unit.SPECIAL, section="9.7.3.15")
 def sqrt_float(v: Algebra, a: Value, rnd: str, ftz: str = "") -> Value:
     """The square root, rounded as `rnd` says."""
     return float_op(v, v.sqrt, a, rnd=rnd, ftz=ftz)
 
 
-@f32("abs.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, d="f32", a="f32", name="abs", section="9.7.3.9")
+@f32("abs.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="abs", section="9.7.3.9")
 def abs_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
     """a without its sign; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
     return v.canonical(v.abs(v.flush(a) if ftz else a))
 
 
-@f32("neg.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, d="f32", a="f32", name="neg", section="9.7.3.10")
+@f32("neg.{ftz?}.f32", unit=Unit.ALU, ftz=FTZ, name="neg", section="9.7.3.10")
 def neg_f32(v: Algebra, a: Value, ftz: str = "") -> Value:
     """a with its sign turned; of a NaN the canonical one (an addition of -0 on the GPU; the ISA leaves it open)."""
     return v.canonical(-(v.flush(a) if ftz else a))
@@ -135,39 +129,39 @@ def extreme(v: Algebra, which: str, a: Value, b: Value, *, ftz: str = "", nan: s
     return d
 
 
-@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32",
-     b="f32", name="min", needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
+@f32("min.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="min",
+     needs=NAN_NEEDS, section="9.7.3.11")  # fmt: skip
 def min_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The smaller; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), d="f32", a="f32",
-     b="f32", name="max", needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
+@f32("max.{ftz?}.{nan?}.{xorsign?}.f32", unit=Unit.ALU, ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="f32", name="max",
+     needs=NAN_NEEDS, section="9.7.3.12")  # fmt: skip
 def max_f32(v: Algebra, a: Value, b: Value, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The larger; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign)
 
 
-@f64("abs.f64", unit=Unit.ALU, d="f64", a="f64", name="abs", section="9.7.3.9")
+@f64("abs.f64", unit=Unit.ALU, name="abs", section="9.7.3.9")
 def abs_f64(v: Algebra, a: Value) -> Value:
     """a without its sign."""
     return v.abs(a)
 
 
-@f64("neg.f64", unit=Unit.ALU, d="f64", a="f64", name="neg", section="9.7.3.10")
+@f64("neg.f64", unit=Unit.ALU, name="neg", section="9.7.3.10")
 def neg_f64(v: Algebra, a: Value) -> Value:
     """a with its sign turned."""
     return -a
 
 
-@f64("min.f64", unit=Unit.ALU, d="f64", a="f64", b="f64", name="min", section="9.7.3.11")
+@f64("min.f64", unit=Unit.ALU, b="f64", name="min", section="9.7.3.11")
 def min_f64(v: Algebra, a: Value, b: Value) -> Value:
     """The smaller; -0 < +0; a NaN loses."""
     return v.min(a, b)
 
 
-@f64("max.f64", unit=Unit.ALU, d="f64", a="f64", b="f64", name="max", section="9.7.3.12")
+@f64("max.f64", unit=Unit.ALU, b="f64", name="max", section="9.7.3.12")
 def max_f64(v: Algebra, a: Value, b: Value) -> Value:
     """The larger; -0 < +0; a NaN loses."""
     return v.max(a, b)

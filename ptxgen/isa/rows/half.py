@@ -19,31 +19,27 @@ F16S = ("f16", "f16x2")
 BF16S = ("bf16", "bf16x2")
 RND = ("rn",)
 HOPPER: table.Need = (90, (7, 8))
+f16_row = partial(instruction, type=F16S, d="{type}", a="{type}")
+bf16_row = partial(instruction, type=BF16S, d="{type}", a="{type}")
 EXTREME_NEEDS: dict[str, table.Need] = {"xorsign": (86, (7, 2))}
 
 
-@instruction("add.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, type=F16S, d="{type}", a="{type}", b="{type}",
-             name="add", defaults=RN, section="9.7.4.1")  # fmt: skip
-@instruction("add.{rnd?}.{type}", rnd=RND, type=BF16S, d="{type}", a="{type}", b="{type}", name="add", defaults=RN, sm=90,
-             ptx=(7, 8), section="9.7.4.1")  # fmt: skip
+@f16_row("add.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, b="{type}", name="add", defaults=RN, section="9.7.4.1")
+@bf16_row("add.{rnd?}.{type}", rnd=RND, b="{type}", name="add", defaults=RN, sm=90, ptx=(7, 8), section="9.7.4.1")
 def add_half(v: Algebra, a: Value, b: Value, type: str, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a + b, to nearest even, half by half."""
     return by_half(v, type, lambda a, b: float_op(v, lambda a, b: a + b, a, b, ftz=ftz, sat=sat), a, b)
 
 
-@instruction("sub.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, type=F16S, d="{type}", a="{type}", b="{type}",
-             name="sub", defaults=RN, section="9.7.4.2")  # fmt: skip
-@instruction("sub.{rnd?}.{type}", rnd=RND, type=BF16S, d="{type}", a="{type}", b="{type}", name="sub", defaults=RN, sm=90,
-             ptx=(7, 8), section="9.7.4.2")  # fmt: skip
+@f16_row("sub.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, b="{type}", name="sub", defaults=RN, section="9.7.4.2")
+@bf16_row("sub.{rnd?}.{type}", rnd=RND, b="{type}", name="sub", defaults=RN, sm=90, ptx=(7, 8), section="9.7.4.2")
 def sub_half(v: Algebra, a: Value, b: Value, type: str, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a - b, to nearest even, half by half."""
     return by_half(v, type, lambda a, b: float_op(v, lambda a, b: a - b, a, b, ftz=ftz, sat=sat), a, b)
 
 
-@instruction("mul.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, type=F16S, d="{type}", a="{type}", b="{type}",
-             name="mul", defaults=RN, section="9.7.4.3")  # fmt: skip
-@instruction("mul.{rnd?}.{type}", rnd=RND, type=BF16S, d="{type}", a="{type}", b="{type}", name="mul", defaults=RN, sm=90,
-             ptx=(7, 8), section="9.7.4.3")  # fmt: skip
+@f16_row("mul.{rnd?}.{ftz?}.{sat?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, b="{type}", name="mul", defaults=RN, section="9.7.4.3")
+@bf16_row("mul.{rnd?}.{type}", rnd=RND, b="{type}", name="mul", defaults=RN, sm=90, ptx=(7, 8), section="9.7.4.3")
 def mul_half(v: Algebra, a: Value, b: Value, type: str, rnd: str = "rn", ftz: str = "", sat: str = "") -> Value:
     """d = a * b, to nearest even, half by half."""
     return by_half(v, type, lambda a, b: float_op(v, lambda a, b: a * b, a, b, ftz=ftz, sat=sat), a, b)
@@ -53,44 +49,43 @@ def _sat_or_relu(modifiers: Mapping[str, str]) -> str:
     return "sat and relu do not go together" if "sat" in modifiers and "relu" in modifiers else ""
 
 
-@instruction("fma.{rnd}.{ftz?}.{sat?}.{relu?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, relu=RELU, type=F16S, d="{type}", a="{type}",
-             b="{type}", c="{type}", name="fma", defaults=RN, needs={"relu": (80, (7, 0))}, rule=_sat_or_relu,
-             section="9.7.4.4")  # fmt: skip
-@instruction("fma.{rnd}.{relu?}.{type}", rnd=RND, relu=RELU, type=BF16S, d="{type}", a="{type}", b="{type}", c="{type}",
-             name="fma", defaults=RN, sm=80, ptx=(7, 0), section="9.7.4.4")  # fmt: skip
+@f16_row("fma.{rnd}.{ftz?}.{sat?}.{relu?}.{type}", rnd=RND, ftz=FTZ, sat=SAT, relu=RELU, b="{type}", c="{type}", name="fma",
+         defaults=RN, needs={"relu": (80, (7, 0))}, rule=_sat_or_relu, section="9.7.4.4")  # fmt: skip
+@bf16_row("fma.{rnd}.{relu?}.{type}", rnd=RND, relu=RELU, b="{type}", c="{type}", name="fma", defaults=RN, sm=80, ptx=(7, 0),
+          section="9.7.4.4")  # fmt: skip
 def fma_half(v: Algebra, a: Value, b: Value, c: Value, type: str, rnd: str, ftz: str = "", sat: str = "",
              relu: str = "") -> Value:  # fmt: skip
     """d = a * b + c with one rounding, half by half."""
     return by_half(v, type, lambda a, b, c: float_op(v, v.fma, a, b, c, ftz=ftz, sat=sat, relu=relu), a, b, c)
 
 
-@instruction("neg.{ftz?}.{type}", ftz=FTZ, type=F16S, d="{type}", a="{type}", name="neg", section="9.7.4.5")
-@instruction("neg.{type}", type=BF16S, d="{type}", a="{type}", name="neg", sm=80, ptx=(7, 0), section="9.7.4.5")
+@f16_row("neg.{ftz?}.{type}", ftz=FTZ, name="neg", section="9.7.4.5")
+@bf16_row("neg.{type}", name="neg", sm=80, ptx=(7, 0), section="9.7.4.5")
 def neg_half(v: Algebra, a: Value, type: str, ftz: str = "") -> Value:
     """a with its sign turned, half by half; of a NaN the canonical one."""
     return by_half(v, type, lambda a: v.canonical(-(v.flush(a) if ftz else a)), a)
 
 
-@instruction("abs.{ftz?}.{type}", ftz=FTZ, type=F16S, d="{type}", a="{type}", name="abs", ptx=(6, 5), section="9.7.4.6")
-@instruction("abs.{type}", type=BF16S, d="{type}", a="{type}", name="abs", sm=80, ptx=(7, 0), section="9.7.4.6")
+@f16_row("abs.{ftz?}.{type}", ftz=FTZ, name="abs", ptx=(6, 5), section="9.7.4.6")
+@bf16_row("abs.{type}", name="abs", sm=80, ptx=(7, 0), section="9.7.4.6")
 def abs_half(v: Algebra, a: Value, type: str, ftz: str = "") -> Value:
     """a without its sign, half by half; of a NaN the canonical one."""
     return by_half(v, type, lambda a: v.canonical(v.abs(v.flush(a) if ftz else a)), a)
 
 
-@instruction("min.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), type=F16S, d="{type}",
-             a="{type}", b="{type}", name="min", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
-@instruction("min.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), type=BF16S, d="{type}", a="{type}",
-             b="{type}", name="min", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
+@f16_row("min.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="min", sm=80,
+         ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
+@bf16_row("min.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="min", sm=80, ptx=(7, 0),
+          needs=EXTREME_NEEDS, section="9.7.4.7")  # fmt: skip
 def min_half(v: Algebra, a: Value, b: Value, type: str, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The smaller, half by half; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return by_half(v, type, lambda a, b: extreme(v, "min", a, b, ftz=ftz, nan=nan, xorsign=xorsign), a, b)
 
 
-@instruction("max.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), type=F16S, d="{type}",
-             a="{type}", b="{type}", name="max", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
-@instruction("max.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), type=BF16S, d="{type}", a="{type}",
-             b="{type}", name="max", sm=80, ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
+@f16_row("max.{ftz?}.{nan?}.{xorsign?}.{type}", ftz=FTZ, nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="max", sm=80,
+         ptx=(7, 0), needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
+@bf16_row("max.{nan?}.{xorsign?}.{type}", nan=("NaN",), xorsign=("xorsign.abs",), b="{type}", name="max", sm=80, ptx=(7, 0),
+          needs=EXTREME_NEEDS, section="9.7.4.8")  # fmt: skip
 def max_half(v: Algebra, a: Value, b: Value, type: str, ftz: str = "", nan: str = "", xorsign: str = "") -> Value:
     """The larger, half by half; -0 < +0; a NaN loses unless `NaN` is asked for."""
     return by_half(v, type, lambda a, b: extreme(v, "max", a, b, ftz=ftz, nan=nan, xorsign=xorsign), a, b)
@@ -103,9 +98,8 @@ def tanh_half(v: Algebra, a: Value, type: str) -> Value:
     return by_half(v, type, lambda a: v.canonical(v.convert(v.approx("tanh", v.convert(a, F32)), a.type)), a)
 
 
-@instruction("ex2.approx.{type}", type=F16S, d="{type}", a="{type}", name="ex2_approx", ptx=(7, 0), section="9.7.4.10")
-@instruction("ex2.approx.ftz.{type}", type=BF16S, d="{type}", a="{type}", name="ex2_approx", sm=90, ptx=(7, 8),
-             section="9.7.4.10")  # fmt: skip
+@f16_row("ex2.approx.{type}", name="ex2_approx", ptx=(7, 0), section="9.7.4.10")
+@bf16_row("ex2.approx.ftz.{type}", name="ex2_approx", sm=90, ptx=(7, 8), section="9.7.4.10")
 def ex2_half(v: Algebra, a: Value, type: str) -> Value:
     """2 ** a, within 2^-9.9 for f16 and 2^-7 for bf16, half by half."""
     return by_half(v, type, lambda a: v.canonical(v.convert(v.approx("ex2", v.convert(a, F32)), a.type)), a)
