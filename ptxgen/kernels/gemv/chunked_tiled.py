@@ -9,9 +9,9 @@ from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import LaunchConfig
-from ptxgen.formats import FORMATS, find
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot, LaneDot
-from ptxgen.kernels.gemv.gemv_type import MODELS, GemvType, short_k
+from ptxgen.kernels.gemv.gemv_type import GemvType, model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.tiled import PIECE, stage
 from ptxgen.kernels.gemv.warp_row import ROWS
@@ -95,11 +95,5 @@ class ChunkedTiledGemv(GemvType):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[ChunkedTiledGemv]:
-        format = find(fixed["format"])
-        if format is not MODELS:
-            yield cls(k=short_k(format), n=1, outputs_per_block=1, **fixed)
-            return
-        yield cls(k=9728, n=7, **fixed)
-        yield cls(k=256, n=1, outputs_per_block=1, **fixed)
-        yield cls(k=8192, n=5, outputs_per_block=3, **fixed)
-        yield cls(k=18944, n=5, **fixed)
+        shapes = (9728, 7), (256, 1, 1), (8192, 5, 3), (18944, 5)
+        return model_cases(cls, fixed, *shapes, setting="outputs_per_block", outputs_per_block=1)

@@ -11,10 +11,10 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, find
+from ptxgen.formats import FORMATS
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.dot import Dot, LaneDot, Reader
-from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
+from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace, Lane, Part, advance
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register
@@ -50,9 +50,7 @@ class CoalescedGemv(WarpRowGemv):
 
     name_pattern = "coalesced_{format}_gemv"
 
-    @property
-    def resident(self) -> int:
-        return RESIDENT
+    resident = RESIDENT
 
     @property
     def dot(self) -> Dot:
@@ -64,12 +62,7 @@ class CoalescedGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[CoalescedGemv]:
-        format = find(fixed["format"])
-        if format is not MODELS:
-            yield cls(k=short_k(format), n=1, **fixed)
-            return
-        for k, n in ((4096, 11), (256, 1), (1536, 13), (18944, 3)):
-            yield cls(k=k, n=n, **fixed)
+        return model_cases(cls, fixed, (4096, 11), (256, 1), (1536, 13), (18944, 3))
 
 
 class _ShuffledHeaders(LaneDot[Part]):

@@ -85,14 +85,11 @@ class _Direct(DigitGemvType):
 class Dp4aGemv(_Direct):
     """y = W x on quantised activations, one warp a row.
 
-    y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1), q16_quantize (2) or q24_quantize (3) writes them."""
+    Arguments as in DigitGemvType."""
 
     name_pattern = "dp4a_{format}_gemv"
 
-    @property
-    def warps(self) -> int:
-        return 1
+    warps = 1
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=-(-self.n // ROWS), block=ROWS * WARP_SIZE)
@@ -110,8 +107,7 @@ class Dp4aGemv(_Direct):
 class MwvDp4aGemv(_Direct):
     """y = W x on quantised activations, num_warps warps a row, one row a block.
 
-    y: f32[n]; w: u8[n, row_bytes]; digits: s8[1, digits, k]; scales: f32[1, k / 32]; sums: s32[1, k / 32], as q8_quantize
-    (digits=1), q16_quantize (2) or q24_quantize (3) writes them."""
+    Arguments as in DigitGemvType."""
 
     num_warps: int = field(default=4, kw_only=True)
 

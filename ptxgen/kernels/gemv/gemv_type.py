@@ -30,10 +30,18 @@ MODELS = find("Q4_K")
 """The format whose sample shapes are those of models where a strategy goes along the rows of all formats in one way."""
 
 
-def short_k(format: Format) -> int:
-    """The k of the sample shape of the other formats, for which one row suffices: a few blocks, a partial step of small ones.
-    Conformance then has no sizes to try by itself but a row of one block."""
-    return {1: 300, 32: 9 * 32}.get(format.block, 4 * format.block)
+def model_cases(
+    cls: type[G], fixed: Mapping[str, Any], *shapes: tuple[int, ...], setting: str = "", **narrow: Any
+) -> Iterator[G]:  # fmt: skip
+    """The sample shapes (k, n and perhaps a setting of the strategy) for MODELS. For the other formats one row suffices, with
+    the settings `narrow`: a few blocks, a partial step of small ones. So conformance tries no sizes but a row of one block."""
+    format = find(fixed["format"])
+    if format is not MODELS:
+        yield cls(k={1: 300, 32: 9 * 32}.get(format.block, 4 * format.block), n=1, **narrow, **fixed)
+        return
+    for shape in shapes:
+        named: dict[str, Any] = dict(zip(("k", "n", setting), shape, strict=False))
+        yield cls(**named, **fixed)
 
 
 def gemv_arguments(format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0) -> Signature:

@@ -10,9 +10,9 @@ from typing import Any
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, find
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot
-from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
+from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.gemv.warp_row import ROWS, WarpRowGemv
 from ptxgen.kernels.registry import register
@@ -67,14 +67,8 @@ class TiledGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[TiledGemv]:
-        format = find(fixed["format"])
-        if format is not MODELS:
-            yield cls(k=short_k(format), n=1, outputs_per_block=1, **fixed)
-            return
-        yield cls(k=4096, n=11, **fixed)
-        yield cls(k=256, n=1, outputs_per_block=1, **fixed)
-        yield cls(k=1536, n=13, outputs_per_block=7, **fixed)
-        yield cls(k=12288, n=3, **fixed)
+        shapes = (4096, 11), (256, 1, 1), (1536, 13, 7), (12288, 3)
+        return model_cases(cls, fixed, *shapes, setting="outputs_per_block", outputs_per_block=1)
 
 
 def stage(k: KernelBuilder, source: GlobalArray, target: SharedView, count: int) -> None:

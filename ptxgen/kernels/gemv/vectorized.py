@@ -10,9 +10,9 @@ from typing import Any
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, find
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.dot import Dot
-from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
+from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.gemv.iteration import IterationSpace
 from ptxgen.kernels.gemv.warp_row import WarpRowGemv
 from ptxgen.kernels.registry import register
@@ -49,9 +49,4 @@ class VectorizedGemv(WarpRowGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[VectorizedGemv]:
-        format = find(fixed["format"])
-        if format is not MODELS:
-            yield cls(k=short_k(format), n=1, **fixed)
-            return
-        for k, n in ((4096, 11), (256, 1), (1536, 13), (18944, 3)):
-            yield cls(k=k, n=n, **fixed)
+        return model_cases(cls, fixed, (4096, 11), (256, 1), (1536, 13), (18944, 3))

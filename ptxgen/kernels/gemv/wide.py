@@ -8,12 +8,10 @@ from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
-from ptxgen.formats import FORMATS, find
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.cooperative import CooperativeGemv
-from ptxgen.kernels.gemv.gemv_type import MODELS, short_k
+from ptxgen.kernels.gemv.gemv_type import model_cases
 from ptxgen.kernels.registry import register
-
-WARPS = 8
 
 
 @register(format=FORMATS.values())
@@ -25,17 +23,9 @@ class WideGemv(CooperativeGemv):
 
     name_pattern = "wide_{format}_gemv"
 
-    @property
-    def warps(self) -> int:
-        return WARPS
-
-    @property
-    def rows(self) -> int:
-        return 1
-
-    @property
-    def width(self) -> int:
-        return 1
+    warps = 8
+    rows = 1
+    width = 1
 
     def weights(self, k: KernelBuilder) -> GlobalArray:
         weights: GlobalArray = k.arg.w
@@ -43,9 +33,4 @@ class WideGemv(CooperativeGemv):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[WideGemv]:
-        format = find(fixed["format"])
-        if format is not MODELS:
-            yield cls(k=short_k(format), n=1, **fixed)
-            return
-        for k, n in ((4096, 5), (256, 1), (1536, 7), (18944, 2)):
-            yield cls(k=k, n=n, **fixed)
+        return model_cases(cls, fixed, (4096, 5), (256, 1), (1536, 7), (18944, 2))
