@@ -24,6 +24,7 @@ from ptxgen.emulator.targets import targets
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.effects import Effect
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import PRED, U32, U64
 
 _EXIT = EXITED - (1 << 32)
@@ -73,7 +74,7 @@ class _Kernel:
         steps = [s for b in self.flow.blocks for s in b.instructions]
         self.has_queue = any(s.row.effect is Effect.ASYNC_COPY for s in steps)
         self.queue_offset = offset
-        self.state_bytes = offset + (32 * QUEUE_BYTES if self.has_queue else 0)
+        self.state_bytes = offset + (WARP_SIZE * QUEUE_BYTES if self.has_queue else 0)
         self.global_atomics = any(
             s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
@@ -354,7 +355,7 @@ class _Kernel:
     def _check_barrier(self, operands: tuple[Lanes, ...], lanes: str) -> None:
         """Report the lanes that name a barrier, or ask for a number of threads, that there is not."""
         checks = [(FindingKind.BARRIER_NUMBER, operands[0], operands[0] > BARRIERS - 1)]
-        checks += [(FindingKind.BARRIER_COUNT, count, (count & 31) != 0) for count in operands[1:]]
+        checks += [(FindingKind.BARRIER_COUNT, count, (count & WARP_SIZE - 1) != 0) for count in operands[1:]]
         for kind, number, wrong in checks:
             bits = self.e.emit(f"bitcast <32 x i1> {self.v.spread(wrong)} to i32")
             stopped = self.e.emit(f"and i32 {bits}, {lanes}")

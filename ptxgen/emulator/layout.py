@@ -42,19 +42,18 @@ class Slot(IntEnum):
     LOCAL_SHADOW = 31  # address of the local memory's shadow, a byte each
     EPOCH = 32  # block barriers passed and blocks started
     SERIAL = 33  # instructions checked so far
-    DATA_BYTES = 34
+    EARLY = 34  # 1 if the grids before this one may still run until a thread has waited for them
     PARAMETER_BYTES = 35
     NEXT = 36  # the block (before it is reordered) at which a run that paused goes on
     FIRST_EPOCH = 37  # EPOCH at the start of the running block
     BLOCK_EPOCHS = 38  # address of the u32 first epochs of the blocks run, in the order in which they ran
     BLOCK_EPOCHS_COUNT = 39
-    SHARED_SHIFT = 40  # log2 of the bytes of a granule of shared memory (shadow.py)
+    SHARED_SHIFT = 40  # log2 of the bytes of a granule of shared memory (runtime/shadow.py)
     SHARED_STRIDE = 41  # bytes between two records of one granule there
     GLOBAL_SHIFT = 42  # log2 of the bytes of a granule of global memory
     ORDERED = 43  # address of what says whether fences and flags order two accesses, or 0 (ordering.py)
     EVENT = 44  # address of what hears of fences and of strong accesses, or 0
     LAST_EVENT = 45  # what tells the last such from others
-    EARLY = 46  # 1 if the grids before this one may still run until a thread has waited for them
 
 
 BARRIERS = 16

@@ -12,7 +12,7 @@ from typing import Any
 
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.launch_map import LaunchMap, target_addresses
-from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, FINISHED, REDZONE, TIMED_OUT, TRAPPED, Slot, State
+from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, EXITED, FINISHED, REDZONE, TIMED_OUT, TRAPPED, WAITING, Slot, State
 from ptxgen.emulator.program import Program
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
@@ -34,7 +34,7 @@ from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import read_regular
 from ptxgen.printable import excerpt, literal
-from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
+from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS, WARP_SIZE
 
 DEFAULT_BUDGET = 1 << 28
 SANITIZED_BUDGET = 1 << 24
@@ -213,9 +213,9 @@ class Kernel:
         lines = self.module.block_lines(self.name)
         for warp in range(c[Slot.WARP_COUNT]):
             state = c[Slot.WARPS] + warp * c[Slot.STATE_BYTES]
-            for pc in (ctypes.c_uint32 * 32).from_address(state + State.PCS):
-                if pc != 0xFFFFFFFF and (pc & 0x7FFFFFFF) < len(lines):
-                    return lines[pc & 0x7FFFFFFF]
+            for pc in (ctypes.c_uint32 * WARP_SIZE).from_address(state + State.PCS):
+                if pc != EXITED and (pc & ~WAITING) < len(lines):
+                    return lines[pc & ~WAITING]
         return 0
 
     def _findings(self, scratch: Scratch, memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]) -> list[Finding]:

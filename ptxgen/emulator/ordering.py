@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ptxgen.emulator.runtime.shadow import THREAD_MASK, Me, Record
 from ptxgen.isa.effects import MemoryScope, Ordering
+from ptxgen.target import WARP_SIZE
 
 READS, WRITES, ACQUIRES, RELEASES, FENCE, _SCOPE = 1, 2, 4, 8, 16, 5
 """Bits of an event; the scope stands from bit 5 on."""
@@ -43,7 +44,7 @@ class Moment:
         """Whether this comes before a moment of the same block, by a thread's own order or by a barrier."""
         if self.thread == other.thread:
             return self.serial <= other.serial
-        return self.epoch < other.epoch or (self.thread >> 5 == other.thread >> 5 and self.sync < other.sync)
+        return self.epoch < other.epoch or (self.thread // WARP_SIZE == other.thread // WARP_SIZE and self.sync < other.sync)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,11 +176,11 @@ class Order:
             self._begin_block(first)
         scope = MemoryScope(flags >> _SCOPE)
         ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
-        places = (ctypes.c_uint64 * 32).from_address(addresses)
-        for lane in range(32):
+        places = (ctypes.c_uint64 * WARP_SIZE).from_address(addresses)
+        for lane in range(WARP_SIZE):
             if not lanes >> lane & 1:
                 continue
-            at = Moment(32 * warp + lane, epoch, sync, serial)
+            at = Moment(WARP_SIZE * warp + lane, epoch, sync, serial)
             if flags & FENCE:
                 self.fence(at, scope)
             else:

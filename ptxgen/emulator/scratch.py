@@ -6,10 +6,11 @@ import ctypes
 from collections.abc import Sequence
 
 from ptxgen.emulator.facts import Facts
-from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.layout import EXITED, Slot, State
 from ptxgen.emulator.runtime.reports import FindingRecords
 from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
 from ptxgen.errors import PtxGenError
+from ptxgen.target import WARP_SIZE
 
 QUANTUM = 1 << 16
 SANITIZED_QUANTUM = 1 << 12
@@ -30,7 +31,7 @@ class Scratch:
 
     def __init__(self, facts: Facts, block: tuple[int, int, int], shared: int) -> None:
         threads = block[0] * block[1] * block[2]
-        warps = -(-threads // 32)
+        warps = -(-threads // WARP_SIZE)
         self.threads = threads
         self.context = (ctypes.c_int64 * len(Slot))()
         self.address = ctypes.addressof(self.context)
@@ -38,7 +39,7 @@ class Scratch:
         total = facts.shared_bytes + shared
         self.states, states = aligned(state_bytes * warps)
         self.shared, shared_at = aligned(total)
-        self.local, local_at = aligned(facts.local_bytes * warps * 32)
+        self.local, local_at = aligned(facts.local_bytes * warps * WARP_SIZE)
         self.arrived = (ctypes.c_int32 * 17)()
         c = self.context
         c[Slot.SHARED], c[Slot.SHARED_BYTES], c[Slot.DYNAMIC_SHARED] = shared_at, total, shared
@@ -52,20 +53,20 @@ class Scratch:
             self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
             c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
             c[Slot.GLOBAL_SHIFT] = facts.global_shift
-            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * 32)
+            self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * WARP_SIZE)
             self.findings = FindingRecords()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)
         for warp in range(warps):
             self._start_warp(states + warp * state_bytes, warp, block)
 
     def _start_warp(self, state: int, warp: int, block: tuple[int, int, int]) -> None:
-        lanes = [warp * 32 + lane for lane in range(32)]
-        vector = ctypes.c_uint32 * 32
+        lanes = [warp * WARP_SIZE + lane for lane in range(WARP_SIZE)]
+        vector = ctypes.c_uint32 * WARP_SIZE
 
         def put(offset: int, numbers: Sequence[int]) -> None:
             ctypes.memmove(state + offset, vector(*numbers), 128)
 
-        put(State.FIRST_PCS, [0 if t < self.threads else 0xFFFFFFFF for t in lanes])
+        put(State.FIRST_PCS, [0 if t < self.threads else EXITED for t in lanes])
         put(State.TID_X, [t % block[0] for t in lanes])
         put(State.TID_Y, [t // block[0] % block[1] for t in lanes])
         put(State.TID_Z, [t // (block[0] * block[1]) for t in lanes])
