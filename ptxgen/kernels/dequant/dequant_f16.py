@@ -33,8 +33,8 @@ class DequantF16(KernelType):
     """
 
     format: Format = field(metadata=HIDDEN)
-    k: int
-    n: int
+    k: int = field(kw_only=True)  # by name: matrices are (n, k) elsewhere
+    n: int = field(kw_only=True)
 
     family: ClassVar[str] = "dequant"
 

@@ -57,8 +57,8 @@ class GemvType(KernelType):
     `{format}` for the format's id."""
 
     format: Format = field(metadata=HIDDEN)
-    k: int
-    n: int
+    k: int = field(kw_only=True)  # by name: matrices are (n, k) elsewhere
+    n: int = field(kw_only=True)
 
     family: ClassVar[str] = "gemv"
     name_pattern: ClassVar[str]
@@ -85,7 +85,7 @@ class GemvType(KernelType):
     def batched(self, m: int) -> tuple[KernelType, ...]:
         from ptxgen.kernels.gemv.mwv import BatchedGemv  # is a GemvType itself
 
-        return (BatchedGemv(self.format, self.k, self.n, m=m),)
+        return (BatchedGemv(self.format, k=self.k, n=self.n, m=m),)
 
     def signature(self) -> Signature:
         return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits)

@@ -42,7 +42,9 @@ class HwDp4aGemv(HwDp4aType):
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         # A subclass computes something else.
-        return (BatchedHwDp4aGemv(self.format, self.k, self.n, m=m, digits=self.digits),) if type(self) is HwDp4aGemv else ()
+        return (
+            (BatchedHwDp4aGemv(self.format, k=self.k, n=self.n, m=m, digits=self.digits),) if type(self) is HwDp4aGemv else ()
+        )
 
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None

@@ -61,7 +61,7 @@ class MwvGemv(WidestLoadsGemv):
     name_pattern = "mwv_{format}_gemv"
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedGemv(self.format, self.k, self.n, m=m, num_warps=self.num_warps),)
+        return (BatchedGemv(self.format, k=self.k, n=self.n, m=m, num_warps=self.num_warps),)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[MwvGemv]:
