@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,8 @@ from executor.measure.timing import array_argument, chain_seconds, freed, repeat
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
 from ptxgen.files import read_regular, replacing
-from ptxgen.kernels.registry import find
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv.mwv import MwvGemv
 from ptxgen.types import F32
 
 FILE: Final = "bandwidth.json"
@@ -60,9 +62,8 @@ def known_bandwidth(device: Device) -> float | None:
 def _measured(device: Device) -> float:
     if device.kind != "cuda":
         raise DeviceError(f"{device.name} has no memory of its own, so it has no bandwidth; only a GPU's is measured")
-    entry = find("mwv_f32_gemv")
-    kernel = entry.make(k=SIZE, n=SIZE)
-    sample = entry.make(k=SIZE, n=4).inputs(np.random.default_rng(0))
+    kernel = MwvGemv(FORMATS["F32"], k=SIZE, n=SIZE)
+    sample = replace(kernel, n=4).inputs(np.random.default_rng(0))
     weights = array_argument(kernel, "w")
     with freed(device) as buffers, closing(Modules(device)) as modules:
         buffers.append(w := repeated(device, sample["w"], weights))
