@@ -221,6 +221,7 @@ class Gpu(EmulatedDevice):
         return b"compiled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "machine_code"), [(80, True), (86, True), (90, False)])
 def test_a_gpu_gets_the_machine_code_that_runs_on_it_and_else_the_text(
     small: tuple[Path, Path], tmp_path: Path, gpu: int, machine_code: bool

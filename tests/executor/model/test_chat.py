@@ -108,6 +108,7 @@ def cpu_of_children() -> float:
     return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
 
 
+@pytest.mark.slow
 def test_no_template_takes_memory() -> None:
     """In a process of its own: what the children of this one took before is no template's."""
     script = f"""

@@ -48,6 +48,7 @@ def buffers(decoder: Decoder) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_replay_leaves_every_buffer_as_the_eager_step_does_for_64_positions(path: Path, device: Device) -> None:
     with (
         LanguageModel.load(path, device, context=POSITIONS, profile=GpuProfile()) as eager,
@@ -125,6 +126,7 @@ def test_a_graph_is_captured_anew_by_itself(change: Callable[[Decoder], None], p
     np.testing.assert_allclose(model.decoder.logits(), expected[3], **close)
 
 
+@pytest.mark.slow
 def test_another_precision_in_the_midst_of_a_sequence_goes_on_with_it(path: Path, device: Device) -> None:
     """Choosing kernels of that precision runs tokens to look for outliers; the sequence must not feel it."""
     with LanguageModel.load(path, device, context=POSITIONS, profile=GpuProfile()) as model:

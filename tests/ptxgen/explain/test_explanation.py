@@ -109,6 +109,7 @@ class Measured(ResidualAdd):
         return {"normal activations": 3.5e-3}
 
 
+@pytest.mark.slow
 def test_what_a_kernel_measured_of_itself_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(registry._entries, "measured", registry.KernelEntry("measured", Measured))
     words = ("explain", "measured", "--set", "n=64")

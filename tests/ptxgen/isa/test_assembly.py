@@ -13,15 +13,12 @@ from ptxgen.target import ALL, FIRST_PTX, Target
 from ptxgen.toolchain.assemble import AssembleError, assemble
 from tests.ptxgen.isa import probe
 from tests.ptxgen.isa.combinations import sensible
+from tests.ptxgen.isa.rows import cases
 
 PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, i) for i in range(9)), *((8, i) for i in range(9)), (9, 0)]
 
 # The ISA asks for PTX 7.8 for `::cta`; this assembler takes it earlier here.
 TAKEN_EARLIER = {"cp_async"}
-
-
-def _names() -> list[str]:
-    return list(dict.fromkeys(row.name for row in instructions.ROWS))
 
 
 def _older(need: Need) -> Iterator[Need]:
@@ -33,14 +30,14 @@ def _older(need: Need) -> Iterator[Need]:
         yield sm, PTX_VERSIONS[PTX_VERSIONS.index(ptx) - 1]
 
 
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", cases())
 def test_row_assembles_for_its_least_gpu_and_ptx_version(name: str) -> None:
     for row in instructions.named(name):
         for batch in probe.batches(row):
             assemble(batch.text(), Target(batch.need[0]))
 
 
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", cases())
 def test_row_is_refused_below_its_least_gpu_and_ptx_version(name: str) -> None:
     for row in instructions.named(name):
         for batch in probe.batches(row):

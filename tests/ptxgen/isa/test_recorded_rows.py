@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from ptxgen.isa import instructions
 from tests.paths import GOLDEN
 from tests.ptxgen.isa import fragments, operand_values, recording
 from tests.ptxgen.isa.comparison import first_difference
+from tests.ptxgen.isa.rows import cases
 from tests.ptxgen.isa.running import emulated, numbers
 
 RECORDED = GOLDEN / "isa"
@@ -28,16 +26,7 @@ def recorded() -> recording.Recording:
     return recording.Recording.read(RECORDED)
 
 
-def names() -> Iterator[Any]:
-    """Every instruction. The first of each chapter of the manual (9.7.1: integers) is essential."""
-    first: dict[str, str] = {}
-    for row in instructions.ROWS:
-        first.setdefault(row.section.rpartition(".")[0], row.name)
-    for name in dict.fromkeys(row.name for row in instructions.ROWS):
-        yield name if name in first.values() else pytest.param(name, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", cases())
 def test_emulator_gives_what_the_gpu_gave(name: str) -> None:
     h200 = recorded()
     differences = []

@@ -11,6 +11,7 @@ from tests.ptxgen.isa import oracles_bits  # noqa: F401 - registers its oracles
 from tests.ptxgen.isa.exact import FORMATS
 from tests.ptxgen.isa.oracles import ORACLES
 from tests.ptxgen.isa.probe import Probe
+from tests.ptxgen.isa.rows import cases
 from tests.ptxgen.isa.running import emulated, numbers
 
 APPROXIMATE = {"approx", "full"}
@@ -44,7 +45,7 @@ def _type(probe: Probe) -> str:
     return fixed[0] if fixed else str(row.sources[0].spec.allowed(m)[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cases(NAMES))
 def test_row_computes_what_its_oracle_says(name: str) -> None:
     checked = 0
     for batch, inputs, outputs in emulated(name):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.target import WARP_SIZE
 from tests.ptxgen.isa.operand_values import SHUFFLE_BOUNDS
 from tests.ptxgen.isa.probe import Probe
+from tests.ptxgen.isa.rows import cases
 from tests.ptxgen.isa.running import WORD, emulated, numbers
 
 Array = NDArray[Any]
@@ -98,7 +99,7 @@ def test_activemask_and_elect_know_a_full_warp() -> None:
         assert p[:, 0].tolist() == [1, *[0] * 31] * (len(p) // WARP_SIZE)
 
 
-@pytest.mark.parametrize("name", ["ld", "ld_nc"])
+@pytest.mark.parametrize("name", cases(["ld", "ld_nc"]))
 def test_load_gives_the_elements_and_extends_by_their_own_type(name: str) -> None:
     constant = (37 * np.arange(16) % 256).astype(np.uint8)
     for probe, inputs, (d,) in probes(name):
@@ -112,6 +113,7 @@ def test_load_gives_the_elements_and_extends_by_their_own_type(name: str) -> Non
         assert (d == expected).all(), probe.instruction
 
 
+@pytest.mark.slow
 def test_store_writes_every_element() -> None:
     for probe, inputs, (d,) in probes("st"):
         assert (d == np.concatenate(inputs, axis=1)).all(), probe.instruction
