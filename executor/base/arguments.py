@@ -86,7 +86,7 @@ def array(name: str, value: Any) -> NDArray[Any]:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{name} is {described(value)}, of which NumPy makes no array: {error}") from error
+        raise ArgumentError(f"{name} is {described(value)}, which NumPy cannot make an array of: {error}") from error
 
 
 def numbers(name: str, value: Any) -> NDArray[np.float64]:

@@ -89,7 +89,7 @@ def _models() -> tuple[Path, str]:
     """The cache folder, and the name of the one for models in it."""
     cache = settings().cache_dir
     if cache is None:
-        raise ArgumentError("the cache is switched off, so a fetched model has no place; set PTXGEN_CACHE_DIR to a folder")
+        raise ArgumentError("the cache is switched off, so a fetched model cannot be kept; set PTXGEN_CACHE_DIR to a folder")
     return cache, "models"
 
 

@@ -36,7 +36,7 @@ class LaunchGraph:
     def check_alive(self) -> None:
         """LaunchError if the graph was given back or a buffer of the plans was freed since."""
         if not self._end.alive:
-            raise LaunchError(f"{self} was closed; capture it anew")
+            raise LaunchError(f"{self} was closed; capture it again")
         if self.device.frees != self._frees:
             for plan in self._plans:
                 plan.check_alive()

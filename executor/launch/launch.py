@@ -281,7 +281,7 @@ def _check_buffer(kernel: KernelType, name: str, expected: Array, value: object,
         raise fault(f"({value}) is written, but is memory of another library that is read-only")
     end = value.allocation.base + value.allocation.nbytes
     if value.pointer < value.allocation.base or value.pointer + expected.nbytes > end:
-        raise fault(f"needs {expected.nbytes} bytes, its memory ends after {end - value.pointer}")
+        raise fault(f"needs {expected.nbytes} bytes, but its memory ends after {end - value.pointer}")
     if value.pointer % expected.align:
         raise fault(f"starts at {value.pointer:#x}; must be on a {expected.align}-byte boundary")
     return value

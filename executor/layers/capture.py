@@ -57,7 +57,7 @@ class Capture:
         graph = self._finished()
         graph.check_alive()
         if self._state() != self._captured:
-            raise LaunchError(f"{graph} was captured with another profile or other weights than there are now; capture it anew")
+            raise LaunchError(f"{graph} was captured with a different profile or different weights; capture it again")
         if (position is None) != (self._sequence is None):
             takes = "needs the position of its token" if self._sequence is not None else "holds no layer, so takes no position"
             raise ArgumentError(f"{graph} {takes}, got {position}")

@@ -148,7 +148,7 @@ class LayerRunner:
         `graph.replay(position)` sets it."""
         capture = self.session.recording
         if capture is None:
-            raise LaunchError("there is no capture under way; write `with executor.capture() as graph:` around this")
+            raise LaunchError("no capture is in progress; write `with executor.capture() as graph:` around this")
         layer = self.sequence.require_layer(layer_idx)
         shape = self.sequence.shape(hidden_dim, intermediate_dim, epsilon)
         with self.session.launches(layer) as launch:

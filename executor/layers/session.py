@@ -102,7 +102,7 @@ class Session:
         `replay` launches it all at once. What cannot be recorded is refused in the block: copies between host and device,
         fills, models. Raises LaunchError for a capture within one."""
         if self.recording is not None:
-            raise LaunchError("a capture is under way already; it must end before the next one begins")
+            raise LaunchError("a capture is already in progress; it must end before the next one begins")
         if self.sequence is not None:
             _ = self.sequence.rope_table  # of a cache that has grown: in a capture it could not be copied to the device
         graph = self.recording = Capture(

@@ -178,7 +178,7 @@ class GpuBuffer:
         array = host_array("the array", array)
         element = dtype or FROM_NUMPY.get(array.dtype)
         if element is None:
-            raise ArgumentError(f"no PTX type is {array.dtype}; convert the array to one of {', '.join(map(str, FROM_NUMPY))}")
+            raise ArgumentError(f"no PTX type holds {array.dtype}; convert it to one of {', '.join(map(str, FROM_NUMPY))}")
         buffer = cls.empty(device, element, array.shape, name)
         buffer.upload(array)
         return buffer

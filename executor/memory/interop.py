@@ -115,7 +115,7 @@ def _through_array_interface(device: Device, obj: Any, label: str) -> ForeignArr
     try:
         dtype = FROM_NUMPY.get(np.dtype(interface["typestr"]))
     except TypeError as error:
-        raise ArgumentError(f"{label}: {interface['typestr']!r} is no type string of the array interface") from error
+        raise ArgumentError(f"{label}: {interface['typestr']!r} is not a type string of the array interface") from error
     return ForeignArray(
         pointer=int(pointer or 0),
         type_name=interface["typestr"],
@@ -130,7 +130,7 @@ def _through_array_interface(device: Device, obj: Any, label: str) -> ForeignArr
 def _dtype(array: ForeignArray, dtype: DType | None, label: str) -> DType:
     if array.dtype is None:
         readable = ", ".join(map(str, [*FROM_NUMPY.values(), BF16]))
-        raise ArgumentError(f"{label} holds {array.type_name}, which no PTX type is; use one of {readable}")
+        raise ArgumentError(f"{label} holds {array.type_name}, for which there is no PTX type; use one of {readable}")
     if dtype is not None and numpy_dtype(dtype) != numpy_dtype(array.dtype):
         raise ArgumentError(
             f"{label} holds {array.type_name}; {dtype} is stored as {numpy_dtype(dtype)}, so see it as that (view) first"

@@ -135,7 +135,7 @@ class KvCache:
 
     def _need_life(self) -> None:
         if not self.layers:
-            raise DeviceError("the KV cache was freed; init_kv_cache makes another one")
+            raise DeviceError("the KV cache was freed; init_kv_cache creates a new one")
 
     def _like(self, max_len: int) -> tuple[LayerCache, ...]:
         """Memory for as many layers with another number of positions."""

@@ -94,7 +94,7 @@ def render_spans(
     try:
         body = json.dumps(request, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ArgumentError(f"a conversation is made of what JSON knows; here: {error}") from error
+        raise ArgumentError(f"a conversation may only hold what JSON can: {error}") from error
     if len(body) - len(template) > BYTES_A_CHARACTER * limits.characters:
         raise ArgumentError(f"the conversation has {len(body)} characters; allowed: about {limits.characters}")
     return _spans(_answer(body.encode(errors="surrogatepass"), limits))

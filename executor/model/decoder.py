@@ -155,7 +155,7 @@ class Decoder:
         plans = self.prepare()
         position, chosen = self.position, plans.launches.token
         if token is None and self._likeliest != (position, chosen.allocation.writes, chosen.version):
-            raise ArgumentError(f"no step with a head has found the likeliest token for position {position}; give a token")
+            raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; give a token")
         self.cache.advance()
         try:
             self._token.move_to(position)

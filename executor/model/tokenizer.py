@@ -149,7 +149,7 @@ class Tokenizer:
 
     def _parts(self) -> tuple[Vocabulary, Encoder]:
         if self._vocabulary is None or self._encoder is None:
-            raise ModelError("the file has no vocabulary, so there is no text; give and take token ids", self.path)
+            raise ModelError("the file has no vocabulary, so text cannot be encoded or decoded; use token ids", self.path)
         return self._vocabulary, self._encoder
 
 

@@ -33,7 +33,7 @@ def signature(kernel: KernelType) -> None:
         raise Nonconformity(f"{kernel.name!r} cannot be the name of a PTX entry; letters, digits and _ are allowed")
     arguments = kernel.signature()
     if kernel.signature() != arguments:
-        raise Nonconformity("signature() is different when asked again")
+        raise Nonconformity("signature() gives another result when called again")
     for name, argument in arguments.items():
         _argument(name, argument)
     if not written(kernel):
@@ -86,7 +86,7 @@ def text(kernel: KernelType) -> None:
             (pair for pair in zip(first.text.splitlines(), again.text.splitlines(), strict=False) if pair[0] != pair[1]),
             ("", "the texts have different lengths"),
         )
-        raise Nonconformity(f"the text differs when written again: {differ[0].strip()} | {differ[1].strip()}")
+        raise Nonconformity(f"the text differs when emitted again: {differ[0].strip()} | {differ[1].strip()}")
     if first.entry != kernel.name:
         raise Nonconformity(f"the entry is called {first.entry}, the kernel {kernel.name}")
     parameters = [parameter["name"] for parameter in first.manifest()["parameters"]]

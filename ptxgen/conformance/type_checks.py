@@ -31,7 +31,7 @@ def cases(entry: KernelEntry) -> None:
             raise Nonconformity(f"cases() has {kernel} twice")
         shape = {name: value for name, value in set_fields(kernel).items() if name not in entry.fixed}
         if entry.make(**shape) != kernel:
-            raise Nonconformity(f"{kernel} is another kernel when it is made from its own fields")
+            raise Nonconformity(f"{kernel} is not equal to a kernel made from its own fields")
 
 
 def refusals(entry: KernelEntry) -> None:
@@ -43,12 +43,12 @@ def refusals(entry: KernelEntry) -> None:
             if changed is None:
                 continue
             if not isinstance(value, int):
-                raise Nonconformity(f"{name}={value!r} is taken; {_cure(name)}")
+                raise Nonconformity(f"{name}={value!r} is accepted; {_cure(name)}")
             try:
                 signature(changed)
             except Exception as error:  # whatever the author's code makes of such a number
                 reason = str(error) if isinstance(error, PtxGenError) else f"{type(error).__name__}: {error}"
-                raise Nonconformity(f"{name}={value!r} is taken, but {reason}; {_cure(name)}") from error
+                raise Nonconformity(f"{name}={value!r} is accepted, but {reason}; {_cure(name)}") from error
 
 
 def _cure(name: str) -> str:

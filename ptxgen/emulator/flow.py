@@ -120,7 +120,7 @@ def _resolve(blocks: list[Block], labels: dict[str, int], lists: dict[str, tuple
         if end.row.effect is Effect.INDEXED_BRANCH:
             stem, _, suffix = reference.name.partition("@")
             if stem not in lists:
-                raise ParseError(f"{stem} is no list of branch targets", end.line)
+                raise ParseError(f"{stem} is not a list of branch targets", end.line)
             names = tuple(n + (f"@{suffix}" if suffix else "") for n in lists[stem])
         missing = [n for n in names if n not in labels]
         if missing:

@@ -105,7 +105,7 @@ class Kernel:
         self._check(grid3, block3, params, shared)
         blocks = grid3[0] * grid3[1] * grid3[2]
         if seconds is not None and not seconds > 0:
-            raise ArgumentError(f"{self.name}: a launch of {seconds} seconds; it must have more than 0")
+            raise ArgumentError(f"{self.name}: a launch needs more than 0 seconds, got {seconds}")
         if seed is not None and blocks > _MOST_ORDERED:
             raise ArgumentError(f"{self.name}: a seed orders up to {_MOST_ORDERED} blocks; the grid has {blocks}")
         count = 1 if self.facts.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)

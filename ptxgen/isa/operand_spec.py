@@ -98,7 +98,7 @@ def parsed(text: str) -> OperandSpec:
     match = _VALUE.fullmatch(text)
     types = (match["types"] or "").split("|") if match else []
     if match is None or not BY_NAME.keys() >= {name for name in types if name}:
-        raise ValueError(f"{text!r} is no operand spec; see {__name__}")
+        raise ValueError(f"{text!r} is not an operand spec; see {__name__}")
     braces = match["braces"] or "0"
     return OperandSpec(
         types=tuple(BY_NAME[name] for name in types if name),

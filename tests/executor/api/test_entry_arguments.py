@@ -332,11 +332,11 @@ def test_a_graph_that_was_closed_is_not_replayed(executor: CudaExecutor, path: P
     graph.replay()
     graph.close()
     before = y.version
-    with pytest.raises(LaunchError, match=r"a graph of 2 launches, .* was closed; capture it anew"):
+    with pytest.raises(LaunchError, match=r"a graph of 2 launches, .* was closed; capture it again"):
         graph.replay()
     with executor.load_model(path, context=16) as model:
         decoding = executor.capture_decode(model)
-    with pytest.raises(LaunchError, match=r"a graph of .* was closed; capture it anew"):
+    with pytest.raises(LaunchError, match=r"a graph of .* was closed; capture it again"):
         decoding.replay()
     assert y.version == before
 

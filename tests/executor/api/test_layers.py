@@ -502,7 +502,7 @@ class TestCaptures:
             else:
                 executor.init_kv_cache(LAYERS, HEADS, KV_HEADS, HEAD_DIM, ROOM)
             executor.sequence.reset()
-            with pytest.raises(LaunchError, match=r"capture it anew|was freed"):
+            with pytest.raises(LaunchError, match=r"capture it again|was freed"):
                 graph.replay(0)
 
     def test_a_pointer_that_is_freed_after_the_capture_is_refused(self, executor: CudaExecutor) -> None:
@@ -530,9 +530,9 @@ class TestCaptures:
                 call()
         with pytest.raises(LaunchError, match="nothing was launched in the capture"), executor.capture():
             pass
-        with pytest.raises(LaunchError, match="a capture is under way already"), executor.capture(), executor.capture():
+        with pytest.raises(LaunchError, match="a capture is already in progress"), executor.capture(), executor.capture():
             pass
-        with pytest.raises(LaunchError, match="there is no capture under way"):
+        with pytest.raises(LaunchError, match="no capture is in progress"):
             executor.transformer_layer_workspace_for_capture(*layer)
         executor.transformer_layer_workspace(*layer, 0)
 

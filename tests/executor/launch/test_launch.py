@@ -111,7 +111,7 @@ def test_a_null_pointer_is_refused(launcher: Launcher, device: RememberingDevice
 
 def test_memory_that_ends_too_early_is_refused(launcher: Launcher, device: RememberingDevice, good: dict[str, Any]) -> None:
     good["x"] = GpuBuffer(DeviceAllocation(device, 4096, 399), 4096, F32, (100,))
-    assert "argument x needs 400 bytes, its memory ends after 399" in refused(launcher, KERNEL, good)
+    assert "argument x needs 400 bytes, but its memory ends after 399" in refused(launcher, KERNEL, good)
 
 
 def test_a_misaligned_view_is_refused(launcher: Launcher, device: RememberingDevice, good: dict[str, Any]) -> None:

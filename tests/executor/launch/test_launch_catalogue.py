@@ -56,7 +56,7 @@ def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) ->
     yield "must be", placed(device, value.pointer, replace(argument, shape=(argument.shape[0] + 1, *argument.shape[1:])))
     yield "null", placed(device, 0, argument)
     yield (
-        "its memory ends",
+        "but its memory ends",
         GpuBuffer(DeviceAllocation(device, value.pointer, argument.nbytes - 1), value.pointer, argument.dtype, argument.shape),
     )
     if argument.align > 1:

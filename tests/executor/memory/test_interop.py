@@ -102,8 +102,8 @@ def test_numbers_are_not_seen_as_other_numbers(emulator: Device, stored: type, d
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (np.zeros(4, np.complex64), "holds complex64, which no PTX type is; use one of u8, "),
-        (np.zeros(4, np.bool_), "holds bool8, which no PTX type is"),
+        (np.zeros(4, np.complex64), "holds complex64, for which there is no PTX type; use one of u8, "),
+        (np.zeros(4, np.bool_), "holds bool8, for which there is no PTX type"),
         (np.zeros(4, ">f4"), "cannot be shared: .*native byte order"),
         (np.zeros(4, "M8[s]"), "cannot be shared: "),
         (np.array([None]), "cannot be shared: "),

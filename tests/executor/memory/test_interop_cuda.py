@@ -152,9 +152,9 @@ def test_without_a_stream_nothing_is_waited_for(driver: SharingDriver, device: C
         ({"data": (0, False)}, "has a null pointer"),
         ({"data": (None, False)}, "has a null pointer"),
         ({"data": (ADDRESS + 2, False)}, "must be on a 4-byte boundary"),
-        ({"typestr": "<c8"}, "holds <c8, which no PTX type is"),
-        ({"typestr": ">f4"}, "holds >f4, which no PTX type is"),
-        ({"typestr": "wrong"}, "'wrong' is no type string"),
+        ({"typestr": "<c8"}, "holds <c8, for which there is no PTX type"),
+        ({"typestr": ">f4"}, "holds >f4, for which there is no PTX type"),
+        ({"typestr": "wrong"}, "'wrong' is not a type string"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(device: CudaDevice, changed: dict[str, Any], words: str) -> None:

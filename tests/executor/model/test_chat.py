@@ -208,7 +208,7 @@ def test_a_conversation_that_json_does_not_know_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
     for content in (object(), loop, {1, 2}):
-        with pytest.raises(ArgumentError, match="a conversation is made of what JSON knows"):
+        with pytest.raises(ArgumentError, match="a conversation may only hold what JSON can"):
             render("a", [{"role": "user", "content": content}])
     with pytest.raises(ArgumentError, match="the conversation has"):
         render("a", [{"role": "user", "content": "x" * 30_000}], limits=Limits(characters=1000))

@@ -192,7 +192,7 @@ def emit_wrong_on_new_targets(self: Doubled, k: KernelBuilder) -> None:
 @pytest.mark.parametrize(
     ("methods", "found_by", "said"),
     [
-        ({"emit": emit_sometimes}, "text", "differs when written again: // number"),
+        ({"emit": emit_sometimes}, "text", "differs when emitted again: // number"),
         ({"emit": emit_mixing_types}, "text", "add needs operands of one type"),
         ({"emit": emit_racing, "launch": lambda self: LaunchConfig(1, 2 * THREADS)}, "emulator", "race"),
         ({"emit": emit_reading_its_output}, "emulator", "uninitialised"),
@@ -247,9 +247,9 @@ class Threaded(Doubled):
 @pytest.mark.parametrize(
     ("launch", "said"),
     [
-        (Threaded.launch, "threads=0 is taken, but block (0, 1, 1) is out of range"),
-        (lambda self: LaunchConfig(self.n // self.threads, THREADS), "threads=0 is taken, but ZeroDivisionError"),
-        (lambda self: LaunchConfig(-(-self.n // THREADS), THREADS), "threads=2.5 is taken"),
+        (Threaded.launch, "threads=0 is accepted, but block (0, 1, 1) is out of range"),
+        (lambda self: LaunchConfig(self.n // self.threads, THREADS), "threads=0 is accepted, but ZeroDivisionError"),
+        (lambda self: LaunchConfig(-(-self.n // THREADS), THREADS), "threads=2.5 is accepted"),
     ],
 )
 def test_a_size_that_must_be_checked_is_named_with_the_cure(launch: Callable[..., LaunchConfig], said: str) -> None:

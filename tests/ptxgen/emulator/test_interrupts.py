@@ -154,7 +154,7 @@ def test_a_block_that_pauses_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
 def test_a_launch_has_some_time(seconds: float) -> None:
-    with pytest.raises(ArgumentError, match=f"a launch of {seconds} seconds; it must have more than 0"):
+    with pytest.raises(ArgumentError, match=f"a launch needs more than 0 seconds, got {seconds}"):
         run(LOOP, "k", 1, 32, [np.zeros(1, np.uint32)], seconds=seconds)
 
 
