@@ -15,6 +15,7 @@ from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
+from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, quantize, values
 from ptxgen.kernels.shape import require
@@ -63,6 +64,16 @@ class DigitGemvType(GemvType):
     def activation_rows(self) -> int:
         """Rows of activations."""
         return prod(self.batch)
+
+    @property
+    def fragments(self) -> Fragments:
+        """How a warp goes along a row."""
+        return Fragments(self.format, self.k)
+
+    @property
+    def runs(self) -> int:
+        """The most runs of a fragment that are added: one for each row of its depth, with or without a minimum."""
+        return self.format.depth * (2 if self.format.has_minimum else 1)
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         return ()

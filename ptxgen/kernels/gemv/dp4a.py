@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED, DigitGemvType
-from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane, Fragments
+from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.gemv.lane_digits import GlobalDigitArrays, GlobalDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -33,14 +33,8 @@ class _Direct(DigitGemvType):
         """Warps of a row."""
 
     @property
-    def fragments(self) -> Fragments:
-        """How a warp goes along a row."""
-        return Fragments(self.format, self.k)
-
-    @property
     def chain(self) -> int:
-        runs = self.format.depth * (2 if self.format.has_minimum else 1)
-        return -(-self.fragments.steps // self.warps) * runs + 2 * (WARP_SIZE.bit_length() - 1)
+        return -(-self.fragments.steps // self.warps) * self.runs + 2 * (WARP_SIZE.bit_length() - 1)
 
     def _lane_sum(self, k: KernelBuilder, row: Value, first: Index) -> Value:
         """The lane's share of the dot product: steps first, first + warps, ..."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
-from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
@@ -38,15 +37,8 @@ class HwDp4aType(DigitGemvType):
         return 90 if self.pdl else 75
 
     @property
-    def fragments(self) -> Fragments:
-        """How a warp goes along a row."""
-        return Fragments(self.format, self.k)
-
-    @property
     def chain(self) -> int:
-        # A fragment has at most a run for each row of its depth, with or without a minimum.
-        runs = self.format.depth * (2 if self.format.has_minimum else 1)
-        return self.fragments.steps * runs + (WARP_SIZE.bit_length() - 1)
+        return self.fragments.steps * self.runs + (WARP_SIZE.bit_length() - 1)
 
     @property
     def block_rows(self) -> int:
