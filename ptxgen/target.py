@@ -50,12 +50,12 @@ class Target:
     @classmethod
     def parse(cls, name: str) -> Target:
         """`sm_90`, `sm_90a`. Raises ArgumentError that lists the known ones."""
-        found = re.fullmatch(r"sm_(\d+)(a?)", name)
-        if not found or int(found[1]) not in FIRST_PTX or (found[2] and int(found[1]) < 90):
+        match = re.fullmatch(r"sm_(\d+)(a?)", name)
+        if not match or int(match[1]) not in FIRST_PTX or (match[2] and int(match[1]) < 90):
             raise ArgumentError(
                 f"unknown target {name!r}; known: {', '.join(f'sm_{sm}' for sm in FIRST_PTX)}, with an `a` from sm_90"
             )
-        return cls(int(found[1]), found[2])
+        return cls(int(match[1]), match[2])
 
 
 ALL = tuple(Target(sm) for sm in (75, 80, 86, 89, 90, 100, 120))
