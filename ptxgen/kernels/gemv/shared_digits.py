@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane, Fragments
@@ -24,6 +25,10 @@ PIECE = 16
 
 # Pieces that a thread loads before it stores the first.
 LOADS_AHEAD = 8
+
+Load = Callable[[Value], Sequence[Value]]
+Store = Callable[[Value, Sequence[Value]], None]
+"""Write the load, or the store, of the thing of this number: a piece of digits, or the scale (and sum) of a block."""
 
 
 @cache
@@ -115,20 +120,14 @@ class SharedDigits:
     def fill(self, rows: range, first: int, count: int) -> None:
         """Copy the activations `first` to `first + count - 1` of these rows, by all threads of the block, and wait for each
         other. Loads are written before stores, for several pieces at a time."""
-        k, layout = self.k, self.layout
+        k = self.k
         moves: list[Move] = []
         for place, row in enumerate(rows):
-            for digit in range(layout.digits):
-                source = k.arg.digits.at(row, digit, first)
-                target = (place * layout.digits + digit) * layout.digit_bytes
-                moves += [
-                    DigitMove(self, source, target, start, count // PIECE) for start in range(0, count // PIECE, k.threads)
-                ]
-            scales, sums = k.arg.scales.at(row, first // BLOCK), k.arg.sums.at(row, first // BLOCK)
-            moves += [
-                ScaleMove(self, scales, sums, place * layout.row_scale_bytes, start, count // BLOCK)
-                for start in range(0, count // BLOCK, k.threads)
-            ]
+            for digit in range(self.layout.digits):
+                copy = self._digits_copy(place, row, digit, first)
+                moves += [Move(k, *copy, start, count // PIECE) for start in range(0, count // PIECE, k.threads)]
+            copy = self._scales_copy(place, row, first)
+            moves += [Move(k, *copy, start, count // BLOCK) for start in range(0, count // BLOCK, k.threads)]
         self._move(moves)
 
     def fill_from(self, rows: range, first: Value, total: int) -> None:
@@ -138,17 +137,49 @@ class SharedDigits:
         moves: list[Move] = []
         pieces, blocks = layout.values // PIECE, layout.values // BLOCK
         for start in range(0, pieces, k.threads):
-            from_ = self._clamped(first * (BLOCK // PIECE), start, pieces, total // PIECE)
+            source = self._clamped(first * (BLOCK // PIECE), start, pieces, total // PIECE)
             for place, row in enumerate(rows):
                 for digit in range(layout.digits):
-                    target = (place * layout.digits + digit) * layout.digit_bytes
-                    moves.append(DigitMove(self, k.arg.digits.at(row, digit, 0), target, start, pieces, from_))
+                    moves.append(Move(k, *self._digits_copy(place, row, digit, 0), start, pieces, source))
         for start in range(0, blocks, k.threads):
-            from_ = self._clamped(first, start, blocks, total // BLOCK)
+            source = self._clamped(first, start, blocks, total // BLOCK)
             for place, row in enumerate(rows):
-                scales, sums = k.arg.scales.at(row, 0), k.arg.sums.at(row, 0)
-                moves.append(ScaleMove(self, scales, sums, place * layout.row_scale_bytes, start, blocks, from_))
+                moves.append(Move(k, *self._scales_copy(place, row, 0), start, blocks, source))
         self._move(moves)
+
+    def _digits_copy(self, place: int, row: int, digit: int, first: int) -> tuple[Load, Store]:
+        """Of a digit of a row, from value `first` on, to the row at this place; in pieces."""
+        k, layout = self.k, self.layout
+        source = k.arg.digits.at(row, digit, first)
+        target, pad = (place * layout.digits + digit) * layout.digit_bytes, padding(layout.format)
+
+        def load(piece: Value) -> Sequence[Value]:
+            return k.load_vector(source.at(piece * PIECE)[0], 4, U32)
+
+        def store(piece: Value, words: Sequence[Value]) -> None:
+            byte = piece * PIECE
+            if pad:
+                byte = k.mad(piece // (PADDED // PIECE), pad, byte)
+            base = k.symbol_address(self._digits) + byte
+            k.store(Element("shared", base.register, target, U32), words)
+
+        return load, store
+
+    def _scales_copy(self, place: int, row: int, first: int) -> tuple[Load, Store]:
+        """Of a row's scales, each with its negative sum where the format has minima; by blocks of activations."""
+        k, layout = self.k, self.layout
+        scales, sums = k.arg.scales.at(row, first // BLOCK), k.arg.sums.at(row, first // BLOCK)
+        target = place * layout.row_scale_bytes
+
+        def load(block: Value) -> Sequence[Value]:
+            return [k.load(array.at(block)[0]) for array in (scales, sums)[: 1 + layout.format.has_minimum]]
+
+        def store(block: Value, loaded: Sequence[Value]) -> None:
+            base = k.symbol_address(self._scales) + block * layout.scale_bytes
+            scale, *total = loaded
+            k.store(Element("shared", base.register, target, F32), (scale, -(scale * k.f32(total[0]))) if total else scale)
+
+        return load, store
 
     def _clamped(self, first: Value, start: int, count: int, total: int) -> Value:
         place = first + (self.k.tid.x + start if start else self.k.tid.x)
@@ -170,85 +201,29 @@ class SharedDigits:
 
 
 class Move:
-    """One thread's part of the copy of `count` things, those from `start` on: thread t takes number start + t. `source_place`
-    is which thing of the source that is, where the source does not start with the first of them."""
+    """One thread's part of a copy of `count` things, those from `start` on: thread t takes number start + t. `source` is which
+    thing of the source that is, where the source does not start with the first of them."""
 
-    def __init__(self, shared: SharedDigits, start: int, count: int, source_place: Value | None = None) -> None:
-        self.k = shared.k
-        self.shared = shared
-        self._beyond = start + self.k.threads > count
-        self._place = self.k.tid.x + start if start else self.k.tid.x
+    def __init__(
+        self, k: KernelBuilder, load: Load, store: Store, start: int, count: int, source: Value | None = None
+    ) -> None:  # fmt: skip
+        self._k, self._load, self._store = k, load, store
+        self._beyond = start + k.threads > count
+        self._target = k.tid.x + start if start else k.tid.x
         self._count = count
-        self._source_place = source_place
-
-    @property
-    def place(self) -> Value:
-        """Which thing to load; threads past the end load the last again, so that loads need no branch."""
-        if self._source_place is not None:
-            return self._source_place
-        return self.k.min(self._place, self._count - 1) if self._beyond else self._place
+        self._source = source
 
     def load(self) -> None:
-        """Write the load."""
-        raise NotImplementedError
-
-    def write(self) -> None:
-        """Write the store, for a thread that has something to store."""
-        raise NotImplementedError
+        """Write the load; threads past the end load the last thing again, so that loads need no branch."""
+        source = self._source
+        if source is None:
+            source = self._k.min(self._target, self._count - 1) if self._beyond else self._target
+        self._loaded = self._load(source)
 
     def store(self) -> None:
         """Write the store, in a branch where threads are left over."""
-        if self._beyond:
-            with self.k.when(self._place < self._count):
-                self.write()
-        else:
-            self.write()
-
-
-class DigitMove(Move):
-    """A piece of PIECE digits."""
-
-    def __init__(
-        self, shared: SharedDigits, source: GlobalArray, target: int, start: int, count: int, source_place: Value | None = None
-    ) -> None:
-        super().__init__(shared, start, count, source_place)
-        self._source = source
-        self._target = target
-
-    def load(self) -> None:
-        self._words = self.k.load_vector(self._source.at(self.place * PIECE)[0], 4, U32)
-
-    def write(self) -> None:
-        pad = padding(self.shared.layout.format)
-        place = self._place * PIECE
-        if pad:
-            place = self.k.mad(self._place // (PADDED // PIECE), pad, place)
-        base = self.k.symbol_address(self.shared._digits) + place
-        self.k.store(Element("shared", base.register, self._target, U32), self._words)
-
-
-class ScaleMove(Move):
-    """The scale of a block and its negative sum."""
-
-    def __init__(
-        self, shared: SharedDigits, scales: GlobalArray, sums: GlobalArray, target: int, start: int, count: int,
-        source_place: Value | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(shared, start, count, source_place)
-        self._scales = scales
-        self._sums = sums
-        self._target = target
-
-    def load(self) -> None:
-        place = self.place
-        self._scale = self.k.load(self._scales.at(place)[0])
-        self._sum = self.k.load(self._sums.at(place)[0]) if self.shared.layout.format.has_minimum else None
-
-    def write(self) -> None:
-        k = self.k
-        base = k.symbol_address(self.shared._scales) + self._place * self.shared.layout.scale_bytes
-        element = Element("shared", base.register, self._target, F32)
-        k.store(element, self._scale if self._sum is None else (self._scale, -(self._scale * k.f32(self._sum))))
+        with self._k.when(self._target < self._count) if self._beyond else nullcontext():
+            self._store(self._target, self._loaded)
 
 
 class SharedLaneDigits(LoadedDigits):
