@@ -53,7 +53,7 @@ class LaunchMap:
         allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
         entries = list(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))
-        self._map = (MapEntry * len(entries))(*entries)
+        self._map = (MapEntry * (len(entries) + 1))(*entries, MapEntry(base=-1))
         c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
         self._block_order = c[Slot.CTA_ORDER]
         self._epochs = (ctypes.c_uint32 * min(blocks, _MAX_NAMED_BLOCKS))()

@@ -46,9 +46,9 @@ _VERDICTS = {
 
 
 class MapEntry(ctypes.Structure):
-    """An allocation of global memory, as launch_map.py lists them by address. `written` is the address of a byte for each byte
-    that says whether it was written, or 0. Where WATCHED, `records` is where the first record of address 0 would lie, and
-    `stride` the distance of a granule's records (shadow.py)."""
+    """An allocation of global memory, as launch_map.py lists them by address, with one behind them that starts beyond every
+    address. `written` is the address of a byte for each byte that says whether it was written, or 0. Where WATCHED, `records`
+    is where the first record of address 0 would lie, and `stride` the distance of a granule's records (shadow.py)."""
 
     _fields_ = (
         ("base", ctypes.c_int64),
@@ -125,12 +125,16 @@ def check(
     mine = b.fields(me, Me)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
+    first_thread, waited = s[State.WARP] * WARP_SIZE, s[State.WAITED]
+    shadow, shared_stride, shared_shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_STRIDE], c[Slot.SHARED_SHIFT]
+    shared_states = shadow.at(shared_stride * Slots.END)
     table = b.table(addresses)
-    allowed = b.memory("i32")
+    last, allowed = b.memory("ptr"), b.memory("i32")
+    last.store(c[Slot.MAP].as_pointer())
     allowed.store(0)
     with b.each_lane(lanes) as (lane, every):
         address = b.entry(table, lane, "i64")
-        thread = s[State.WARP] * WARP_SIZE + lane
+        thread = first_thread + lane
         bit = b.number(1) << lane
 
         def say(finding: FindingKind, who: Value | int = -1) -> None:
@@ -170,11 +174,11 @@ def check(
         is_generic = space == SPACE_CODES["generic"]
         with b.when((space == SPACE_CODES["shared"]) | is_generic & in_shared):
             refuse_when(~in_shared, FindingKind.BOUNDS)
-            mine["floor"], mine["apart"], mine["stride"] = first_epoch, EVERY_THREAD, c[Slot.SHARED_STRIDE]
+            mine["floor"], mine["apart"], mine["stride"] = first_epoch, EVERY_THREAD, shared_stride
             mine["what"] = what | thread | shared_scope << THREAD_BITS + LINE_BITS
-            granule, shadow = shared_offset >> c[Slot.SHARED_SHIFT], c[Slot.SHADOW].as_pointer()
-            states = shadow.at(c[Slot.SHARED_STRIDE] * Slots.END + granule * STATE_BYTES)
-            say_touched(shadow.at(granule * RECORD_BYTES), states, size >> c[Slot.SHARED_SHIFT])
+            granule = shared_offset >> shared_shift
+            states = shared_states.at(granule * STATE_BYTES)
+            say_touched(shadow.at(granule * RECORD_BYTES), states, size >> shared_shift)
             accept()
         with b.when((space == SPACE_CODES["local"]) | is_generic & in_local):
             refuse_when(~in_local, FindingKind.BOUNDS)
@@ -184,12 +188,18 @@ def check(
             refuse_when(~_inside(address - c[Slot.PARAMETERS], size, c[Slot.PARAMETER_BYTES]), FindingKind.BOUNDS)
             refuse_when(~is_load, FindingKind.READ_ONLY)
             accept()
-        place = allocation_of(b, context, address, size)
-        refuse_when(b.is_null(place), FindingKind.BOUNDS)
+        # Most lanes are where the lane before them was, which needs no search if nothing else starts in between
+        nearest = last.load("ptr")
+        entry, next_entry = b.fields(nearest, MapEntry), b.fields(nearest.at(ctypes.sizeof(MapEntry)), MapEntry)
+        with b.when(~(_inside(address - entry["base"], size, entry["size"]) & (address < next_entry["base"]))):
+            place = allocation_of(b, context, address, size)
+            refuse_when(b.is_null(place), FindingKind.BOUNDS)
+            last.store(place)
+        place = last.load("ptr")
         entry = b.fields(place, MapEntry)
         flags = entry["flags"]
         refuse_when(((flags & READ_ONLY) != 0) & ~is_load, FindingKind.READ_ONLY)
-        has_waited = (s[State.WAITED] & bit) != 0
+        has_waited = (waited & bit) != 0
         with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0)):
             say(FindingKind.UNORDERED)
         with b.when((flags & WATCHED) != 0):
