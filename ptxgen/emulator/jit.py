@@ -308,32 +308,29 @@ class _Kernel:
 
     def leave(self, block: Block, end: Step, mask: str) -> None:
         e = self.e
-        gone = self.guarded_mask(end, mask)
-        self.v.store_written(block.live_out, False)
-        if end.guard is not None:
-            stay = e.fresh("stay")
-            some = e.fresh("exit")
-            nobody = e.emit(f"icmp eq i32 {gone}, 0")
-            e.do(f"br i1 {nobody}, label %{stay}, label %{some}")
-            e.label(stay)
-            self.go(mask, block.index + 1, block)
-            e.label(some)
+        gone = self.stopped(block, end, mask)
         e.call_runtime(barriers.leave, "%s", mask, gone, _EXIT, block.index + 1)
         e.do("br label %dispatch")
 
     def trap(self, block: Block, end: Step, mask: str) -> None:
         e = self.e
-        hit = self.guarded_mask(end, mask)
-        self.v.store_written(block.live_out, False)
-        if end.guard is not None:
-            stay, stop = e.fresh("stay"), e.fresh("trap")
-            e.do(f"br i1 {e.emit(f'icmp eq i32 {hit}, 0')}, label %{stay}, label %{stop}")
-            e.label(stay)
-            self.go(mask, block.index + 1, block)
-            e.label(stop)
+        self.stopped(block, end, mask)
         at = e.emit(f"getelementptr i64, ptr %c, i64 {int(Slot.FAULT_LINE)}")
         e.do(f"store i64 {end.line}, ptr {at}")
         e.do(f"ret i32 {TRAPPED}")
+
+    def stopped(self, block: Block, end: Step, mask: str) -> str:
+        """The lanes that an exit or a trap is for; where there are none, all go on and what is emitted next does not run."""
+        e = self.e
+        lanes = self.guarded_mask(end, mask)
+        self.v.store_written(block.live_out, False)
+        if end.guard is not None:
+            stay, stop = e.fresh("stay"), e.fresh("stop")
+            e.do(f"br i1 {e.emit(f'icmp eq i32 {lanes}, 0')}, label %{stay}, label %{stop}")
+            e.label(stay)
+            self.go(mask, block.index + 1, block)
+            e.label(stop)
+        return lanes
 
     def barrier(self, block: Block, end: Step, mask: str) -> None:
         """Park the lanes until the block's scheduler opens the barrier; lanes whose guard is false go on."""
