@@ -1,12 +1,12 @@
 """Which tests are essential, that is run by the README's test command within BUDGET, and which are slow (`-m slow`).
 
 A test is slow if it is marked so, because it takes more than two seconds of a processor, or if it is one case of many: of a
-test over all kernels the cases of one kernel a strategy and one a format are essential, each at its smallest shape, and of a
-test over all formats that of Q4_K. So no case is listed by hand. Every file has essential tests."""
+test over all kernels the cases of one kernel a strategy and one a format are essential, each at its smallest shape, of a test
+over all formats that of Q4_K, and of a test over whole models those of Q4_K. So no case is listed by hand. Every file has
+essential tests."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cache
 
@@ -44,8 +44,10 @@ def is_essential(value: object) -> bool:
         return value.subject in _subjects() and value.name != "tails"
     if isinstance(value, KernelEntry | KernelType):
         return value.name in REPRESENTATIVES
-    if isinstance(value, Format | Variant | str):
-        return not _other_formats() & set(re.split(r"[- ]", str(value)))
+    if isinstance(value, Variant):
+        return value.name.endswith("-Q4_K")
+    if isinstance(value, Format | str):
+        return str(value) not in _other_formats()
     return True
 
 

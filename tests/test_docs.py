@@ -30,6 +30,7 @@ def shown() -> str:
     return "".join(example.source for example in session().examples)
 
 
+@pytest.mark.slow
 def test_the_executor_page_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (name for variable in VARIABLES for name in variable.names):
         monkeypatch.delenv(name, raising=False)

@@ -32,6 +32,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_it_prints_where_the_time_goes_and_writes_summary_and_trace(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "profile"
     result = invoke("ptxrun", "profile", model, "-o", folder, "-p", "the", "--steps", "3", "--no-plot", *EMULATOR)

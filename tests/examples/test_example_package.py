@@ -48,6 +48,7 @@ def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(given, capture_output=True, text=True, check=False, env={**os.environ, **environment}, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_its_tests_pass(installed: Path) -> None:
     done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, installed / "source" / "tests",
                PYTHONPATH=f"{installed / 'site'}:{ROOT}")  # fmt: skip
@@ -55,12 +56,14 @@ def test_its_tests_pass(installed: Path) -> None:
     assert re.search(r"\d\d passed", done.stdout), done.stdout
 
 
+@pytest.mark.slow
 def test_its_kernels_are_listed(installed: Path) -> None:
     code = "from ptxgen.kernels.registry import broken, find; print(broken(), find('my_q4k_gemv').summary)"
     done = run("-c", code, PYTHONPATH=f"{installed / 'site'}:{ROOT}")
     assert done.stdout.startswith("() y = W x, two rows a warp."), done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_runs_through_the_kernels_that_the_environment_names(installed: Path, tmp_path: Path) -> None:
     types = {"": Q.Q4_K, "ffn_down": Q.Q8_0}
     model = write_model(tmp_path / "m.gguf", types=types, layers=1, hidden=256, heads=4, kv_heads=2, ff=512, context=8)

@@ -61,14 +61,8 @@ def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_
     assert "ff" in formulae
 
 
-@pytest.mark.parametrize(
-    ("arch", "named"),
-    [
-        ("llama", ""),
-        pytest.param("qwen2", "", marks=pytest.mark.slow),
-        pytest.param("qwen2", "mwv_q8_0_gemv", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "named"), [("llama", ""), ("qwen2", ""), ("qwen2", "mwv_q8_0_gemv")])
 def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_the_strategy_is_the_same(
     arch: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ print(modules.counts.misses + modules.counts.disk_hits)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_may_fill_one_cache_at_once(own_cache: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", LOADER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=120)[0] for process in processes] == ["20\n", "20\n"]

@@ -221,6 +221,7 @@ def test_greedy_decoding_goes_on_where_the_graph_is_captured_anew(
     assert made == expected
 
 
+@pytest.mark.slow
 def test_a_grown_cache_holds_longer_sequences(model: LanguageModel) -> None:
     for token in range(POSITIONS):
         model.decoder.step(token)
@@ -252,6 +253,7 @@ class TestOutliers:
         (tmp_path / "spiked.gguf").write_bytes(content)
         return tmp_path / "spiked.gguf"
 
+    @pytest.mark.slow
     def test_only_what_reads_the_flagged_output_runs_on_an_accurate_kernel(self, spiked: Path, device: Device) -> None:
         with LanguageModel.load(spiked, device, context=32, profile=GpuProfile("fast")) as model:
             digits = {str(p.place): p.kernel.digits for p in model.decoder.prepare().whole if hasattr(p.kernel, "digits")}
@@ -260,6 +262,7 @@ class TestOutliers:
             assert (0, "ffn_norm") not in model.decoder.flagged
             assert digits["layer 0 ffn_gate"] == 1
 
+    @pytest.mark.slow
     def test_at_the_accurate_precision_the_verdicts_of_another_time_decide_nothing(self, spiked: Path, device: Device) -> None:
         one_digit = GpuProfile(gemv={"q4k": "hw_dp4a_q4k_gemv:digits=1"})
         with LanguageModel.load(spiked, device, context=32, profile=GpuProfile("fast")) as model:
@@ -268,6 +271,7 @@ class TestOutliers:
         with LanguageModel.load(spiked, device, context=32, profile=one_digit) as model:
             assert [plan.kernel for plan in model.decoder.prepare().whole] == changed
 
+    @pytest.mark.slow
     def test_a_kernel_of_one_digit_that_the_profile_names_gets_no_outlier_either(self, spiked: Path, device: Device) -> None:
         tokens, named = [9, 200, 31], {"q4k": "hw_dp4a_q4k_gemv:digits=1", "q6k": "hw_dp4a_q6k_gemv:digits=1"}
         profiles = {"exact": GpuProfile(), "fast": GpuProfile("fast"), "named": GpuProfile(gemv=named)}
@@ -282,6 +286,7 @@ class TestOutliers:
         error = {name: np.abs(logits - made["exact"]).max() for name, logits in made.items()}
         assert 0 < error["named"] <= error["fast"]
 
+    @pytest.mark.slow
     def test_where_no_kernel_reads_one_digit_nothing_is_looked_for(
         self, spiked: Path, device: Device, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -62,6 +62,7 @@ def answer(model: LanguageModel) -> list[int]:
     return model.generate(PROMPT, max_tokens=6, sampler=Sampler()).tokens
 
 
+@pytest.mark.slow
 def test_memory_that_ends_at_any_allocation_leaves_nothing(path: Path, shared: tuple[Small, Modules]) -> None:
     device, modules = shared
     with LanguageModel.load(path, device, modules=modules) as model:
