@@ -47,7 +47,7 @@ def is_essential(value: object) -> bool:
     if isinstance(value, Variant):
         return value.name.endswith("-Q4_K")
     if isinstance(value, Format | str):
-        return str(value) not in _other_formats()
+        return str(value) not in _not_essential_names()
     return True
 
 
@@ -62,8 +62,11 @@ def _subjects() -> frozenset[str]:
 
 
 @cache
-def _other_formats() -> frozenset[str]:
-    """The names of all formats but Q4_K."""
+def _not_essential_names() -> frozenset[str]:
+    """The names of all formats but Q4_K, and of all kernels that represent no others."""
     from ptxgen.formats import FORMATS
+    from ptxgen.kernels.registry import entries
+    from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
 
-    return frozenset(name for format in FORMATS.values() if format.name != "Q4_K" for name in (format.name, format.id))
+    formats = (format for format in FORMATS.values() if format.name != "Q4_K")
+    return frozenset([*(name for format in formats for name in (format.name, format.id)), *(set(entries()) - REPRESENTATIVES)])

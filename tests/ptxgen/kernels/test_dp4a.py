@@ -152,6 +152,7 @@ def test_the_programmatic_launch_waits_after_the_first_weights_and_before_the_ac
         ("q4k", 8, 2304, 3),  # two turns of four rows
     ],
 )
+@pytest.mark.slow
 def test_a_row_of_a_batch_has_the_bits_of_the_single_kernel(id: str, m: int, k: int, digits: int) -> None:
     batched = BatchedHwDp4aGemv(format=PACKED[id], m=m, k=k, n=5, num_warps=2, digits=digits)
     arguments = inputs(batched)

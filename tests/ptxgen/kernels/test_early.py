@@ -70,6 +70,7 @@ def test_a_kernel_that_starts_early_waits_on_every_way(name: str) -> None:
     assert not violations(text_of(kernel), kernel.name, kernel.signature())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ONE_OF_EACH, ids=lambda kind: kind.__name__)
 def test_a_kernel_that_starts_early_conforms_in_every_sample_shape(kind: type[KernelType]) -> None:
     smallest, *others = sorted(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)

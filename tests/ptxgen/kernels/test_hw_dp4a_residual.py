@@ -19,7 +19,7 @@ def result(kernel: KernelType, name: str, **arguments: Any) -> NDArray[Any]:
     return results[name]
 
 
-@pytest.mark.parametrize(("digits", "k", "n"), [(1, 2048, 5), (3, 4096, 2)])
+@pytest.mark.parametrize(("digits", "k", "n"), [(1, 2048, 5), pytest.param(3, 4096, 2, marks=pytest.mark.slow)])
 def test_the_bits_are_those_of_the_gemv_and_the_addition(digits: int, k: int, n: int) -> None:
     kernel = find("hw_dp4a_q6k_gemv_residual").make(k=k, n=n, digits=digits)
     given = kernel.inputs(np.random.default_rng(3))

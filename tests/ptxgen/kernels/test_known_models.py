@@ -64,6 +64,7 @@ def verdict(kernel: KernelType, target: Target) -> str:
     return held.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "id"), list(enumerate(PACKED)), ids=list(PACKED))
 def test_kernels_at_the_shapes_of_known_models_neither_spill_nor_grow(number: int, id: str) -> None:
     wrong = {str(kernel): verdict(kernel, Target(90)) for kernel in some(number, id)}
