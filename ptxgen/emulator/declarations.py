@@ -83,6 +83,8 @@ class Reader:
 
 
 class DeclarationReader(Reader):
+    """Reads the declarations of variables and parameters."""
+
     def type_and_alignment(self) -> tuple[DType, int, int]:
         """(element type, vector length, alignment); what follows `.ptr` is of the memory pointed to, and is read over."""
         alignment, length, kind, pointed = 0, 1, None, False

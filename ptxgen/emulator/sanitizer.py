@@ -13,6 +13,8 @@ from ptxgen.emulator.runtime.shadow import LINE_BITS, MAX_LINE, THREAD_BITS, THR
 
 
 class FindingKind(IntEnum):
+    """What a finding is about, as the runtime writes it; NAMES has their words."""
+
     BOUNDS = 1
     MISALIGNED = 2
     UNINITIALISED = 3
