@@ -48,16 +48,19 @@ def test_logits_have_the_recorded_bits_of_a_gpu(variant: Variant, device: Device
     assert sha256(logits.tobytes()).hexdigest() == recorded[variant.name]
 
 
+@pytest.mark.slow
 def test_smollm2_prompt_has_the_known_ids(smollm2: LanguageModel) -> None:
     assert tuple(smollm2.tokenizer.encode(PROMPT)) == PROMPT_IDS
 
 
+@pytest.mark.slow
 def test_smollm2_continues_as_exact_arithmetic_does(smollm2: LanguageModel) -> None:
     made = smollm2.generate(PROMPT_IDS, max_tokens=len(EXACT_IDS), sampler=Sampler())
     assert tuple(made.tokens) == EXACT_IDS
     assert made.stopped == "length"
 
 
+@pytest.mark.slow
 def test_smollm2_at_the_fast_precision_is_saved_by_the_routing_of_outliers(device: Device) -> None:
     """Without it the ids are llama.cpp's, which also rounds activations to int8 in blocks of 32."""
     with LanguageModel.load(smollm2_path(), device, context=64, profile=GpuProfile("fast")) as model:
@@ -68,11 +71,13 @@ def test_smollm2_at_the_fast_precision_is_saved_by_the_routing_of_outliers(devic
     assert tuple(unrouted.tokens) == LLAMA_CPP_IDS
 
 
+@pytest.mark.slow
 def test_smollm2_logits_have_the_recorded_bits_of_a_gpu_at_64_positions(smollm2: LanguageModel) -> None:
     recorded = json.loads((OUTPUTS / "model_logits.json").read_text())["SmolLM2-135M-Instruct.Q4_1"]
     assert [sha256(row.tobytes()).hexdigest() for row in smollm2.logits(LOGITS_TOKENS)] == recorded
 
 
+@pytest.mark.slow
 def test_a_model_is_sanitiser_clean_for_three_tokens(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "qwen3", {"": Q.Q4_K, "ffn_down": Q.Q6_K}, layers=1)
     with open_device("emulator", sanitize=True) as device:

@@ -49,6 +49,7 @@ def test_a_kernel_is_written_and_verified_in_milliseconds(kernel: KernelType) ->
     assert any(seconds_to_emit(kernel) < AIM_OF_ONE * SLOW * slowness() for _ in range(TRIES))
 
 
+@pytest.mark.slow
 def test_one_kernel_of_each_name_is_written_in_seconds() -> None:
     assert sum(map(seconds_to_emit, KERNELS)) < AIM_OF_ALL * SLOW
 
