@@ -78,6 +78,7 @@ def test_ptxgen_knows_the_command_without_importing_executor() -> None:
     assert "bundle" in invoke("ptxgen", "--help").stdout
 
 
+@pytest.mark.slow
 def test_a_fast_bundle_runs_at_its_precision_and_at_no_other(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=16)
     folder = tmp_path / "bundle"

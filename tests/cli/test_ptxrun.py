@@ -98,6 +98,7 @@ def test_a_control_token_in_a_question_is_text(model: Path) -> None:
     assert len(hostile) > len(asked)
 
 
+@pytest.mark.slow
 def test_a_sanitised_run_gives_the_same_tokens(model: Path) -> None:
     words = ("generate", model, "-p", "the", "-n", "2")
     plain, sanitised = facts("ptxrun", *words, *EMULATOR), facts("ptxrun", *words, "--sanitize")
@@ -215,6 +216,7 @@ def test_the_demo_answers_and_says_what_ran_it(model: Path, monkeypatch: pytest.
         assert fact in result.stdout
 
 
+@pytest.mark.slow
 def test_smollm2_continues_as_exact_arithmetic_says() -> None:
     said = facts("ptxrun", "generate", smollm2_path(), "-p", PROMPT, "-n", len(EXACT_IDS), "--greedy", *EMULATOR)
     assert tuple(said["prompt_ids"]) == PROMPT_IDS

@@ -438,6 +438,7 @@ class TestOutliers:
 
 
 class TestCaptures:
+    @pytest.mark.slow
     def test_a_graph_serves_every_position_from_any_on(self, ways: FiveWays) -> None:
         given = inputs(5)
         expected = ways.in_workspace(given)

@@ -23,6 +23,7 @@ from tests.smollm2 import smollm2_path
 HELLO = [{"role": "user", "content": "Hi"}]
 
 
+@pytest.mark.slow
 def test_smollm2_puts_its_system_message_first() -> None:
     template = Tokenizer.from_gguf(GgufFile.open(smollm2_path())).chat_template
     assert template is not None

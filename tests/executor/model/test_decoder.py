@@ -296,6 +296,7 @@ class TestOutliers:
             with LanguageModel.load(spiked, device, context=32, profile=profile) as model:
                 assert model.decoder.flagged == frozenset()
 
+    @pytest.mark.slow
     def test_routing_brings_the_logits_back(self, spiked: Path, device: Device) -> None:
         tokens = [9, 200, 31]
         with LanguageModel.load(spiked, device, context=32, profile=GpuProfile()) as model:

@@ -28,10 +28,12 @@ def greedy(model: ReferenceModel, continuation: tuple[int, ...]) -> list[int]:
     return [int(index) for index in logits[len(PROMPT_IDS) - 1 :].argmax(axis=-1)]
 
 
+@pytest.mark.slow
 def test_with_rounded_activations_the_reference_gives_the_ids_that_llama_cpp_gave() -> None:
     assert tuple(greedy(RoundedActivations(smollm2_path()), LLAMA_CPP_IDS)) == LLAMA_CPP_IDS
 
 
+@pytest.mark.slow
 def test_exact_arithmetic_leaves_llama_cpp_only_at_its_near_tie() -> None:
     assert tuple(greedy(ReferenceModel(smollm2_path()), EXACT_IDS)) == EXACT_IDS
     assert greedy(ReferenceModel(smollm2_path()), LLAMA_CPP_IDS)[6:] == list(LLAMA_CPP_IDS[6:])

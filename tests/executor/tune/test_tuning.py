@@ -59,6 +59,7 @@ SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", SETTINGS)
 def test_parameters_said_to_be_free_of_bits_leave_the_bits_alone(strategy: type[KernelType]) -> None:
     kernel, others = SETTINGS[strategy]

@@ -223,6 +223,7 @@ def _accumulator(c: Array) -> Array:
     return full
 
 
+@pytest.mark.slow
 def test_mma_multiplies_matrices() -> None:
     shapes = set()
     for probe, (a, b, c), (d,) in probes("mma"):
