@@ -1,5 +1,5 @@
 """The rooms of the house, in layers: which room may import which. Read from the source, imports for types included; nothing is
-imported. What is right is said in ARROWS; tests/test_rooms.py holds the code to it, and `python -m tests.rooms` draws it."""
+imported. What is right is said in ARROWS; tests/test_rooms.py holds the code to it, tests/rooms_picture.py draws it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Devices by name. The CUDA bindings are imported only to open a GPU: this works on a machine with no driver."""
+"""GPUs, the emulator and a dry run behind the same roles, and devices by name. The CUDA bindings are
+imported only to open a GPU: this works on a machine with no driver."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The operations and layers of a model, each written once as the launches it makes, with the kernels that the profile names."""
+"""The operations and layers of a model, each written once as the launches that it makes."""

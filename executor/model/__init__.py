@@ -1,1 +1,1 @@
-"""From a GGUF file to text: container, configuration, tokenizer, chat template, sampling. Runs nothing on a device."""
+"""Models: what their files mean, tokenizer and chat template, the decode loop, sampling."""
