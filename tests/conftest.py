@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 
 import pytest
 from hypothesis import settings
@@ -12,6 +13,10 @@ from tests import essential
 STARTED = time.monotonic()
 NEVER_ESSENTIAL = pytest.StashKey[list[str]]()
 """The files that were collected and have no essential test."""
+GONE = pytest.StashKey[list[str]]()
+"""The tests of slow.txt that are not there, where all were collected."""
+SECONDS: defaultdict[str, float] = defaultdict(float)
+"""By id, how long the tests took that ran."""
 
 # How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
 settings.register_profile("any machine", deadline=None)
@@ -20,6 +25,7 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing with them")
+    parser.addoption("--record-slow", action="store_true", help="write tests/slow.txt anew for the tests that run")
     parser.addoption("--record-isa", metavar="DIR", help="keep what the GPU gives for every instruction in DIR")
     parser.addoption("--record-models", metavar="DIR", help="with -m gpu: write hashes of model logits to this folder")
     parser.addoption("--fuzz-seconds", type=float, metavar="S", help="how long each fuzzer begins cases")
@@ -34,6 +40,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if essential.is_slow(item):
             item.add_marker(pytest.mark.slow)
     config.stash[NEVER_ESSENTIAL] = essential.files_without_essential(without_gpu)
+    everything = config.args == config.getini("testpaths")
+    config.stash[GONE] = sorted(essential.recorded() - {item.nodeid for item in items}) if everything else []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    SECONDS[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.record_slow and not hasattr(session.config, "workerinput"):
+        essential.record(SECONDS)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,25 +1,45 @@
 """Which tests are essential, that is run by the README's test command within BUDGET, and which are slow (`-m slow`).
 
-A test is slow if it is marked so, because it takes more than two seconds of a processor, or if it is one case of many: of a
+A test is slow if it is marked so, because it takes more than two seconds of a processor; if it is one case of many: of a
 test over all kernels the cases of one kernel a strategy and one a format are essential, each at its smallest shape, of a test
-over all formats that of Q4_K, and of a test over whole models those of Q4_K. So no case is listed by hand. Every file has
-essential tests."""
+over all formats that of Q4_K, and of a test over whole models those of Q4_K; or if it stands in slow.txt, because it took more
+than LONG when `pytest --record-slow` wrote that file. So no case is listed by hand. Every file has essential tests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 BUDGET = 300
 """Seconds that the README's test command may take on two processors of a machine for CI; .ci/run sees to it."""
+LONG = 0.6
+"""Seconds on two processors of a machine for development, set-up included."""
+RECORDED = Path(__file__).with_name("slow.txt")
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Whether a test is slow for its parameters."""
+    """Whether a test is slow for its parameters, or was when it was recorded."""
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and not all(map(is_essential, callspec.params.values()))
+    return item.nodeid in recorded() or (callspec is not None and not all(map(is_essential, callspec.params.values())))
+
+
+@cache
+def recorded() -> frozenset[str]:
+    """The ids of the tests in slow.txt."""
+    return frozenset(RECORDED.read_text().splitlines()) if RECORDED.exists() else frozenset()
+
+
+def record(seconds: Mapping[str, float]) -> None:
+    """Write slow.txt anew for the tests that ran, by id with their times; of a file that has only long ones, the quickest is
+    left out."""
+    files: dict[str, list[str]] = {}
+    for test in sorted(seconds, key=seconds.__getitem__):
+        files.setdefault(test.partition("::")[0], []).append(test)
+    long = {test for tests in files.values() for test in tests[1:] if seconds[test] > LONG}
+    RECORDED.write_text("".join(f"{test}\n" for test in sorted(long | (recorded() - set(seconds)))))
 
 
 def files_without_essential(items: Iterable[pytest.Item]) -> list[str]:

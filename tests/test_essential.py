@@ -8,7 +8,8 @@ import pytest
 
 from ptxgen.conformance.report import planned
 from ptxgen.formats import FORMATS
-from tests.conftest import NEVER_ESSENTIAL
+from tests import essential
+from tests.conftest import GONE, NEVER_ESSENTIAL
 from tests.essential import is_essential
 from tests.paths import ROOT
 from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
@@ -16,6 +17,19 @@ from tests.ptxgen.kernels.catalogue import ENTRIES, REPRESENTATIVES
 
 def test_every_file_that_was_collected_has_essential_tests(request: pytest.FixtureRequest) -> None:
     assert request.config.stash[NEVER_ESSENTIAL] == []
+
+
+def test_every_test_that_was_recorded_as_slow_is_there(request: pytest.FixtureRequest) -> None:
+    assert request.config.stash[GONE] == [], "run them and the rest of their files with --record-slow"
+
+
+def test_recording_keeps_what_did_not_run_and_leaves_each_file_its_quickest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(essential, "RECORDED", tmp_path / "slow.txt")
+    monkeypatch.setattr(essential, "recorded", lambda: frozenset({"a::kept", "a::quick"}))
+    essential.record({"a::quick": 0.1, "a::long": 0.7, "b::long": 0.7, "b::longer": 0.8})
+    assert (tmp_path / "slow.txt").read_text() == "a::kept\na::long\nb::longer\n"
 
 
 def test_every_strategy_and_every_format_has_a_kernel_with_essential_tests() -> None:
