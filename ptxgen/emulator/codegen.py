@@ -68,10 +68,11 @@ def host() -> tuple[str, str]:
 
 @functools.cache
 def source_version() -> str:
-    """A hash of the sources whose change may change the code: the emulator and the instruction table."""
+    """A hash of the sources whose change may change the code: the emulator, instructions, types and a GPU's constants."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*here.rglob("*.py"), *(here.parent / "isa").rglob("*.py"), here.parent / "types.py"]):
+    beside = (here.parent / "types.py", here.parent / "target.py")
+    for path in sorted([*here.rglob("*.py"), *(here.parent / "isa").rglob("*.py"), *beside]):
         digest.update(path.name.encode() + path.read_bytes())
     import llvmlite
 

@@ -30,8 +30,8 @@ class RuntimeFunction:
 KERNEL = "kernel"
 """The part that a compiled kernel is: what it has for the runtime to call."""
 
-parts: dict[str, list[RuntimeFunction]] = {}
-"""The functions of each part."""
+parts: dict[str, dict[str, RuntimeFunction]] = {}
+"""The functions of each part by name."""
 
 
 def runtime_function(
@@ -41,7 +41,7 @@ def runtime_function(
 
     def decorate(body: Callable[..., None]) -> RuntimeFunction:
         function = RuntimeFunction(name or body.__name__, result, arguments, part or body.__module__, body, is_hot)
-        parts.setdefault(function.part, []).append(function)
-        return function
+        # Two threads may need the same helper first; `setdefault` is atomic, so both get the one that was first.
+        return parts.setdefault(function.part, {}).setdefault(function.name, function)
 
     return decorate

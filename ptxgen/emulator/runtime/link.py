@@ -21,7 +21,7 @@ class _Part:
 def _compiled(part: str, quickly: bool) -> _Part:
     from ptxgen.emulator.runtime.builder import define
 
-    built = [define(function) for function in parts[part]]
+    built = [define(function) for function in parts[part].values()]
     called = {name: f for b in built for name, f in b.called.items()}
     outside = [f for f in called.values() if f.part != part]
     declared = {f"declare {f.result} @{f.name}({', '.join(f.arguments.values())})" for f in outside}
@@ -37,7 +37,7 @@ def objects(called: Iterable[RuntimeFunction], *, quickly: bool) -> list[bytes]:
     while work:
         part = work.pop()
         if part not in code:
-            compiled = _compiled(part, quickly or not parts[part][0].is_hot)
+            compiled = _compiled(part, quickly or not next(iter(parts[part].values())).is_hot)
             code[part] = compiled.code
             work += compiled.calls
     return list(code.values())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ptxgen.emulator import EmulationError, MemoryMap, compile_module, run
+from ptxgen.emulator import EmulationError, MemoryMap, codegen, compile_module, run
+from ptxgen.emulator.runtime import link
+from ptxgen.emulator.runtime.access import sorter
+from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.errors import ArgumentError, ParseError
 from tests.ptxgen.emulator.ptx import kernel
 
@@ -220,6 +225,28 @@ def test_recursion_and_missing_functions_are_parse_errors() -> None:
     missing = ".version 8.0\n.target sm_90\n.address_size 64\n.extern .func f();\n.entry k() { call f; ret; }\n"
     with pytest.raises(ParseError, match="does not define"):
         run(missing, "k", 1, 1, [])
+
+
+@pytest.mark.parametrize("source", ["target.py", "types.py", "isa/effects.py", "emulator/memory.py"])
+def test_code_of_other_sources_is_not_taken_from_the_cache(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes, changed = Path.read_bytes, Path(codegen.__file__).parents[1] / source
+    before = codegen.source_version.__wrapped__()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read_bytes(path) + b"#" * (path == changed))
+    assert codegen.source_version.__wrapped__() != before
+
+
+def test_threads_that_need_a_helper_first_register_it_once() -> None:
+    step, threads = 977, 8  # a step that no kernel has
+    barrier = threading.Barrier(threads)
+
+    def ask(_: int) -> RuntimeFunction:
+        barrier.wait()
+        return sorter.__wrapped__(step)  # as a thread does that asks before the cache has the answer of another
+
+    with ThreadPoolExecutor(threads) as pool:
+        first, *others = pool.map(ask, range(threads))
+    assert all(other is first for other in others)
+    assert link.objects([first], quickly=True)
 
 
 def test_importing_the_emulator_loads_neither_llvm_nor_numpy() -> None:
