@@ -286,7 +286,8 @@ class MemoryOperations(WarpOperations):
         self.e.do(f"br label %{test}")
         self.e.label(after)
         self.splats = saved
-        return self._loaded(self.e.emit(f"load {vector(element)}, ptr {old}, align 64"), type, False)
+        result = self.e.emit(f"load {vector(element)}, ptr {old}, align 64")
+        return self._loaded(self._poison(result, mask, type.bits) if self.sanitize else result, type, False)
 
     def copy_async(self, destination: Address, source: Address, size: int, bytes_read: Value | None) -> None:
         to, _ = self.host("shared", destination)

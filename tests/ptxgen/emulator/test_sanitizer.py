@@ -47,6 +47,17 @@ def test_a_load_out_of_bounds_gives_poison_and_the_kernel_goes_on() -> None:
     assert x[16] == 0xFFFFFFFF
 
 
+def test_an_atomic_out_of_bounds_gives_poison_in_every_run() -> None:
+    for _ in range(5):
+        x, old = array(16), np.arange(32, dtype=np.uint32)
+        body = "ld.param.u64 %rd4, [p1];\nmul.wide.u32 %rd5, %r1, 4;\nadd.u64 %rd5, %rd4, %rd5;\n"
+        body += "atom.global.add.u32 %r2, [%rd3], 1;\nst.global.u32 [%rd5], %r2;"
+        f = only(findings(body, x, old, params=("u64", "u64")))
+        assert (f.kind, f.ptx_line, f.thread[0], f.count) == ("out of bounds", BODY + 3, 16, 16)
+        assert x.tolist() == [1] * 16
+        assert old.tolist() == [0] * 16 + [0xFFFFFFFF] * 16
+
+
 def test_an_access_within_bounds_is_no_finding() -> None:
     assert not findings("st.global.u32 [%rd3], %r1;", array())
 
