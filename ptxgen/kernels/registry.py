@@ -93,7 +93,8 @@ def register(**fixed: Iterable[Any]) -> Callable[[K], K]: ...
 def register(cls: K | None = None, /, **fixed: Iterable[Any]) -> K | Callable[[K], K]:
     """Class decorator above `@dataclass(frozen=True)`: make a kernel type known under its `name`, or, with the values that a
     field may have (`@register(format=[Q4_K, Q6_K])`), under the name that each of them gives it. With several such fields each
-    combination has a name. Raises ArgumentError for a class that is no whole kernel type or a name that another class has."""
+    combination has a name. Raises ArgumentError for a class that is no whole kernel type or a name that is taken: by another
+    class, or by the same one with other values."""
 
     def decorate(cls: K) -> K:
         for values in product(*fixed.values()):
@@ -103,16 +104,33 @@ def register(cls: K | None = None, /, **fixed: Iterable[Any]) -> K | Callable[[K
     return decorate if cls is None else decorate(cls)
 
 
+class _NotFixed:
+    """A field whose value, even if it has a default, a name must not depend on."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, kernel: object, owner: type) -> Any:
+        raise AttributeError(f"`name` must not depend on `{self._name}`, a field that register does not fix")
+
+
+@cache
+def _with_only(cls: type[KernelType], fixed: frozenset[str]) -> type[KernelType]:
+    """The class without the values of other fields than these."""
+    if isinstance(getattr(cls, "name", None), str):
+        return cls  # it depends on none
+    return type(cls.__name__, (cls,), {f.name: _NotFixed() for f in fields(cls) if f.name not in fixed})
+
+
 def name_of(cls: type[KernelType], **fixed: Any) -> str:
     """The name of a kernel type whose fields have these values. ArgumentError if its name depends on other fields, too."""
-    kernel = object.__new__(cls)  # what is known is the name's fields, not the shape
+    kernel = object.__new__(_with_only(cls, frozenset(fixed)))  # what is known is the name's fields, not the shape
     for field_name, value in fixed.items():
         object.__setattr__(kernel, field_name, value)
     try:
         name = kernel.name
     except AttributeError as error:
-        fields_fixed = f"the fields {', '.join(fixed)}" if fixed else "no field"
-        raise ArgumentError(f"{cls.__qualname__}: `name` may depend on {fields_fixed} that register fixes: {error}") from error
+        raise ArgumentError(f"{cls.__qualname__}: to register one name, {error}") from error
     if not isinstance(name, str):
         raise ArgumentError(f"{cls.__qualname__}: `name` must be a str, got {name!r}")
     return name
@@ -126,8 +144,10 @@ def _add(cls: type[KernelType], fixed: Mapping[str, Any]) -> None:
     if not _is_own(cls):
         _load_own()  # so that another package's kernel which is imported first cannot take one of our names
     taken = _entries.get(name)
-    if taken is not None and taken.type is not cls:
-        raise ArgumentError(f"kernel name {name!r} is taken by {taken.type.__module__}.{taken.type.__qualname__}")
+    if taken is not None and (taken.type is not cls or taken.fixed != fixed):
+        values = " and".join(f" {field_name}={value!r}" for field_name, value in taken.fixed.items())
+        other = f"{taken.type.__module__}.{taken.type.__qualname__}{values and ' with'}{values}"
+        raise ArgumentError(f"kernel name {name!r} is taken by {other}")
     _entries[name] = KernelEntry(name, cls, fixed)
 
 

@@ -30,6 +30,9 @@ class Mine(ResidualAdd):
     name = "my_add"
 """
 
+VARIANTS = GOOD.replace("@register", "@register(style=['a', 'b'])") + "    style: str = 'a'\n"
+SHAPED = GOOD.replace('name = "my_add"', "width: int = 4\n    @property\n    def name(self): return f'my_add{self.width}'")
+
 ODD = """
 class Odd:
     def __repr__(self):
@@ -83,6 +86,8 @@ def test_a_kernel_of_another_package_is_found_and_listed(load: Load) -> None:
         ("pass", "it registers no kernel; decorate a KernelType with @register"),
         (GOOD.replace("my_add", "rmsnorm"), "kernel name 'rmsnorm' is taken by ptxgen.kernels.norm.rmsnorm.RmsNorm ({file}:6)"),
         (GOOD + GOOD.replace("my_add", "silu"), "kernel name 'silu' is taken"),
+        (VARIANTS, "kernel name 'my_add' is taken by {module}.Mine with style='a' ({file}"),
+        (SHAPED, "Mine: to register one name, `name` must not depend on `width`, a field that register does not fix"),
         (GOOD.replace('name = "my_add"', "name = 5"), "Mine: `name` must be a str, got 5"),
         (GOOD.replace("@dataclass(frozen=True)\n", ""), "Mine is not a dataclass yet; write @dataclass(frozen=True)"),
         (GOOD.replace("(ResidualAdd)", ""), "not a subclass of ptxgen.dsl.kernel_type.KernelType"),
@@ -97,7 +102,7 @@ def test_a_broken_package_is_set_aside_with_the_reason(load: Load, tmp_path: Pat
     load(source)
     (fault,) = registry.broken()
     (file,) = tmp_path.glob("strange*.py")
-    assert said.format(file=file, name=file.name) in fault.reason
+    assert said.format(file=file, name=file.name, module=file.stem) in fault.reason
     assert registry.entries() == before
 
 
