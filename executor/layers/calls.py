@@ -67,11 +67,12 @@ class Recorder:
     recorder counts by itself what its calls are going to write: what they derive from it is then derived anew."""
 
     def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
-        self.digits = DigitCache(workspace, lambda buffer: self._writes[buffer.allocation.writes])
+        writes: Counter[Writes] = Counter()  # not `self` in the lambda: the cycle would keep a dropped model's workspace
+        self.digits = DigitCache(workspace, lambda buffer: writes[buffer.allocation.writes])
         self.fused = fused
         self.layer = layer
         self._calls: list[KernelCall] = []
-        self._writes: Counter[Writes] = Counter()
+        self._writes = writes
 
     def __call__(self, operation: str, kernel: KernelType, /, **arguments: Any) -> None:
         self._calls.append(KernelCall(kernel, arguments, LayerOperation(self.layer, operation)))

@@ -39,8 +39,9 @@ class RopeTable:
         self._replace(table)
 
     def free(self) -> None:
-        """Give the memory back."""
-        self._table.free()
+        """Give the memory back. A second time does nothing."""
+        if self._table.alive:
+            self._table.free()
 
     def _replace(self, table: GpuBuffer) -> None:
         old, self._table = self._table, table

@@ -44,13 +44,14 @@ class LayerSequence:
             raise ArgumentError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
         self.head_dim = whole("head_dim", head_dim, 1)
         self.rope_style = one_of("rope_style", rope_style, ROPE_STYLES)
-        self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
+        rotated = self.rope_dim = self.head_dim if rope_dim is None else whole("rope_dim", rope_dim, 2, self.head_dim)
         self.token = TokenPosition(workspace)
         """The position of the current token."""
         base, divisors = number("rope_base", rope_base), None if rope_freqs is None else numbers("rope_freqs", rope_freqs)
         self.cache = KvCache(device, layers, kv_heads, head_dim, max_len)
         try:
-            self._table = RopeTable(self.cache, lambda room: rope_table(room, self.rope_dim, base, divisors))
+            # Not `self`: a dropped sequence would keep its cache until the garbage collector comes.
+            self._table = RopeTable(self.cache, lambda room: rope_table(room, rotated, base, divisors))
         except BaseException:
             self.cache.free()
             raise

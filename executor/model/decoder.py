@@ -187,7 +187,7 @@ class Decoder:
         return int((self._plans or self.prepare()).launches.token.to_numpy()[0])
 
     def free(self) -> None:
-        """Give the memory of weights, cache and workspace back."""
+        """Give the memory of weights, cache and workspace back. A second time does nothing."""
         self._free_own()
         self.cache.free()
         self.weights.free()

@@ -331,3 +331,11 @@ class TestOutliers:
             assert model.decoder.position == 0
             first = model.generate([1, 2], max_tokens=6, sampler=Sampler()).tokens
             assert model.generate([1, 2], max_tokens=6, sampler=Sampler()).tokens == first
+
+
+def test_a_decoder_that_is_freed_twice_gives_its_memory_back_once(model: LanguageModel) -> None:
+    memory = model.device.memory().allocated
+    model.decoder.free()
+    assert (freed := model.device.memory().allocated) < memory
+    model.decoder.free()
+    assert model.device.memory().allocated == freed
