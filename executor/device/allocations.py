@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from executor.base.errors import DeviceError
-
-if TYPE_CHECKING:
-    from executor.device.protocol import DeviceMemory
 
 ALIGNMENT = 256
 """Bytes. What cuMemAlloc guarantees; the emulator and the weight pool keep to it."""
@@ -117,17 +112,3 @@ class Allocations:
         base = self._bases[at]
         live = self._live[base]
         return (base, live.keeper) if pointer + nbytes <= base + live.nbytes else None
-
-
-@contextmanager
-def free_on_error(device: DeviceMemory) -> Iterator[None]:
-    """If the block is left by an exception of any kind (Ctrl-C too), all that was allocated in it is freed: a model is on a
-    device whole or not at all. The buffers made in the block must not be used then."""
-    mark = device.allocations.mark()
-    try:
-        yield
-    except BaseException:
-        if not device.closed:
-            for base in device.allocations.since(mark):
-                device.free(base)
-        raise

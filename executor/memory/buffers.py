@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -125,6 +127,24 @@ def _free_later(device: DeviceMemory, base: int, ticket: int | None) -> None:
     started on the memory ends before the device takes it back, and what was recorded keeps the buffers that it uses."""
     if ticket is not None and not device.closed:
         device.owner.defer(partial(device.free, base, ticket))
+
+
+@contextmanager
+def free_on_error(device: DeviceMemory) -> Iterator[None]:
+    """If the block is left by an exception of any kind (Ctrl-C too), all that was allocated in it is freed, and its buffers
+    are dead: a model is on a device whole or not at all."""
+    mark = device.allocations.mark()
+    try:
+        yield
+    except BaseException:
+        if not device.closed:
+            buffered = {live.base: live for live in _live_beside(device) if live.device is device and live.borrowed is None}
+            for base in device.allocations.since(mark):
+                if base in buffered:
+                    buffered[base].free()
+                else:  # the exception came before there was a buffer
+                    device.free(base)
+        raise
 
 
 class GpuBuffer:

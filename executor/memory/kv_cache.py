@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from executor.base.arguments import whole
 from executor.base.errors import DeviceError
-from executor.device.allocations import free_on_error
 from executor.device.protocol import DeviceMemory
-from executor.memory.buffers import GpuBuffer
+from executor.memory.buffers import GpuBuffer, free_on_error
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.types import F32

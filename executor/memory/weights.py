@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
-from executor.device.allocations import ALIGNMENT, free_on_error
+from executor.device.allocations import ALIGNMENT
 from executor.device.protocol import BytesCopied, DeviceMemory
 from executor.gguf.gguf_file import TensorInfo
-from executor.memory.buffers import DeviceAllocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer, free_on_error
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Format

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from executor.base.arguments import described, instance, tokens, whole
 from executor.base.errors import ModelError, OutOfMemory
 from executor.choice.choice import GpuProfile
-from executor.device.allocations import free_on_error
 from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
+from executor.memory.buffers import free_on_error
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder, Progress
 from executor.model.memory_needed import memory_needed

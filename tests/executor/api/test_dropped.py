@@ -12,12 +12,15 @@ import pytest
 
 from executor import CudaExecutor, GpuBuffer
 from executor.device import Device
-from executor.device.allocations import free_on_error
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
+from executor.layers.calls import Recorder
+from executor.layers.sequence import LayerSequence
+from executor.memory.buffers import free_on_error
+from executor.memory.workspace import Workspace
 from executor.model.generation import LanguageModel
 from ptxgen.types import F32
 from tests.executor.device.fake_driver import FakeDriver
@@ -31,6 +34,15 @@ pytestmark = pytest.mark.usefixtures("shared_kernels")
 def device(request: pytest.FixtureRequest, driver: FakeDriver) -> Iterator[Device]:
     with EmulatedDevice() if request.param == "emulator" else CudaDevice() as made:
         yield made
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What goes in the test goes with its last reference, not when the garbage collector finds a cycle."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_a_buffer_that_nobody_has_is_freed(device: Device) -> None:
@@ -58,7 +70,7 @@ def test_what_was_freed_by_hand_is_not_freed_again(device: Device) -> None:
 
 
 def test_a_drop_that_comes_late_frees_nobody_elses_memory(device: Device) -> None:
-    """The loading that fails frees by address; the buffers of it go when its exception does."""
+    """The loading that fails frees at once; the buffers of it go when its exception does."""
     held: list[GpuBuffer] = []
 
     def load() -> None:
@@ -142,6 +154,7 @@ def test_a_graph_that_nobody_has_is_given_back(driver: FakeDriver) -> None:
         assert driver.live["graph"] == driver.live["instance"] == 0
 
 
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_model_that_nobody_closed_gives_all_back(shared: bool, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", types=Q.Q4_K, layers=1, hidden=256, heads=4, ff=256, context=16)
@@ -152,5 +165,22 @@ def test_a_model_that_nobody_closed_gives_all_back(shared: bool, tmp_path: Path)
             model.logits([1, 2])
             assert device.memory().allocated > 0
             del model
-            gc.collect()
             assert device.memory().allocated == 0
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_sequence_that_nobody_has_gives_all_back_at_once(device: Device) -> None:
+    sequence = LayerSequence(device, Workspace(device), layers=1, heads=1, kv_heads=1, head_dim=32, max_len=4)
+    assert device.memory().allocated > 0
+    del sequence
+    assert device.memory().allocated == 0
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_recorder_that_nobody_has_gives_its_workspace_back_at_once(device: Device) -> None:
+    workspace = Workspace(device)
+    recorder = Recorder(workspace)
+    recorder.digits.of(recorder, "attn_q", workspace.buffer("x", (256,)), 1)
+    assert device.memory().allocated > 0
+    del workspace, recorder
+    assert device.memory().allocated == 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
 
 from executor.base.errors import DeviceError
 from executor.device import Device
+from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
 
@@ -72,6 +74,30 @@ def test_a_growth_that_is_interrupted_leaves_the_cache_as_it_was(
         cache.grow(8)
     assert (cache.layers, cache.max_len, cache.generation) == before
     assert emulator.memory().allocated == memory
+
+
+@pytest.mark.parametrize("failing", ["alloc", "copy"])
+def test_buffers_of_a_growth_that_failed_are_dead(emulator: Device, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    cache = KvCache(emulator, layers=1, kv_heads=1, head_dim=32, max_len=4)
+    cache.advance(2)
+    created: list[GpuBuffer] = []
+
+    def empty(*arguments: Any) -> GpuBuffer:
+        if failing == "alloc" and created:
+            raise KeyboardInterrupt
+        created.append(allocate(*arguments))
+        return created[-1]
+
+    def copy(destination: int, source: int, nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    allocate = GpuBuffer.empty
+    monkeypatch.setattr(GpuBuffer, "empty", empty)
+    monkeypatch.setattr(emulator, "copy", copy)
+    with pytest.raises(KeyboardInterrupt):
+        cache.grow(8)
+    assert created
+    assert not any(buffer.alive for buffer in created)
 
 
 def test_a_sequence_that_is_set_aside_comes_back(emulator: Device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from executor.device.protocol import ReadInto
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.memory.buffers import GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.single_weight import host_weight
 from executor.memory.weights import load_weights
 from ptxgen.types import F32, U8
@@ -108,6 +109,29 @@ def test_an_interrupted_load_leaves_nothing(file: GgufFile, kind: type[EmulatedD
         with pytest.raises(KeyboardInterrupt):
             load_weights(device, file, list(file.tensors), interrupt)
         assert device.memory().allocated == 0
+
+
+@pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
+def test_buffers_of_a_load_that_failed_are_dead(
+    file: GgufFile, kind: type[EmulatedDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[DeviceAllocation] = []
+    create = DeviceAllocation.__init__
+
+    def note(allocation: DeviceAllocation, *arguments: Any) -> None:
+        create(allocation, *arguments)
+        created.append(allocation)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == total:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeviceAllocation, "__init__", note)
+    with kind() as device:
+        with pytest.raises(KeyboardInterrupt):
+            load_weights(device, file, list(file.tensors), interrupt)
+        assert created
+        assert not any(allocation.alive for allocation in created)
 
 
 @pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
