@@ -112,8 +112,8 @@ class EmulatedDevice(HostMemory, Device):
         return pointer
 
     def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self.waits += 1
         super().download(pointer, array)
+        self.waits += 1
 
     def view(self, pointer: int, nbytes: int, doing: str, *, write: bool = False) -> NDArray[np.uint8]:
         base, keeper = self.allocations.check(pointer, nbytes, doing)

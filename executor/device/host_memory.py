@@ -41,6 +41,7 @@ class HostMemory(DeviceMemory):
         self.released(pointer)
 
     def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
+        self.enter("uploading", immediate=True)
         self.upload_from(pointer, checked_bytes(array), copying(array), progress)
 
     def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:

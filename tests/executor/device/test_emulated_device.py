@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from executor.base.errors import DeviceError
+from executor.base.errors import DeviceError, LaunchError
 from executor.device import Device, open_device
 from executor.device.emulated import EmulatedDevice
 from ptxgen.errors import ArgumentError
@@ -112,3 +112,28 @@ def test_a_machine_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with open_device("auto") as device:
         assert device.kind == "emulator"
         assert "no NVIDIA driver" in device.reason
+
+
+def test_the_device_is_checked_before_the_array(emulator: Device) -> None:
+    """A strided array is a ValueError, of a copy that could be done."""
+    pointer, strided = emulator.alloc(64), np.zeros(16, np.uint8)[::2]
+    emulator.owner.capturing = True
+    for copy in (emulator.upload, emulator.download):
+        with pytest.raises(LaunchError, match="outside the capture"):
+            copy(pointer, strided)
+    emulator.owner.capturing = False
+    emulator.close()
+    for copy in (emulator.upload, emulator.download):
+        with pytest.raises(DeviceError, match="is closed"):
+            copy(pointer, strided)
+
+
+def test_a_download_that_is_refused_has_not_waited(emulator: Device) -> None:
+    waits, pointer = emulator.waits, emulator.alloc(64)
+    with pytest.raises(DeviceError, match="no live allocation holds"):
+        emulator.download(pointer, np.empty(65, np.uint8))
+    with pytest.raises(ValueError, match="C-contiguous"):
+        emulator.download(pointer, np.empty(64, np.uint8)[::2])
+    assert emulator.waits == waits
+    emulator.download(pointer, np.empty(64, np.uint8))
+    assert emulator.waits == waits + 1
