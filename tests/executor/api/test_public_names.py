@@ -90,3 +90,19 @@ def test_what_the_executor_owns_is_of_the_exported_classes(opened: CudaExecutor)
     assert isinstance(opened.zeros(3), GpuBuffer)
     assert ValidatedLayerWeights.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert is_massive_activation_outlier([1.0] * 1535 + [OUTLIER])
+
+
+@pytest.mark.parametrize("name", [name for name, method in vars(CudaExecutor).items() if inspect.isfunction(method)])
+def test_a_method_is_called_what_its_callers_call_it(name: str) -> None:
+    method = getattr(CudaExecutor, name)
+    assert (method.__name__, method.__qualname__, method.__module__) == (
+        name,
+        f"CudaExecutor.{name}",
+        "executor.api.executor",
+    )
+
+
+@pytest.mark.parametrize("arguments", [{}, {"unknown": 1}])
+def test_wrong_arguments_of_a_method_are_told_by_its_public_name(opened: CudaExecutor, arguments: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match=r"^CudaExecutor\.q4k_gemv_into\(\)"):
+        opened.q4k_gemv_into(**arguments)
