@@ -15,7 +15,7 @@ import pytest
 
 BUDGET = 300
 """Seconds that the README's test command may take on two processors of a machine for CI; .ci/run sees to it."""
-LONG = 0.6
+LONG = 0.4
 """Seconds on two processors of a machine for development, set-up included."""
 RECORDED = Path(__file__).with_name("slow.txt")
 
