@@ -34,7 +34,7 @@ class OwnerThread:
             )
         if immediate and self.capturing:
             raise LaunchError(
-                f"{doing} on {self._device} happens at once, which a graph cannot hold; do this outside the capture"
+                f"{doing} on {self._device} happens at once, which cannot be captured; do this outside the capture"
             )
 
     def take_over(self) -> None:

@@ -94,7 +94,7 @@ class Session:
     def require_no_capture(self, action: str) -> None:
         """LaunchError in a capture, which names the action that a graph cannot hold."""
         if self.recording is not None:
-            raise LaunchError(f"{action}, which a graph cannot hold; do this outside the capture")
+            raise LaunchError(f"{action}, which cannot be captured; do this outside the capture")
 
     @contextmanager
     def capture(self) -> Iterator[Capture]:

@@ -55,7 +55,7 @@ class KvCache:
         """ArgumentError if there is no layer of this number, DeviceError once the memory was given back."""
         number = whole("the layer", number)
         if not 0 <= number < len(self.lengths):
-            raise ArgumentError(f"there is no layer {number}; the KV cache has {len(self.lengths)}, from 0")
+            raise ArgumentError(f"no layer {number}; the KV cache has layers 0 to {len(self.lengths) - 1}")
         self._need_life()
         return self.layers[number]
 

@@ -54,7 +54,7 @@ def _argument(name: str, argument: Argument) -> None:
     numpy_dtype(argument.dtype)
     if not isinstance(argument, Array):
         if argument.low is not None and argument.high is not None and argument.low > argument.high:
-            raise Nonconformity(f"{name} is to be from {argument.low} to {argument.high}: no value is")
+            raise Nonconformity(f"{name} must be from {argument.low} to {argument.high}, which no value is")
         return
     align = argument.align
     if align < argument.dtype.bytes or align > LARGEST_ALIGN or align & (align - 1):

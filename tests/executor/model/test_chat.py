@@ -201,7 +201,7 @@ def test_an_answer_of_another_form_is_a_model_error(monkeypatch: pytest.MonkeyPa
 
 def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "_START", "import sys\nwhile True: sys.stdout.write('x' * 99999)")
-    with pytest.raises(ModelError, match="answers without end"):
+    with pytest.raises(ModelError, match="sent too long an answer"):
         render("a", HELLO, limits=Limits(characters=1000))
 
 
