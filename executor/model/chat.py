@@ -153,7 +153,7 @@ def _read(pipe: int, deadline: float, most: int) -> bytes:
         parts.append(os.read(pipe, 1 << 20))
         most -= len(parts[-1])
         if most < 0:
-            raise _failed("the template's process sent too long an answer")
+            raise _failed("its process sent too long an answer")
         if not parts[-1]:
             return b"".join(parts)
     raise TimeoutError
@@ -166,7 +166,7 @@ def _spans(answer: Any) -> list[Span]:
             raise _failed(reason)
         case {"runs": list(runs)} if all(map(_is_run, runs)):
             return [Span(text, own) for text, own in runs]
-    raise _failed("the template's process sent an invalid answer")
+    raise _failed("its process sent an invalid answer")
 
 
 def _is_run(value: Any) -> bool:
