@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
@@ -25,9 +26,9 @@ class _Float(Format):
     stored: ClassVar[str] = "<f4"
     """The NumPy type of weights in a file."""
 
+    @abstractmethod
     def load(self, k: KernelBuilder, place: LaneAddress, group: Index, width: int) -> list[Value]:
         """Write the loads of `width` weights, and what makes f32 of them."""
-        raise NotImplementedError
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         return lambda group: [Weight(i, value) for i, value in enumerate(self.load(k, place, group, width))]
