@@ -42,6 +42,9 @@ def runtime_function(
     def decorate(body: Callable[..., None]) -> RuntimeFunction:
         function = RuntimeFunction(name or body.__name__, result, arguments, part or body.__module__, body, is_hot)
         # Two threads may need the same helper first; `setdefault` is atomic, so both get the one that was first.
-        return parts.setdefault(function.part, {}).setdefault(function.name, function)
+        first = parts.setdefault(function.part, {}).setdefault(function.name, function)
+        if first.body.__code__ is not body.__code__:
+            raise TypeError(f"{function.part} has another runtime function called {function.name}")
+        return first
 
     return decorate

@@ -13,7 +13,7 @@ import pytest
 from ptxgen.emulator import EmulationError, MemoryMap, codegen, compile_module, run
 from ptxgen.emulator.runtime import link
 from ptxgen.emulator.runtime.access import sorter
-from ptxgen.emulator.runtime.function import RuntimeFunction
+from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
 from ptxgen.errors import ArgumentError, ParseError
 from tests.ptxgen.emulator.ptx import kernel
 
@@ -247,6 +247,13 @@ def test_threads_that_need_a_helper_first_register_it_once() -> None:
         first, *others = pool.map(ask, range(threads))
     assert all(other is first for other in others)
     assert link.objects([first], quickly=True)
+
+
+def test_a_part_of_the_runtime_has_no_two_functions_of_one_name() -> None:
+    with pytest.raises(TypeError, match=r"runtime.shadow has another runtime function called touch"):
+
+        @runtime_function("void", name="touch", part="ptxgen.emulator.runtime.shadow")
+        def another(b: object) -> None: ...
 
 
 def test_importing_the_emulator_loads_neither_llvm_nor_numpy() -> None:
