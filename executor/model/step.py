@@ -1,0 +1,69 @@
+"""What a step of many rows is: the rows that go in, the scores that come out, and the engine between them. What runs it lives
+elsewhere; who fills the rows is scheduler.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One token of a step. slot: whose page table counts; position: of the token in its sequence, from 0; scored: whether its
+    logits are wanted."""
+
+    slot: int
+    token: int
+    position: int
+    scored: bool
+
+
+class Scores(Protocol):
+    """What came out of the scored rows of a step, in their order. Valid until the next step."""
+
+    def greedy(self) -> list[int]:
+        """The likeliest token after each scored row, the lowest id among equals; NOT_A_NUMBER of
+        ptxgen/kernels/token/argmax.py where the logits hold NaN."""
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """f32[vocab] of one scored row, counted among the scored ones from 0."""
+
+
+class StepEngine(Protocol):
+    """Runs steps over sequences whose keys and values stand in pages. A row writes its position into the pages of its slot and
+    attends to positions 0 to its own, those that other rows of the same step write included."""
+
+    @property
+    def slots(self) -> int:
+        """How many page tables there are, so how many sequences can be in one step."""
+
+    @property
+    def rows(self) -> int:
+        """Most rows of one step."""
+
+    @property
+    def vocab(self) -> int:
+        """Size of the vocabulary."""
+
+    @property
+    def context(self) -> int:
+        """Most positions a sequence may have."""
+
+    @property
+    def page_len(self) -> int:
+        """Positions of a page."""
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are, numbered from 0."""
+
+    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+        """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them."""
+
+    def step(self, rows: Sequence[Row]) -> Scores:
+        """Run 1 to `rows` rows: those of one slot at positions that follow each other, all inside its table. After an exception
+        what the pages hold at the positions of these rows is undefined; other positions are as they were."""
