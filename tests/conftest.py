@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -13,10 +13,13 @@ from tests import essential
 STARTED = time.monotonic()
 NEVER_ESSENTIAL = pytest.StashKey[list[str]]()
 """The files that were collected and have no essential test."""
+TAKEN = "processor seconds"
+BEGAN = pytest.StashKey[float]()
+"""Processor seconds of the process before the test."""
 GONE = pytest.StashKey[list[str]]()
 """The tests of slow.txt that are not there, where all were collected."""
-SECONDS: defaultdict[str, float] = defaultdict(float)
-"""By id, how long the tests took that ran."""
+SECONDS: dict[str, float] = {}
+"""By id, what the tests that ran took of the processors."""
 
 # How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
 settings.register_profile("any machine", deadline=None)
@@ -44,8 +47,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[GONE] = sorted(essential.recorded() - {item.nodeid for item in items}) if everything else []
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    item.stash[BEGAN] = essential.processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the test has taken so far goes with its report, to the process that writes slow.txt."""
+    report = yield
+    report.user_properties.append((TAKEN, essential.processor_seconds() - item.stash[BEGAN]))
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    SECONDS[report.nodeid] += report.duration
+    SECONDS.update(
+        (report.nodeid, value) for name, value in report.user_properties if name == TAKEN and isinstance(value, float)
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -7,6 +7,7 @@ than LONG when `pytest --record-slow` wrote that file. So no case is listed by h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 BUDGET = 300
 """Seconds that the README's test command may take on two processors of a machine for CI; .ci/run sees to it."""
 LONG = 0.4
-"""Seconds on two processors of a machine for development, set-up included."""
+"""Processor seconds on a machine for development, set-up and children included: neighbours do not count."""
 RECORDED = Path(__file__).with_name("slow.txt")
 
 
@@ -32,8 +33,13 @@ def recorded() -> frozenset[str]:
     return frozenset(RECORDED.read_text().splitlines()) if RECORDED.exists() else frozenset()
 
 
+def processor_seconds() -> float:
+    """What this process and the children that have ended took of the processors."""
+    return sum(os.times()[:4])
+
+
 def record(seconds: Mapping[str, float]) -> None:
-    """Write slow.txt anew for the tests that ran, by id with their times; of a file that has only long ones, the quickest is
+    """Write slow.txt anew for the tests that ran, by id with what they took; of a file that has only long ones, the quickest is
     left out."""
     files: dict[str, list[str]] = {}
     for test in sorted(seconds, key=seconds.__getitem__):
