@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from executor.base.arguments import whole
 from executor.choice.choice import GpuProfile
 from executor.choice.strategies import DIGITS
-from executor.layers.batched import project_rows
 from executor.layers.gemv import project
 from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind
@@ -69,7 +68,7 @@ class GemvRunner:
         m, projection = whole("m", m, 1), self._bound("Q4_K", name, n=n, k=k)
         n, k = projection.shape
         with self.session.round_trip(input, (m, k), output, (m, n)) as (launch, x, y, result):
-            project_rows(launch, "batched_gemv", projection, x=x, y=y)
+            project(launch, "batched_gemv", projection, x=x, y=y)
         return result
 
     def _bound(self, type: str | int | Format, weight: WeightLike, *, n: int, k: int) -> Projection:

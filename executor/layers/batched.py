@@ -1,32 +1,16 @@
-"""A projection of several rows: a GEMV of several rows of activations reads its weights once for all of them."""
+"""How a GEMV does several rows of activations: in tiles, by the form of its kernel that reads each weight once for a tile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
-from executor.layers.calls import LaunchQueue
-from executor.layers.gemv import project
-from executor.layers.projection import Projection
-from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import entries
 
 TILE: Final = 8
 """Rows of one launch: the most that a kernel holds sums for while it reads a weight."""
-
-
-def project_rows(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
-    """y = x W^T in tiles of 8 rows, each of which reads the weights once; x: f32[m, k], y: f32[m, n], any m. Raises
-    ArgumentError if the projection's kernel has no form for several rows."""
-    m = x.shape[0]
-    for rows, starts in tiles(m):
-        kernel = _for_rows(projection.kernel, rows)
-        for start in starts:
-            tile = {name: b.view(start * b.nbytes // m, (rows, b.shape[1])) for name, b in (("x", x), ("y", y))}
-            project(launch, operation, replace(projection, kernel=kernel), **tile)
 
 
 def tiles(m: int) -> Iterator[tuple[int, range]]:
@@ -38,7 +22,10 @@ def tiles(m: int) -> Iterator[tuple[int, range]]:
         yield m - whole, range(whole, m, TILE)
 
 
-def _for_rows(kernel: KernelType, m: int) -> KernelType:
+def gemv_of_rows(kernel: KernelType, m: int) -> KernelType:
+    """The form of a GEMV for m rows of activations, itself for one. ArgumentError if there is none."""
+    if m == 1:
+        return kernel
     for form in kernel.batched(m):
         y = form.signature().get("y")
         if isinstance(y, Array) and y.shape[0] == m and len(y.shape) == 2:

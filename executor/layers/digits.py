@@ -56,11 +56,12 @@ class DigitCache:
     def write(
         self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, count: int, /, **arguments: Any
     ) -> None:
-        """Launch a kernel that writes activations, f32[k], and their digits; `arguments`: all that it takes but the digits."""
-        k = activations.shape[-1]
-        buffers = self._buffers(kernel, 1, k, count)
+        """Launch a kernel that writes activations, f32[k] or f32[rows, k], and their digits; `arguments`: all that it takes but
+        the digits."""
+        rows, k = prod(activations.shape[:-1]), activations.shape[-1]
+        buffers = self._buffers(kernel, rows, k, count)
         launch(operation, kernel, **arguments, **buffers)
-        self._quantised[1, k, count] = _Quantised(self._state(activations), self._state(buffers["digits"]))
+        self._quantised[rows, k, count] = _Quantised(self._state(activations), self._state(buffers["digits"]))
 
     def forget(self) -> None:
         """Nothing counts as quantised any more: launches that should have done it did not happen."""

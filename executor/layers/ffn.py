@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from executor.layers.calls import LaunchQueue
-from executor.layers.gemv import digits_read, project
+from executor.layers.gemv import digits_read, project, rows
 from executor.layers.projection import Projection
+from executor.layers.rows import enqueue_rows, for_rows, lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
@@ -16,16 +17,16 @@ from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 
 @dataclass(frozen=True)
 class FfnBuffers:
-    """What a feed-forward network computes in, f32[ff] each."""
+    """What a feed-forward network computes in, f32[ff] each, or f32[rows, ff]."""
 
     gate: GpuBuffer
     up: GpuBuffer
     activated: GpuBuffer
 
     @classmethod
-    def of(cls, workspace: Workspace, ff: int) -> Self:
+    def of(cls, workspace: Workspace, ff: int, rows: int = 1) -> Self:
         """In this workspace."""
-        return cls(*(workspace.buffer(name, (ff,)) for name in ("ffn gate", "ffn up", "ffn activated")))
+        return cls(*(workspace.buffer(name, lines(rows, ff)) for name in ("ffn gate", "ffn up", "ffn activated")))
 
 
 def swiglu_ffn(
@@ -37,16 +38,16 @@ def swiglu_ffn(
 
 
 def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
-    """b.activated = silu(gate(x)) * up(x), ready for `down`."""
+    """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]."""
     project(launch, "ffn_gate", gate, x=x, y=b.gate)
     project(launch, "ffn_up", up, x=x, y=b.up)
-    n, digits = up.weight.n, digits_read(down)
+    n, m, digits = up.weight.n, rows(x), digits_read(down)
     arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
     if launch.fused and digits:
-        kernel = FusedSwigluDigits(n=n, digits=digits)
+        kernel = for_rows(FusedSwigluDigits(n=n, digits=digits), m, **arguments)
         launch.digits.write(launch, "ffn_swiglu", kernel, b.activated, digits, **arguments)
     else:
-        launch("ffn_swiglu", FusedSwiglu(n=n), **arguments)
+        enqueue_rows(launch, "ffn_swiglu", FusedSwiglu(n=n), m, **arguments)
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

@@ -1,36 +1,62 @@
-"""Matrix times vector for any weight type: the launch of its kernel on f32 activations or on their digits."""
+"""Matrix times vector, or times each of several rows, for any weight type: the launches of its kernel on f32 activations or on
+their digits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from executor.launch.launch import require_apart
+from executor.layers.batched import gemv_of_rows, tiles
 from executor.layers.calls import LaunchQueue
 from executor.layers.projection import Projection
+from executor.layers.rows import enqueue_rows, shaped
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
-    """y = W x; x: f32[k], y: f32[n], in memory of its own. A kernel on digits shares them with all that read the same x."""
+    """y = x W^T; x: f32[k] and y: f32[n], or f32[m, k] and f32[m, n], in memory of its own. Several rows go in tiles of 8, each
+    of which reads the weights once. A kernel on digits shares them with all that read the same x. Raises ArgumentError for
+    several rows and a kernel that has no form for them."""
     kernel = projection.kernel
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
-    launch(operation, kernel, y=y, w=projection.weight.buffer, **_activations(launch, operation, kernel, x))
+    of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
+    m = rows(x)
+    if m == 1:
+        launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows))
+        return
+    for tile, starts in tiles(m):
+        form = gemv_of_rows(kernel, tile)
+        for start in starts:
+            parts = {name: _tile(buffer, m, start, tile) for name, buffer in of_rows.items()}
+            launch(operation, form, w=projection.weight.buffer, **shaped(form, **parts))
 
 
 def project_onto(
     launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, stream: GpuBuffer, product: GpuBuffer
 ) -> None:
-    """stream += W x, all f32; `product`, f32[n], is where W x goes if the two steps are two launches, `OPERATION` and
-    `OPERATION_residual`."""
-    kernel = projection.kernel
-    fused = kernel.with_residual() if launch.fused else None
+    """stream += x W^T, all f32; `product`, as large as the stream, is where x W^T goes if the two steps are two launches,
+    `OPERATION` and `OPERATION_residual`."""
+    kernel, m = projection.kernel, rows(x)
+    fused = kernel.with_residual() if launch.fused and m == 1 else None
     if fused is not None:
-        launch(operation, fused, y=stream, w=projection.weight.buffer, **_activations(launch, operation, kernel, x))
+        read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
+        launch(operation, fused, w=projection.weight.buffer, **read)
         return
     project(launch, operation, projection, x=x, y=product)
-    launch(f"{operation}_residual", ResidualAdd(n=projection.weight.n), x=stream, delta=product)
+    enqueue_rows(launch, f"{operation}_residual", ResidualAdd(n=projection.weight.n), m, x=stream, delta=product)
+
+
+def rows(x: GpuBuffer) -> int:
+    """How many vectors a buffer has, f32[k] or f32[m, k]."""
+    return prod(x.shape[:-1])
+
+
+def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
+    """Some rows of a buffer of m."""
+    return buffer.view(start * buffer.nbytes // m, (tile, *buffer.shape[1:]))
 
 
 def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:
