@@ -70,7 +70,6 @@ def describe(
     launches = tuple(
         {"stage": str(call.place), "kernel": str(call.kernel), "arguments": _arguments(call, owners)} for call in calls
     )
-    a = token.activations
     return Description(
         numbers={f.name: int(value) for f in fields(config) if isinstance(value := getattr(config, f.name), TracedInt)}
         | {"context": context},
@@ -82,8 +81,8 @@ def describe(
         launches=launches,
         before=(
             {"buffer": token.token.name, "value": "token"},
-            {"buffer": a.position.name, "value": "position"},
-            {"buffer": a.length.name, "value": "position + 1"},
+            {"buffer": token.position.name, "value": "position"},
+            {"buffer": token.length.name, "value": "position + 1"},
         ),
         results={"logits": token.logits.name, "best": token.token.name},
     )

@@ -3,12 +3,79 @@ that the same launches serve every position."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+
+from executor.layers.activations import Activations
 from executor.layers.calls import LaunchQueue
+from executor.layers.indexed import ValidatedLayerWeights
+from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
+from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
+from ptxgen.kernels.attention.rope_scatter import RopeScatter
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.rope.rope import Rope
+
+
+@dataclass(frozen=True)
+class TokenAttention:
+    """That of a token at `position` over the cache of one sequence. position, length: u32[1], length is position + 1;
+    rope_table: f32[max_len, rope_dim / 2, 2]."""
+
+    cache: LayerCache
+    position: GpuBuffer
+    length: GpuBuffer
+    rope_table: GpuBuffer
+
+    def __call__(
+        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, digits: int = 0
+    ) -> None:
+        """As Attention of transformer.py; of the length, the token itself is the last."""
+        self._rotate_and_append(launch, s, w, a)
+        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, digits=digits)
+
+    def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+        cache, neox = self.cache, s.rope_style == "neox"
+        places = {"table": self.rope_table, "position": self.position}
+        if launch.fused and biases_at_once(w):
+            normalise_heads(launch, s, w, a)
+            added = biases(w)
+            kernel = RopeScatter(neox, bool(added), s.heads, s.kv_heads, s.head_dim, cache.max_len, s.rope_dim)
+            caches = {"k_cache": cache.keys, "v_cache": cache.values}
+            launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **added, **caches, **places)
+            return
+        for name, bias in biases(w).items():
+            role = name[0]
+            x: GpuBuffer = getattr(a, role)
+            launch(f"attn_{role}_bias", ResidualAdd(n=bias.shape[0]), x=x.view(0, bias.shape), delta=bias)
+        normalise_heads(launch, s, w, a)
+        for role, x in (("q", a.q), ("k", a.k)):
+            launch(f"rope_{role}", Rope(neox, True, x.shape[0], s.head_dim, cache.max_len, s.rope_dim), x=x, **places)
+        append(launch, cache, k=a.k, v=a.v, position=self.position)
+
+
+def biases(w: ValidatedLayerWeights) -> dict[str, GpuBuffer]:
+    """Those that the layer has, as the kernels that add them name them."""
+    named = {"q_bias": w.attn_q_bias, "k_bias": w.attn_k_bias, "v_bias": w.attn_v_bias}
+    return {name: bias for name, bias in named.items() if bias is not None}
+
+
+def biases_at_once(w: ValidatedLayerWeights) -> bool:
+    """Whether the kernel that rotates and appends can add the biases: all or none, and no norm of the heads between."""
+    return len(biases(w)) in (0, 3) and ((w.attn_q_norm, w.attn_k_norm) == (None, None) or w.attn_q_bias is None)
+
+
+def normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    """The RMSNorm of each head of the queries and the keys of all rows, where the architecture has it."""
+    for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
+        if norm is not None:
+            heads = x.view(0, (prod(x.shape[:-1]), s.head_dim))
+            kernel = PerHeadRmsNorm(heads=heads.shape[0], head_dim=s.head_dim)
+            launch(f"attn_{role}_norm", kernel, x=heads, gamma=norm, eps=s.rms_eps)
 
 
 def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:

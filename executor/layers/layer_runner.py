@@ -12,14 +12,15 @@ from numpy.typing import ArrayLike
 from executor.base.arguments import instance, whole
 from executor.base.errors import LaunchError
 from executor.launch.launch import Plan
-from executor.layers.attention import append, attend
+from executor.layers.activations import Activations
+from executor.layers.attention import TokenAttention, append, attend
 from executor.layers.calls import LaunchBatch
 from executor.layers.indexed import BLOCK, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.layers.outlier_verdicts import OutlierVerdicts
 from executor.layers.sequence import LayerSequence
 from executor.layers.session import Session
 from executor.layers.shape import LayerShape, RopeStyle
-from executor.layers.transformer import Activations, transformer_layer
+from executor.layers.transformer import transformer_layer
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from ptxgen.errors import ArgumentError
@@ -188,8 +189,9 @@ class LayerRunner:
         self, launch: LaunchBatch, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape
     ) -> None:
         cache = self.sequence.cache.layer(layer)
-        activations = Activations.of(self.session.workspace, shape, self.sequence.rope_table, hidden)
-        transformer_layer(launch, shape, weights, cache, activations)
+        token = self.sequence.token
+        attention = TokenAttention(cache, token.position, token.length, self.sequence.rope_table)
+        transformer_layer(launch, shape, weights, attention, Activations.of(self.session.workspace, shape, hidden=hidden))
 
     def _token_at(
         self, position: int, hidden: GpuBuffer, layer: int, weights: ValidatedLayerWeights, shape: LayerShape

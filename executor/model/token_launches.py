@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
+from executor.layers.activations import Activations
+from executor.layers.attention import TokenAttention
 from executor.layers.calls import KernelCall, Recorder
 from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
+from executor.layers.position import TokenPosition
 from executor.layers.projection import bind
-from executor.layers.transformer import Activations, normalise, transformer_layer
+from executor.layers.transformer import normalise, transformer_layer
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
@@ -32,12 +35,13 @@ from ptxgen.types import U32
 class TokenLaunches:
     """The calls of one token: embed, the layers, the head (which makes the logits), argmax, advance.
 
-    `token` holds the token's id, `activations.position` its place and `activations.length` that plus 1. argmax writes the
+    `token` holds the token's id, u32[1], `position` its place and `length` that plus 1. argmax writes the
     likeliest next token to `token`; advance adds 1 to position and length: after them the calls can be run again as they are.
     """
 
-    activations: Activations
-    token: GpuBuffer  # u32[1]
+    token: GpuBuffer
+    position: GpuBuffer
+    length: GpuBuffer
     logits: GpuBuffer  # f32[vocab]
     embed: KernelCall
     layers: tuple[tuple[KernelCall, ...], ...]
@@ -61,7 +65,9 @@ class TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
         output has an outlier (see executor.outliers); fused: with kernels that do several operations at once."""
         shape = config.layer
-        a = Activations.of(workspace, shape, table)
+        place = TokenPosition(workspace)
+        position, length = place.position, place.length
+        a = Activations.of(workspace, shape)
         token = workspace.buffer("token", (1,), U32)
         logits = workspace.buffer("logits", (config.vocab,))
         indexed = build_indexed_weights(weights, config.layers, shape, profile, flagged=flagged)
@@ -72,7 +78,8 @@ class TokenLaunches:
         embed = recorder.take()
         layers = []
         for recorder.layer, layer in enumerate(indexed):
-            transformer_layer(recorder, shape, layer, cache.layers[recorder.layer], a)
+            attention = TokenAttention(cache.layers[recorder.layer], position, length, table)
+            transformer_layer(recorder, shape, layer, attention, a)
             layers.append(recorder.take())
         recorder.layer = None
         output = embedding if config.tied else weights["output.weight"]
@@ -81,9 +88,9 @@ class TokenLaunches:
         project(recorder, "output", projection, x=a.normed, y=logits)
         head = recorder.take()
         recorder("argmax", ArgMax(n=config.vocab), out=token, x=logits)
-        recorder("advance", AdvancePosition(max_len=cache.max_len), position=a.position, length=a.length)
+        recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)
         argmax, advance = recorder.take()
-        return cls(a, token, logits, embed[0], tuple(layers), head, argmax, advance)
+        return cls(token, position, length, logits, embed[0], tuple(layers), head, argmax, advance)
 
     @property
     def calls(self) -> list[KernelCall]:
