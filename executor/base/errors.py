@@ -61,6 +61,15 @@ class OutOfMemory(DeviceError):
         super().__init__(message)
 
 
+class OutOfPages(PtxGenError):
+    """Pages of a KV cache that its pool does not have: `requested`, `available`."""
+
+    def __init__(self, message: str, requested: int, available: int) -> None:
+        self.requested = requested
+        self.available = available
+        super().__init__(message)
+
+
 class SharingError(PtxGenError, BufferError):
     """Memory that cannot be shared with another library in the way it asks for. (DLPack wants a BufferError here.)"""
 

@@ -1,0 +1,210 @@
+"""Which page of a paged KV cache belongs to whom: numbers only, on the host. The memory of the pages lives elsewhere.
+
+A page is free, held by one or more sequences, or idle: held by nobody, but still known by the tokens that its keys and values
+were computed from, until somebody needs it. Only full pages are known and shared, so nobody writes into a page of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executor.base.arguments import whole
+from executor.base.errors import OutOfPages
+from ptxgen.errors import ArgumentError
+
+
+class PagePool:
+    """Pages 0 to `pages` - 1 of `page_len` positions each. Sequences hold theirs by a PageTable.
+
+    Known pages form a tree: a page is found under the page before it by its own tokens, compared one by one, so equal tokens
+    in front of them all are certain. Whoever holds a known page holds all in front of it, so what nobody holds has nothing
+    behind it that is held, and becomes idle after it: the page that was idle longest is always the end of its text.
+    """
+
+    def __init__(self, pages: int, page_len: int) -> None:
+        self.pages = whole("pages", pages, 1)
+        self.page_len = whole("page_len", page_len, 1)
+        self._holders = [0] * self.pages
+        self._free = list(range(self.pages))[::-1]
+        self._idle: dict[int, None] = {}  # the longest idle first
+        self._known: dict[int, _Known] = {}
+        self._root = _Known(-1, None, ())
+
+    @property
+    def free(self) -> int:
+        """How many pages hold nothing of use."""
+        return len(self._free)
+
+    @property
+    def idle(self) -> int:
+        """How many pages nobody holds and a lookup still finds."""
+        return len(self._idle)
+
+    @property
+    def available(self) -> int:
+        """How many pages can be taken: free and idle ones."""
+        return self.free + self.idle
+
+    @property
+    def held(self) -> int:
+        """How many pages sequences hold; one that several share counts once."""
+        return self.pages - self.available
+
+    def pages_for(self, positions: int) -> int:
+        """How many pages have room for so many positions."""
+        return -(-positions // self.page_len)
+
+    def forget(self) -> None:
+        """No page is found any more, because what they hold has become wrong (other weights). Held ones stay held."""
+        self._root = _Known(-1, None, ())
+        self._known.clear()
+        self._free += self._idle
+        self._idle.clear()
+
+    def _take(self) -> int:
+        if not self._free:
+            page = next(iter(self._idle))
+            del self._idle[page]
+            self._known.pop(page).leave()
+            self._free.append(page)
+        page = self._free.pop()
+        self._holders[page] = 1
+        return page
+
+    def _hold(self, page: int) -> None:
+        self._idle.pop(page, None)
+        self._holders[page] += 1
+
+    def _drop(self, page: int) -> None:
+        self._holders[page] -= 1
+        if self._holders[page]:
+            return
+        if page in self._known:
+            self._idle[page] = None
+        else:
+            self._free.append(page)
+
+
+class PageTable:
+    """The pages of one sequence, in the order of its positions; at first none. `version` rises whenever they change. Its owner
+    calls `release` in the end: a table that is only dropped keeps its pages."""
+
+    def __init__(self, pool: PagePool) -> None:
+        self.pool = pool
+        self.version = 0
+        self._pages: list[int] = []
+        self._path: list[_Known] = [pool._root]  # of the leading pages that are known; the root is in front of them
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(self._pages)
+
+    @property
+    def room(self) -> int:
+        """How many positions they have room for."""
+        return len(self._pages) * self.pool.page_len
+
+    @property
+    def known(self) -> int:
+        """How many leading positions stand in pages that a lookup finds, so that others may share."""
+        return (len(self._path) - 1) * self.pool.page_len
+
+    def missing(self, positions: int) -> int:
+        """How many pages must be taken before there is room for so many positions."""
+        return max(0, self.pool.pages_for(positions) - len(self._pages))
+
+    def reserve(self, positions: int) -> None:
+        """Take the pages missing for so many positions. OutOfPages if there are too few; then none is taken."""
+        missing, pool = self.missing(positions), self.pool
+        if missing > pool.available:
+            raise OutOfPages(
+                f"{positions} positions need {missing} more pages of {pool.page_len}; {pool.available} of {pool.pages} are "
+                f"available, {pool.held} are held",
+                missing,
+                pool.available,
+            )
+        if missing:
+            self._pages += [pool._take() for _ in range(missing)]
+            self.version += 1
+
+    def adopt(self, tokens: Sequence[int], end: int) -> int:
+        """Put known pages of the sequence `tokens` in place of those behind the known ones, as far as they are full before
+        position `end`. Returns how many leading positions need not be computed: all of `known`."""
+        length = self.pool.page_len
+        while self._is_current() and self.known + length <= end:
+            found = self._path[-1].next.get(self._tokens(tokens))
+            if found is None:
+                break
+            self._put(found)
+        return self.known
+
+    def publish(self, tokens: Sequence[int], computed: int) -> None:
+        """Let others find the pages whose positions all are among the `computed` first ones of the sequence `tokens`. Where an
+        equal page is known already it takes the place of ours, which goes back."""
+        length = self.pool.page_len
+        while self._is_current() and self.known + length <= computed:
+            part = self._tokens(tokens)
+            found = self._path[-1].next.get(part)
+            if found is None:
+                found = _Known(self._pages[len(self._path) - 1], self._path[-1], part)
+                self._path[-1].next[part] = self.pool._known[found.page] = found
+                self._path.append(found)
+            else:
+                self._put(found)
+
+    def truncate(self, positions: int) -> None:
+        """Give back the pages that only later positions need. ArgumentError below `known`: a page that others may read would be
+        written again."""
+        if positions < self.known:
+            raise ArgumentError(f"{self.known} positions are shared, so no {positions} can be kept; release them all instead")
+        self._give_back(self.pool.pages_for(positions))
+
+    def release(self) -> None:
+        """Give all pages back; what was published is found until somebody needs the room. A second time does nothing."""
+        self._give_back(0)
+        self._path = [self.pool._root]
+
+    def next_page(self, tokens: Sequence[int]) -> object:
+        """What says which page comes after the known ones: equal for sequences whose tokens are equal up to its end."""
+        return id(self._path[-1]), self._tokens(tokens)
+
+    def _is_current(self) -> bool:
+        return self._path[0] is self.pool._root
+
+    def _tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        return tuple(tokens[self.known : self.known + self.pool.page_len])
+
+    def _put(self, found: _Known) -> None:
+        """Hold a known page at the end of the path, in place of the page that was there."""
+        place = len(self._path) - 1
+        self.pool._hold(found.page)
+        if place < len(self._pages):
+            self.pool._drop(self._pages[place])
+        self._pages[place : place + 1] = [found.page]
+        self._path.append(found)
+        self.version += 1
+
+    def _give_back(self, kept: int) -> None:
+        if len(self._pages) > kept:
+            for page in reversed(self._pages[kept:]):  # the last first, as PagePool says
+                self.pool._drop(page)
+            del self._pages[kept:]
+            self.version += 1
+
+
+class _Known:
+    """A page that a lookup finds: its tokens, the page before it, and the pages after it by their tokens."""
+
+    __slots__ = ("before", "next", "page", "tokens")
+
+    def __init__(self, page: int, before: _Known | None, tokens: tuple[int, ...]) -> None:
+        self.page = page
+        self.before = before
+        self.tokens = tokens
+        self.next: dict[tuple[int, ...], _Known] = {}
+
+    def leave(self) -> None:
+        assert self.before is not None
+        assert not self.next
+        del self.before.next[self.tokens]
