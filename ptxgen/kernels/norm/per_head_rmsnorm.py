@@ -25,8 +25,8 @@ from ptxgen.types import F32
 class PerHeadRmsNorm(KernelType):
     """x = gamma * x / sqrt(mean(x^2) + eps) for each head, in place.
 
-    x: f32[heads, head_dim]; gamma: f32[head_dim], the same for every head; eps: f32 scalar. head_dim is a multiple of 32 up
-    to 256.
+    x: f32[heads, head_dim], of one token or, one after the other, of several; gamma: f32[head_dim], the same for every head;
+    eps: f32 scalar. head_dim is a multiple of 32 up to 256.
     """
 
     family: ClassVar[str] = "norm"
@@ -37,6 +37,9 @@ class PerHeadRmsNorm(KernelType):
     def __post_init__(self) -> None:
         require(self, "heads")
         require(self, "head_dim", high=256, multiple=WARP_SIZE)
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (PerHeadRmsNorm(self.heads * m, self.head_dim),)  # it does not ask whose heads they are
 
     def signature(self) -> Signature:
         return {

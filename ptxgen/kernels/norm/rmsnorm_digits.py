@@ -1,10 +1,10 @@
-"""RMSNorm of one row and the int8 digits of the result in one launch: the bits of rmsnorm and the quantisation (q8_, q16_,
+"""RMSNorm of rows and the int8 digits of the result in one launch: the bits of rmsnorm and the quantisation (q8_, q16_,
 q24_quantize) one after the other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, qu
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import MOST_ROWS, require
 
 
 @register
@@ -39,15 +39,19 @@ class RmsNormDigits(RmsNorm):
         require(self, "hidden", high=LARGEST_ROW, multiple=BLOCK)
         require(self, "digits", high=max(LARGEST))
 
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedRmsNormDigits(self.hidden, self.digits, m=m),) if type(self) is RmsNormDigits else ()
+
     def signature(self) -> Signature:
         y, *inputs = super().signature().items()
-        return dict([y, *arrays(1, self.digits, self.hidden, "out").items(), *inputs])
+        return dict([y, *arrays(self.rows, self.digits, self.hidden, "out").items(), *inputs])
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=self.chunks, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        x = k.arg.x.at(0, 0)
+        row = self._row(k)
+        x = k.arg.x.at(row, 0)
         start, inside = self._place(k, k.ctaid.x)
         self._fetch_gamma(k, start)
         values, gammas = self._load(k, x, start), self._load(k, k.arg.gamma, start)
@@ -55,12 +59,14 @@ class RmsNormDigits(RmsNorm):
         for chunk in range(self.chunks):
             place, counted = self._place(k, chunk)
             self._add_squares(k, total, self._load(k, x, place), counted)
-        self._write(k, start, inside, self._scaled(values, self._scale(k, total), gammas))
-
-    def _write(self, k: KernelBuilder, start: Value, inside: Value, results: list[Value]) -> None:
+        results = self._scaled(values, self._scale(k, total), gammas)
         with k.when(inside):
-            k.store(k.arg.y[0, start], results)
-        write_digits(k, self.digits, 0, start, results, inside)
+            k.store(k.arg.y[row, start], results)
+        write_digits(k, self.digits, row, start, results, inside)
+
+    def _row(self, k: KernelBuilder) -> Value | int:
+        """The row of a block."""
+        return 0
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         y = super().reference(**arguments)["y"]
@@ -74,8 +80,9 @@ class RmsNormDigits(RmsNorm):
     def work(self) -> Work:
         """That of rmsnorm, and of the quantisation without reading y again."""
         norm = super().work()
-        digit_bytes = self.digits * self.hidden + 8 * self.hidden // BLOCK
-        return Work(flops=norm.flops + 2 * self.hidden, bytes=norm.bytes + digit_bytes)
+        values = self.rows * self.hidden
+        digit_bytes = self.digits * values + 8 * values // BLOCK
+        return Work(flops=norm.flops + 2 * values, bytes=norm.bytes + digit_bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
@@ -83,4 +90,37 @@ class RmsNormDigits(RmsNorm):
             yield cls(hidden=hidden, digits=digits)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        return {**super().inputs(rng), **unwritten(1, self.digits, self.hidden)}
+        return {**super().inputs(rng), **unwritten(self.rows, self.digits, self.hidden)}
+
+
+@register
+@dataclass(frozen=True)
+class BatchedRmsNormDigits(RmsNormDigits):
+    """y = gamma * x / sqrt(mean(x^2) + eps) and the int8 digits of y for each of m rows: rmsnorm_digits, with the same bits in
+    every row.
+
+    y, x: f32[m, hidden]; digits: s8[m, digits, hidden]; scales: f32[m, hidden / 32]; sums: s32[m, hidden / 32]; gamma:
+    f32[hidden]; eps: f32 scalar. hidden is a multiple of 32.
+    """
+
+    name = "batched_rmsnorm_digits"
+    m: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m", high=MOST_ROWS)
+
+    @property
+    def rows(self) -> int:
+        return self.m
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(self.chunks, self.m), block=THREADS)
+
+    def _row(self, k: KernelBuilder) -> Value | int:
+        return k.ctaid.y
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for hidden, digits, m in ((576, 2, 5), (1056, 3, 2)):
+            yield cls(hidden=hidden, digits=digits, m=m)

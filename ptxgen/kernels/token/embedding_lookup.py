@@ -1,4 +1,4 @@
-"""The embedding of a token: one row of a quantised table, decoded on the device."""
+"""The embeddings of tokens: each one row of a quantised table, decoded on the device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.formats import FORMATS, Format, find
 from ptxgen.kernels.gemv.iteration import IterationSpace, advance
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32, U8
+from ptxgen.types import F32, U8, U32
 
 # Steps of the walk a block, one a warp.
 WARPS = 4
@@ -53,6 +55,9 @@ class EmbeddingLookup(KernelType):
         """How warps go along a row of the table."""
         return IterationSpace(self.format, self.k)
 
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedEmbeddingLookup(self.format, self.rows, self.k, m=m),) if type(self) is EmbeddingLookup else ()
+
     def signature(self) -> Signature:
         return {
             "y": write(F32, self.k),
@@ -69,13 +74,22 @@ class EmbeddingLookup(KernelType):
         lane = space.lane(k)
         step = k.ctaid.x * WARPS + k.warp
         with k.when(step * space.blocks + lane.block < self.k // self.format.block):
-            table, token = k.arg.table, position_value(k, "token", self.indirect)
+            table, token = k.arg.table, self._token(k)
             in_table = token < self.rows if self.indirect else None
             row = table.at(token if in_table is None else k.select(in_table, token, 0), 0)
             block = lane.in_row(advance(row, step, space.bytes))
-            y = lane.in_vector(advance(k.arg.y, step, space.values))
+            y = lane.in_vector(advance(self._result(k), step, space.values))
             for offset, weight in lane.decode(k, block, advance(block, lane.column, 1)):
                 k.store(y[offset], weight if in_table is None else k.select(in_table, weight, float("nan")))
+
+    def _token(self, k: KernelBuilder) -> Value:
+        """The token of a block."""
+        return position_value(k, "token", self.indirect)
+
+    def _result(self, k: KernelBuilder) -> GlobalArray:
+        """Where a block's embedding starts."""
+        result: GlobalArray = k.arg.y
+        return result
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
         token = int(np.asarray(arguments["token"]).reshape(()))
@@ -109,3 +123,49 @@ class EmbeddingLookup(KernelType):
             if 576 % format.block == 0:
                 yield cls(**fixed, format=format, rows=3, k=576)
             yield cls(**fixed, format=format, rows=2, k=3584)
+
+
+@register
+@dataclass(frozen=True)
+class BatchedEmbeddingLookup(EmbeddingLookup):
+    """The rows of m tokens of a quantised table as f32: embedding_lookup_indirect, with the same bits in every row.
+
+    y: f32[m, k]; table: u8[rows, row_bytes]; token: u32[m]; a token of `rows` or more fills its row of y with NaN."""
+
+    name = "batched_embedding_lookup"
+    indirect: bool = field(default=True, init=False, metadata=HIDDEN)
+    m: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m", high=MOST_ROWS)
+
+    def signature(self) -> Signature:
+        return {**super().signature(), "y": write(F32, self.m, self.k), "token": read(U32, self.m, align=4)}
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(super().launch().grid[0], self.m), block=super().launch().block)
+
+    def _token(self, k: KernelBuilder) -> Value:
+        return k.load(k.arg.token[k.ctaid.y])
+
+    def _result(self, k: KernelBuilder) -> GlobalArray:
+        result: GlobalArray = k.arg.y.at(k.ctaid.y, 0)
+        return result
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float32]]:
+        single = super().reference
+        return {"y": np.stack([single(table=arguments["table"], token=token)["y"] for token in arguments["token"]])}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        token = rng.integers(self.rows, size=self.m, dtype=np.uint32)
+        return {**super().inputs(rng), "y": np.full((self.m, self.k), np.nan, np.float32), "token": token}
+
+    def work(self) -> Work:
+        single = super().work()
+        return Work(flops=self.m * single.flops, bytes=self.m * single.bytes)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[EmbeddingLookup]:
+        yield cls(format=FORMATS["Q6_K"], rows=5, k=3 * 256, m=3)
+        yield cls(format=FORMATS["Q8_0"], rows=3, k=576, m=2)

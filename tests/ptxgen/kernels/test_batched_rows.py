@@ -7,11 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
+from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.rope.rope import Rope
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER, ArgMax, BatchedArgMax
+from ptxgen.kernels.token.embedding_lookup import BatchedEmbeddingLookup, EmbeddingLookup
+from ptxgen.kernels.token.gather_rows import GatherRows
 from tests.ptxgen.kernels.checking import check, run
 
 ELEMENTWISE = ("residual_add", "elementwise_mul", "silu", "gelu", "fused_swiglu")
@@ -25,6 +34,55 @@ def test_a_row_of_an_elementwise_kernel_has_the_bits_of_the_single_kernel(name: 
         for row in range(3):
             alone = run(single, {key: value[row] for key, value in arguments.items()})[result]
             assert alone.tobytes() == together[row].tobytes()
+
+
+SINGLES = (
+    RmsNormDigits(hidden=1056, digits=2),
+    FusedSwigluDigits(n=160, digits=3),
+    EmbeddingLookup(FORMATS["Q4_K"], rows=4, k=512, indirect=True),
+    ArgMax(n=5000),
+    PerHeadRmsNorm(heads=2, head_dim=64),
+    Quantize(2, n=96),
+)
+
+
+@pytest.mark.parametrize("single", SINGLES, ids=lambda kernel: kernel.name)
+def test_a_row_has_the_bits_of_the_single_kernel(single: KernelType) -> None:
+    (batched,) = single.batched(3)
+    arguments = batched.inputs(np.random.default_rng(5))
+    together = run(batched, arguments)
+    for row in range(3):
+        for name, alone in run(single, _of_row(single, batched, arguments, row)).items():
+            assert alone.tobytes() == together[name].reshape(3, *alone.shape)[row].tobytes(), name
+
+
+def _of_row(single: KernelType, batched: KernelType, arguments: dict[str, Any], row: int) -> dict[str, Any]:
+    """The arguments of the single kernel: what all rows share, and the row's own part of the others."""
+    own, every = single.signature(), batched.signature()
+    return {
+        name: value.reshape(3, *argument.shape)[row] if isinstance(argument, Array) and argument != every[name] else value
+        for name, argument in own.items()
+        for value in [arguments[name]]
+    }
+
+
+def test_a_token_that_the_table_does_not_have_makes_its_own_row_nan_and_no_other() -> None:
+    kernel = BatchedEmbeddingLookup(FORMATS["Q8_0"], rows=3, k=64, m=4)
+    tokens = {"token": np.array([2, 3, NOT_A_NUMBER, 0], np.uint32)}
+    rows = check(kernel, kernel.inputs(np.random.default_rng(6)) | tokens)["y"]
+    assert np.isnan(rows).all(axis=1).tolist() == np.isnan(rows).any(axis=1).tolist() == [False, True, True, False]
+
+
+def test_a_nan_takes_the_token_from_its_own_row_only() -> None:
+    x = np.array([[1.0, 3.0, 3.0], [np.nan, 1.0, 2.0], [-np.inf] * 3, [-1.0, -0.0, 0.0]], np.float32)
+    assert run(BatchedArgMax(n=3, m=4), {"out": np.zeros(4, np.uint32), "x": x})["out"].tolist() == [1, NOT_A_NUMBER, 0, 1]
+
+
+def test_gathered_rows_are_copies_and_an_index_of_no_row_gives_zeros() -> None:
+    kernel = GatherRows(n=6, m=5, rows=3)
+    arguments = kernel.inputs(np.random.default_rng(7)) | {"index": np.array([2, 3, 0, 2**32 - 1, 2], np.uint32)}
+    x, zeros = arguments["x"], np.zeros(6, np.float32)
+    assert check(kernel, arguments)["y"].tobytes() == np.stack([x[2], zeros, x[0], zeros, x[2]]).tobytes()
 
 
 def rotated(*, neox: bool, positions: list[int], max_len: int = 50) -> tuple[Rope, dict[str, Any]]:
@@ -70,6 +128,11 @@ def test_a_bias_is_one_launch_for_all_rows() -> None:
     [
         ("batched_silu", {"n": 8, "m": 0}),
         ("batched_rmsnorm", {"hidden": 8, "m": 0}),
+        ("batched_rmsnorm_digits", {"hidden": 32, "m": 65536}),
+        ("batched_fused_swiglu_digits", {"n": 32, "digits": 1, "m": 65536}),
+        ("batched_embedding_lookup", {"format": "F32", "rows": 1, "k": 1, "m": 65536}),
+        ("batched_argmax", {"n": 8, "m": 0}),
+        ("gather_rows", {"n": 8, "rows": 1, "m": 65536}),
         ("batched_rope", {"heads": 1, "head_dim": 8, "max_len": 4, "m": 65536}),
         ("batched_bias_broadcast_add", {"n": 8, "m": 65536}),
     ],
