@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from itertools import count
+from typing import cast
+
 from ptxgen.emulator.bind import place_type
+from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import State
 from ptxgen.emulator.memory import MemoryOperations
 from ptxgen.emulator.program import Step
+from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.values import Lanes
 from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
+from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, Immediate, Register, Vector
-from ptxgen.types import U32
+from ptxgen.isa.units import Unit
+from ptxgen.types import F32, U32
 
 
 class LaneAlgebra(MemoryOperations):
@@ -19,6 +27,10 @@ class LaneAlgebra(MemoryOperations):
 
     barrier_operands: tuple[Lanes, ...] = ()
     """Of the block's barrier whose meaning was asked for last."""
+
+    def __init__(self, e: Emitter, frame: Frame) -> None:
+        super().__init__(e, frame)
+        self._results: dict[str, list[Lanes]] = {}
 
     def barrier(self, kind: str, *operands: Value) -> None:
         self.barrier_operands = tuple(self.like(o, U32) for o in operands)
@@ -47,7 +59,9 @@ class LaneAlgebra(MemoryOperations):
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
         try:
-            result = step.row.meaning(self, *self.sources(step), **step.modifiers)
+            sources = self.sources(step)
+            product = _is_product(step)
+            result = self._product(step, sources) if product else step.row.meaning(self, *sources, **step.modifiers)
         except (TypeError, ValueError, KeyError) as e:
             raise ParseError(f"{step.row.opcode(step.modifiers)} is not emulated with these operands: {e}", step.line) from e
         if self.ordering.fence:
@@ -58,6 +72,41 @@ class LaneAlgebra(MemoryOperations):
             if place.name in step.operands:
                 self._assign(step, place.name, value)
         self.guarded, self.mask = False, self.block_mask
+
+    def _product(self, step: Step, sources: list[object]) -> tuple[Lanes, ...]:
+        """The meaning of a matrix product, as a call: it is hundreds of LLVM instructions, and a kernel has as many."""
+        name = re.sub(r"\W", "_", step.row.opcode(step.modifiers))
+        given = [one for source in sources for one in cast("tuple[Lanes, ...]", source)]
+        if name not in self._results:
+            self._results[name] = self._define(name, step, cast("list[tuple[Lanes, ...]]", sources))
+        results = self._results[name]
+        arguments = ", ".join(f"{vector(scalar(one.type))} {self.spread(one)}" for one in given)
+        kind = _structure(results)
+        called = self.e.emit(f"call {kind} @{name}({arguments})")
+        return tuple(
+            Lanes(self, one.type, self.e.emit(f"extractvalue {kind} {called}, {i}"), False, loose=one.loose)
+            for i, one in enumerate(results)
+        )
+
+    def _define(self, name: str, step: Step, sources: list[tuple[Lanes, ...]]) -> list[Lanes]:
+        """Write the function of a product; returns its results. Which NaN an f32 holds they do not tell: it is loose."""
+        body, splats, mask = self.e.body, self.splats, self.mask
+        self.e.body, self.splats, self.mask = [], {}, "-1"
+        numbers = count()
+        parameters = [
+            tuple(Lanes(self, one.type, f"%a{next(numbers)}", uniform=False, loose=one.type == F32) for one in source)
+            for source in sources
+        ]
+        results = list(step.row.meaning(self, *parameters, **step.modifiers))
+        kind, value = _structure(results), "poison"
+        for i, one in enumerate(results):
+            value = self.e.emit(f"insertvalue {kind} {value}, {vector(scalar(one.type))} {self.spread(one)}, {i}")
+        declared = ", ".join(f"{one.llvm_type} {one.name}" for source in parameters for one in source)
+        self.e.functions[name] = "\n".join(
+            [f"define internal {kind} @{name}({declared}) noinline {{", *self.e.body, f"  ret {kind} {value}", "}"]
+        )
+        self.e.body, self.splats, self.mask = body, splats, mask
+        return results
 
     def _assign(self, step: Step, name: str, value: Lanes | tuple[Lanes, ...]) -> None:
         operand = step.operands[name]
@@ -88,3 +137,13 @@ class LaneAlgebra(MemoryOperations):
             else:
                 sources.append(self.read(operand, type))
         return sources
+
+
+def _is_product(step: Step) -> bool:
+    """Whether it is a matrix product of registers."""
+    return step.row.unit is Unit.TENSOR and step.row.effect is Effect.NONE
+
+
+def _structure(values: list[Lanes]) -> str:
+    """The LLVM type of several registers as one value."""
+    return f"{{ {', '.join(vector(scalar(one.type)) for one in values)} }}"
