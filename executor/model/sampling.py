@@ -41,6 +41,10 @@ class Sampler:
         """Always the largest logit: nothing is drawn, so the choice can be made where the logits are."""
         return self.temperature == 0
 
+    def with_seed(self, seed: int) -> Sampler:
+        """Another sampler of the same settings, which draws from this seed on."""
+        return Sampler(self.temperature, self.top_k, self.top_p, self.min_p, seed)
+
     def sample(self, logits: NDArray[np.float32]) -> int:
         """The next id. logits: f32[vocab]; -inf forbids a token. ModelError for NaN, +inf, or nothing that is allowed."""
         logits = array("logits", logits)

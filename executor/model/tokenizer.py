@@ -82,6 +82,11 @@ class Tokenizer:
         """The text of EOS, as chat templates want it; empty if there is none."""
         return self._text(self.eos_id)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether the file has a vocabulary, so that text can be encoded and decoded."""
+        return self._vocabulary is not None and self._encoder is not None
+
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Ids of a text.
 

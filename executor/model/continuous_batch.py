@@ -1,0 +1,128 @@
+"""Which sequences run and which wait: slots and pages given and taken back, and the rows that each one gets in a step."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from executor.memory.page_pool import PagePool
+from executor.model.token_sequence import TokenSequence, Waiting
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of one sequence in a step: tokens behind its computed ones, and a draft of what may follow; the last `scored` of
+    them all are scored."""
+
+    sequence: TokenSequence
+    tokens: Sequence[int]
+    scored: int
+    draft: Sequence[int] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return len(self.tokens) + len(self.draft)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its one token is the last one that the sequence has."""
+        return len(self.tokens) == self.scored - len(self.draft)
+
+
+class ContinuousBatch:
+    """The sequences of a scheduler in the order of arrival: `running` ones all arrived before those in `queue`. slots: how many
+    can run; rows: most of a step, at least one a slot; prompt_rows: most of them for prompts."""
+
+    def __init__(self, pool: PagePool, slots: int, rows: int, prompt_rows: int) -> None:
+        self.pool = pool
+        self.rows = rows
+        self.prompt_rows = prompt_rows
+        self.queue: deque[TokenSequence] = deque()
+        self.running: list[TokenSequence] = []
+        self.preemptions = 0
+        self._slots = list(range(slots))[::-1]
+
+    def remove(self, sequence: TokenSequence) -> None:
+        """It runs and waits no more. What it has computed is found until the pages are needed."""
+        if sequence.state == "running":
+            self._leave(sequence)
+            sequence.table.release()
+        elif sequence.state == "queued":
+            self.queue.remove(sequence)
+
+    def admit(self) -> None:
+        """Let those run for which there is a slot, and pages for all their tokens; nobody overtakes."""
+        while self.queue:
+            sequence = self.queue[0]
+            if not self._slots:
+                self._wait(sequence, "slot", f"all {len(self.running)} are taken")
+                return
+            sequence.table.adopt(sequence.tokens, sequence.reusable)
+            missing = sequence.table.missing(len(sequence.tokens))
+            spare = len(self.running)  # or it would take the pages that these need next, and soon be preempted itself
+            if missing + spare > self.pool.available:
+                sequence.table.release()
+                self._wait(sequence, "pages", f"{missing} and {spare} to spare are needed, {self.pool.available} available")
+                return
+            sequence.table.reserve(len(sequence.tokens))
+            sequence.start(self._slots.pop())
+            self.queue.popleft()
+            self.running.append(sequence)
+
+    def plan(self) -> list[Share]:
+        """The rows of a step, without drafts: one for each sequence that decodes, then those of prompts. If there is no page
+        for one that decodes, the youngest gives its own back and is queued again."""
+        for sequence in self.running:
+            if sequence.pending > 1:
+                sequence.reuse()
+        decoding = [sequence for sequence in self.running if sequence.pending == 1]
+        shares = [Share(sequence, sequence.tokens[-1:], 1) for sequence in decoding if self._make_room(sequence)]
+        return shares + self._prompts(min(self.prompt_rows, self.rows - len(shares)))
+
+    def _wait(self, sequence: TokenSequence, what: Waiting, why: str) -> None:
+        if sequence.waiting != what:
+            sequence.waiting = what
+            _log.info("request %d waits for %s: %s; %d are queued", sequence.number, what, why, len(self.queue))
+
+    def _make_room(self, sequence: TokenSequence) -> bool:
+        """A page for its next position, if need be one of the youngest. False if that is itself, or it gave way before."""
+        while sequence.state == "running":
+            if sequence.table.missing(len(sequence.tokens)) <= self.pool.available:
+                sequence.table.reserve(len(sequence.tokens))
+                return True
+            self._preempt(self.running[-1])
+        return False
+
+    def _preempt(self, sequence: TokenSequence) -> None:
+        self._leave(sequence)
+        sequence.suspend()
+        self.queue.appendleft(sequence)
+        self.preemptions += 1
+        _log.info("request %d gives its pages back and is queued again with %d tokens", sequence.number, len(sequence.tokens))
+
+    def _prompts(self, left: int) -> list[Share]:
+        """At most `left` rows of prompts. A sequence whose next page another one completes in this step waits for that."""
+        shares: list[Share] = []
+        coming: set[object] = set()
+        for sequence in self.running:
+            if sequence.pending == 1 or not left:
+                continue
+            tokens, page = sequence.tokens, sequence.table.next_page(sequence.tokens)
+            page_end = sequence.table.known + self.pool.page_len
+            if page in coming and page_end <= sequence.reusable:
+                continue
+            end = min(len(tokens), sequence.computed + left)
+            if page_end <= end:
+                coming.add(page)
+            shares.append(Share(sequence, tokens[sequence.computed : end], int(end == len(tokens))))
+            left -= shares[-1].rows
+        return shares
+
+    def _leave(self, sequence: TokenSequence) -> None:
+        self.running.remove(sequence)
+        self._slots.append(sequence.slot)

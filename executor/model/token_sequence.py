@@ -1,0 +1,155 @@
+"""One sequence of a scheduler: its tokens, how far they are computed, its pages, and when it has ended. What runs when is
+decided in scheduler.py; users hold a Request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from executor.memory.page_pool import PageTable
+from executor.model.answer_text import AnswerText
+from executor.model.sampling import Sampler
+from executor.model.verify import Drafter
+
+State = Literal["queued", "running", "finished"]
+Stopped = Literal["eos", "stop", "length", "context", "cancelled", "failed"]
+Waiting = Literal["", "turn", "slot", "pages"]
+"""What a queued sequence waits for: those before it, a place in the step, or pages."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A step forward of an answer. token: None where only text was left; text: what became certain, maybe nothing."""
+
+    token: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a sequence took. prompt_tokens: of which cached_prompt_tokens were not computed, because their pages were there;
+    answer_tokens: of which accepted_tokens came from drafts, which had drafted_tokens; preemptions: how often its pages were
+    taken away and computed anew."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    answer_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
+    preemptions: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When an answer ends. ends: tokens that end it and are no part of it; context: most positions of the sequence."""
+
+    max_tokens: int
+    ends: frozenset[int]
+    context: int
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """Its state while it is queued, runs, and after. number: in the order of arrival; seed: of its sampler, which nobody else
+    draws from; computed: leading positions whose keys and values are in its pages; error: why it failed."""
+
+    number: int
+    prompt: tuple[int, ...]
+    limits: Limits
+    sampler: Sampler
+    seed: int
+    text: AnswerText
+    table: PageTable
+    on_token: Callable[[int], None] | None = None
+    drafter: Drafter | None = None
+    tokens: list[int] = field(init=False)
+    pieces: list[Piece] = field(default_factory=list)
+    state: State = "queued"
+    waiting: Waiting = "turn"
+    stopped: Stopped | None = None
+    error: Exception | None = None
+    slot: int = -1  # while it runs
+    computed: int = 0
+    uploaded: int = -1  # the version of the table that the engine has
+    cached: int = 0
+    drafted: int = 0
+    agreed: int = 0
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+
+    @property
+    def answer(self) -> list[int]:
+        """The tokens after the prompt."""
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def pending(self) -> int:
+        """How many tokens are to be computed: one while it decodes, more in a prompt and after a preemption; 0 never."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def reusable(self) -> int:
+        """Leading positions that may be taken from others: the last token runs in any case, for its logits."""
+        return len(self.tokens) - 1
+
+    @property
+    def left(self) -> int:
+        """How many more tokens the answer may have, all its limits counted but the end of text."""
+        answered = len(self.tokens) - len(self.prompt)
+        return min(self.limits.max_tokens - answered, self.limits.context - len(self.tokens) + 1)
+
+    def start(self, slot: int) -> None:
+        """It got a slot and the pages of its table."""
+        self.state, self.waiting, self.slot, self.computed = "running", "", slot, 0
+        self.reuse()
+
+    def reuse(self) -> None:
+        """Go on behind the pages that others have computed."""
+        known = self.table.adopt(self.tokens, self.reusable)
+        if known > self.computed:
+            if not self.preemptions:
+                self.cached += known - self.computed
+            self.computed = known
+
+    def suspend(self) -> None:
+        """Give slot and pages up; its tokens stay."""
+        self.table.release()
+        self.state, self.waiting = "queued", "turn"
+        self.preemptions += 1
+
+    def accept(self, token: int) -> Stopped | None:
+        """The token after all so far, which are computed now. Returns why it is the last one, if it is; for "eos" it is no part
+        of the answer."""
+        self.computed = len(self.tokens)
+        if token in self.limits.ends:
+            return "eos"
+        text = self.text.push(token)
+        self.tokens.append(token)
+        stopped = self._stopped()
+        if stopped is not None:
+            text += self.text.finish()
+        self.pieces.append(Piece(token, text))
+        return stopped
+
+    def end(self, stopped: Stopped, error: Exception | None = None) -> None:
+        """It is over, for this reason."""
+        self.state, self.waiting, self.stopped, self.error = "finished", "", stopped, error
+        rest = self.text.finish()
+        if rest:
+            self.pieces.append(Piece(None, rest))
+
+    def usage(self) -> Usage:
+        """What it took so far."""
+        answered = len(self.tokens) - len(self.prompt)
+        return Usage(len(self.prompt), self.cached, answered, self.drafted, self.agreed, self.preemptions)
+
+    def _stopped(self) -> Stopped | None:
+        """Why the token that came last is the last one."""
+        if self.text.stopped:
+            return "stop"
+        if len(self.tokens) - len(self.prompt) == self.limits.max_tokens:
+            return "length"
+        return "context" if self.computed == self.limits.context else None

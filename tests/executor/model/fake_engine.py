@@ -1,0 +1,107 @@
+"""An engine that reads and writes pages and computes almost nothing: the next token follows from every token that a row
+attends to, in their order, read through the page tables, so a wrong page, a stale one or a lost token shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.model.step import Row
+
+NOTHING = -1
+"""What a page holds that nobody has written."""
+
+
+class FakeScores:
+    """Logits of rows by hash: a row's likeliest token is that of its hash, and the others follow from it."""
+
+    def __init__(self, engine: FakeEngine, hashes: list[int]) -> None:
+        self._engine = engine
+        self._hashes = hashes
+
+    def greedy(self) -> list[int]:
+        return [self._engine.choose(value) for value in self._hashes]
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        value = self._hashes[index]
+        logits = (np.arange(self._engine.vocab) * (value % 89 + 7) % 17 / 4).astype(np.float32)
+        logits[self._engine.choose(value)] = 5
+        return logits
+
+
+class FakeEngine:
+    """`choose`: the likeliest token for the hash of all that a row attends to. `before_step`: is called with the rows, and may
+    raise."""
+
+    def __init__(
+        self, *, slots: int = 4, rows: int = 16, vocab: int = 32, context: int = 64, page_len: int = 4, pages: int = 64
+    ):
+        self.slots, self.rows, self.vocab, self.context, self.page_len, self.pages = (
+            slots,
+            rows,
+            vocab,
+            context,
+            page_len,
+            pages,
+        )
+        self.memory = np.full((pages, page_len), NOTHING)
+        self.tables: dict[int, tuple[int, ...]] = {}
+        self.steps: list[list[Row]] = []
+        self.choose: Callable[[int], int] = lambda value: value % vocab
+        self.before_step: Callable[[Sequence[Row]], None] = lambda rows: None
+
+    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+        assert 0 <= slot < self.slots
+        assert len(set(pages)) == len(pages)
+        self.tables[slot] = tuple(pages)
+
+    def step(self, rows: Sequence[Row]) -> FakeScores:
+        assert 1 <= len(rows) <= self.rows
+        assert len({(row.slot, row.position) for row in rows}) == len(rows)
+        self.before_step(rows)
+        self.steps.append(list(rows))
+        written = set()
+        for row in rows:
+            assert 0 <= row.token < self.vocab
+            assert 0 <= row.position < self.context
+            place = self.tables[row.slot][row.position // self.page_len], row.position % self.page_len
+            assert place not in written
+            written.add(place)
+            self.memory[place] = row.token
+        return FakeScores(self, [self._hash(row) for row in rows if row.scored])
+
+    def _hash(self, row: Row) -> int:
+        seen = self.memory[list(self.tables[row.slot])].reshape(-1)[: row.position + 1]
+        assert NOTHING not in seen
+        assert seen[-1] == row.token
+        return crc32(seen.tobytes())
+
+    def alone(self, prompt: Sequence[int]) -> Iterator[int]:
+        """The tokens that follow greedily, with no pages at all."""
+        text = np.array(prompt)
+        while True:
+            token = self.choose(crc32(text.tobytes()))
+            yield token
+            text = np.append(text, token)
+
+
+class Letters:
+    """A tokenizer whose tokens are characters: the alphabet, then others. Token 31 ends an answer."""
+
+    eos_ids = frozenset([31])
+    has_text = True
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) - ord("a") for character in text]
+
+    def stream(self) -> Letters:
+        return self
+
+    def push(self, index: int) -> str:
+        return chr(ord("a") + index)
+
+    def finish(self) -> str:
+        return ""

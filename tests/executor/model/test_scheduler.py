@@ -1,0 +1,492 @@
+"""Sequences that come and go over one paged cache: each answers as if it were alone, none is lost, and no page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from itertools import islice
+
+import pytest
+
+from executor.base.errors import DeviceError, DeviceFailed, ModelError
+from executor.model.prompt_lookup import PromptLookup
+from executor.model.request import Request
+from executor.model.sampling import Sampler
+from executor.model.scheduler import Scheduler
+from executor.model.step import Row
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
+from tests.executor.model.fake_engine import FakeEngine, Letters
+
+LONG = list(range(30))
+
+
+def alone(engine: FakeEngine, prompt: Sequence[int], count: int) -> list[int]:
+    return list(islice(engine.alone(prompt), count))
+
+
+def fresh(engine: FakeEngine, **options: object) -> Scheduler:
+    return Scheduler(engine, Letters(), **options)  # type: ignore[arg-type]
+
+
+def greedy(scheduler: Scheduler, prompt: Sequence[int], count: int = 8, **options: object) -> Request:
+    """Nothing ends it early."""
+    return scheduler.submit(prompt, max_tokens=count, stop_tokens=(), **options)  # type: ignore[arg-type]
+
+
+def rows_of_steps(engine: FakeEngine) -> list[int]:
+    return [len(rows) for rows in engine.steps]
+
+
+def test_sequences_side_by_side_answer_as_alone_one_row_each_and_leave_no_page() -> None:
+    engine = FakeEngine(slots=3)
+    scheduler = fresh(engine)
+    prompts = [LONG[:5], LONG[3:9], LONG[7:8]]
+    requests = [greedy(scheduler, prompt) for prompt in prompts]
+    assert [request.state for request in requests] == ["queued"] * 3
+    assert scheduler.step()
+    assert [request.state for request in requests] == ["running"] * 3
+    scheduler.run()
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert (request.state, request.stopped, request.tokens) == ("finished", "length", alone(engine, prompt, 8))
+    assert rows_of_steps(engine) == [12, *[3] * 7]
+    assert scheduler.pool.held == 0
+
+
+def test_a_long_prompt_goes_in_by_chunks_between_the_steps_of_those_that_decode() -> None:
+    engine = FakeEngine(rows=16)
+    scheduler = fresh(engine, prompt_rows=10)
+    first = greedy(scheduler, LONG[:3], 9)
+    scheduler.step()
+    long, short = greedy(scheduler, LONG[4:29], 2), greedy(scheduler, LONG[1:5], 2)
+    scheduler.run()
+    assert rows_of_steps(engine) == [3, 11, 11, 10, 3, 1, 1, 1, 1]  # 10 + 10 + 5 + 4: the short one is in the last chunk's step
+    assert [len([row for row in rows if row.scored]) for rows in engine.steps[:5]] == [1, 1, 1, 3, 3]
+    assert [len(request.tokens) for request in (first, long, short)] == [9, 2, 2]
+    assert long.tokens == alone(engine, LONG[4:29], 2)
+
+
+def test_equal_beginnings_are_computed_once_while_others_run_after_they_ended_and_at_the_same_time() -> None:
+    engine = FakeEngine(rows=32, page_len=4)
+    scheduler = fresh(engine)
+    system = LONG[:12]
+    together = [greedy(scheduler, [*system, token]) for token in (20, 21)]
+    scheduler.step()
+    assert rows_of_steps(engine) == [13]  # the second waits for the pages of the first
+    scheduler.step()
+    later = greedy(scheduler, [*system, 22])
+    scheduler.run()
+    last = greedy(scheduler, [*together[0]._sequence.tokens, 5])
+    scheduler.run()
+    assert [request.usage.cached_prompt_tokens for request in (*together, later, last)] == [0, 12, 12, 20]
+    assert last.usage.prompt_tokens == 22
+    for request in (*together, later, last):
+        assert request.tokens == alone(engine, request._sequence.prompt, 8)
+
+
+def test_the_last_token_of_a_prompt_is_computed_even_if_all_of_it_is_known() -> None:
+    engine = FakeEngine(page_len=4)
+    scheduler = fresh(engine)
+    for cached in (0, 4):
+        request = greedy(scheduler, LONG[:8])
+        assert request.result().tokens == tuple(alone(engine, LONG[:8], 8))
+        assert request.usage.cached_prompt_tokens == cached
+
+
+def test_when_pages_run_out_the_youngest_gives_way_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    engine = FakeEngine(slots=3, pages=8, page_len=4, rows=16)
+    scheduler = fresh(engine)
+    prompts = [LONG[:4], LONG[8:12], LONG[16:20]]
+    seen: list[int] = []
+    requests = [greedy(scheduler, prompt, 14, on_token=seen.append if prompt[0] == 16 else None) for prompt in prompts]
+    greedy(scheduler, LONG[20:24], 1)
+    while scheduler.step():
+        order = [sequence.number for sequence in (*scheduler._batch.running, *scheduler._batch.queue)]
+        assert order == sorted(order)  # nobody overtakes who gave way
+    assert [request.tokens for request in requests] == [alone(engine, prompt, 14) for prompt in prompts]
+    assert seen == requests[2].tokens
+    assert [request.usage.preemptions > 0 for request in requests] == [False, True, True]
+    assert scheduler.status().preemptions == sum(request.usage.preemptions for request in requests)
+    assert "request 2 gives its pages back and is queued again with" in caplog.text
+    assert requests[2].usage.cached_prompt_tokens == 0
+
+
+def test_a_full_cache_queues_in_order_and_says_what_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    engine = FakeEngine(slots=2, pages=6, page_len=4)
+    scheduler = fresh(engine)
+    first, second, third = greedy(scheduler, LONG[:16], 5), greedy(scheduler, LONG[16:24], 2), greedy(scheduler, LONG[:1], 2)
+    scheduler.step()
+    assert [(request.state, request.waiting) for request in (first, second, third)] == [
+        ("running", ""), ("queued", "pages"), ("queued", "turn"),
+    ]  # fmt: skip
+    status = scheduler.status()
+    assert (status.queued, status.running, status.waiting, status.pages_held, status.pages_free) == (2, 1, "pages", 4, 2)
+    assert "request 1 waits for pages: 2 and 1 to spare are needed, 2 available; 2 are queued" in caplog.text
+    first.result()
+    fourth = greedy(scheduler, LONG[:2], 2)
+    scheduler.step()
+    assert fourth.waiting == "slot"
+    scheduler.run()
+    for request in (first, second, third, fourth):
+        assert request.tokens == alone(engine, request._sequence.prompt, len(request.tokens))
+    assert scheduler.status().finished == {"length": 4}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "message"),
+    [
+        (LONG[:10], 12, "10 tokens of prompt and 12 of answer need 6 pages of 4 positions, and the cache has 5; .* up to 21 "),
+        (LONG * 3, 1, "the prompt has 90 tokens, the context holds 64"),
+        ([], 1, "the prompt has no tokens"),
+        ([32], 1, "token id 32 is out of range; the vocabulary has ids 0 to 31"),
+        ([1], 0, "max_tokens is 0"),
+    ],
+)  # fmt: skip
+def test_what_can_never_run_is_refused_at_once(prompt: list[int], count: int, message: str) -> None:
+    scheduler = fresh(FakeEngine(pages=5, page_len=4))
+    with pytest.raises(ArgumentError, match=message):
+        greedy(scheduler, prompt, count)
+    assert scheduler.status().queued == 0
+
+
+def test_what_just_fits_runs() -> None:
+    engine = FakeEngine(pages=5, page_len=4)
+    assert greedy(fresh(engine), LONG[:10], 11).result().tokens == tuple(alone(engine, LONG[:10], 11))
+
+
+def test_an_answer_ends_by_its_ends_its_length_and_the_context() -> None:
+    engine = FakeEngine(context=12)
+    scheduler = fresh(engine)
+    expected = alone(engine, LONG[:4], 9)
+    context = greedy(scheduler, LONG[:4], 100)
+    end = expected[5]
+    ended = scheduler.submit(LONG[:4], max_tokens=100, stop_tokens=[end])
+    scheduler.run()
+    assert (context.stopped, context.tokens) == ("context", expected)
+    assert (ended.stopped, ended.tokens) == ("eos", expected[: expected.index(end)])
+
+
+def test_text_comes_piece_by_piece_and_ends_before_a_stop_string() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+    expected = alone(engine, LONG[14:18], 8)
+    text = "".join(map(Letters().push, expected))
+    whole = scheduler.submit("opqr", max_tokens=8, stop_tokens=())
+    stopped = scheduler.submit("opqr", max_tokens=8, stop_tokens=(), stop=[text[4:6], text[3] + "?"])
+    assert [(piece.token, piece.text) for piece in whole] == list(zip(expected, text, strict=True))
+    assert [piece.text for piece in stopped] == [text[0], text[1], text[2], "", text[3], ""]
+    result = stopped.result()
+    assert (result.text, result.stopped, list(result.tokens)) == (text[:4], "stop", expected[:6])
+
+
+def test_text_that_was_held_back_comes_when_there_is_no_stop_string_after_all() -> None:
+    engine = FakeEngine()
+    expected = alone(engine, LONG[14:18], 3)
+    text = "".join(map(Letters().push, expected))
+    for end in ({"max_tokens": 2, "stop_tokens": ()}, {"max_tokens": 5, "stop_tokens": expected[2:]}):
+        request = fresh(engine).submit("opqr", stop=[text[1] + "???"], **end)  # type: ignore[arg-type]
+        assert request.result().text == text[:2]
+        assert "".join(piece.text for piece in request) == text[:2]
+
+
+def test_draws_depend_on_the_seed_of_the_sequence_alone_and_a_sampler_may_be_given_twice() -> None:
+    engine = FakeEngine()
+    sampler = Sampler(1.0, top_k=8, seed=5)
+
+    def drawn(*others: int) -> tuple[int, ...]:
+        scheduler = fresh(FakeEngine(pages=6, slots=3))
+        request = scheduler.submit(LONG[:4], max_tokens=12, sampler=sampler, stop_tokens=())
+        for seed in others:
+            scheduler.submit(LONG[5:9], max_tokens=12, sampler=sampler, seed=seed, stop_tokens=())
+        scheduler.run()
+        return request.result().tokens
+
+    assert drawn() == drawn(1, 2) == drawn(3)
+    assert drawn() != tuple(alone(engine, LONG[:4], 12))
+    unseeded = fresh(engine).submit(LONG[:4], max_tokens=12, sampler=Sampler(1.0), stop_tokens=())
+    again = fresh(engine).submit(LONG[:4], max_tokens=12, sampler=Sampler(1.0), seed=unseeded.seed, stop_tokens=())
+    assert unseeded.result().tokens == again.result().tokens
+
+
+def test_a_sequence_can_be_cancelled_at_any_time_and_keeps_what_it_has() -> None:
+    engine = FakeEngine(slots=2)
+    scheduler = fresh(engine)
+    requests = [greedy(scheduler, [token], 6) for token in range(4)]
+    scheduler.step()
+    scheduler.step()
+    assert [request.cancel() for request in requests[1:]] == [True] * 3
+    assert not requests[1].cancel()
+    scheduler.run()
+    assert not requests[0].cancel()
+    assert [request.stopped for request in requests] == ["length", "cancelled", "cancelled", "cancelled"]
+    assert [len(request.tokens) for request in requests] == [6, 2, 0, 0]
+    assert requests[1].result().tokens == tuple(alone(engine, [1], 2))
+    assert scheduler.pool.held == 0
+
+
+def test_a_callback_that_raises_fails_its_own_request_only() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+
+    def fail(token: int) -> None:
+        raise OSError("the pipe is closed")
+
+    good = greedy(scheduler, LONG[:4])
+    bad = greedy(scheduler, LONG[2:6], on_token=fail)
+    at_the_end = greedy(scheduler, LONG[2:6], 1, on_token=fail)
+    scheduler.run()
+    assert good.tokens == alone(engine, LONG[:4], 8)
+    for request in (bad, at_the_end):
+        assert (request.stopped, len(request.tokens)) == ("failed", 1)
+        with pytest.raises(OSError, match="the pipe is closed"):
+            request.result()
+    assert scheduler.status().finished == {"length": 1, "failed": 2}
+    assert scheduler.pool.held == 0
+
+
+def test_a_callback_may_cancel_and_submit_but_not_step() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+    requests: list[Request] = []
+
+    def act(token: int) -> None:
+        requests[1].cancel()
+        requests.append(greedy(scheduler, LONG[5:9], 3))
+        with pytest.raises(ModelError, match="in the middle of a step"):
+            scheduler.step()
+        requests[0].cancel()
+
+    requests += [greedy(scheduler, LONG[:4], on_token=act), greedy(scheduler, LONG[2:6])]
+    scheduler.run()
+    assert [(request.stopped, len(request.tokens)) for request in requests] == [
+        ("cancelled", 1), ("cancelled", 0), ("length", 3),
+    ]  # fmt: skip
+
+
+def raise_once(engine: FakeEngine, error: BaseException, at: int) -> None:
+    calls = iter(range(1000))
+
+    def fail(rows: Sequence[Row]) -> None:
+        if next(calls) == at:
+            raise error
+
+    engine.before_step = fail
+
+
+def test_a_step_that_fails_fails_those_that_were_in_it_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    engine = FakeEngine(slots=2)
+    scheduler = fresh(engine)
+    requests = [greedy(scheduler, LONG[at : at + 4]) for at in range(3)]
+    raise_once(engine, DeviceError("no room"), at=2)
+    scheduler.run()
+    assert [request.stopped for request in requests] == ["failed", "failed", "length"]
+    assert requests[2].tokens == alone(engine, LONG[2:6], 8)
+    with pytest.raises(DeviceError, match="no room"):
+        requests[0].result()
+    assert len(requests[0].tokens) == 2
+    assert scheduler.pool.held == 0
+    assert "request 1 failed: no room" in caplog.text
+
+
+def test_after_a_device_has_failed_nothing_runs_and_all_requests_say_why() -> None:
+    engine = FakeEngine(slots=1)
+    scheduler = fresh(engine)
+    requests = [greedy(scheduler, LONG[:4]) for _ in range(2)]
+    raise_once(engine, DeviceFailed("cuda:0 has failed", "a trap"), at=1)
+    scheduler.run()
+    assert [request.stopped for request in requests] == ["failed", "failed"]
+    with pytest.raises(ModelError, match="the scheduler takes no requests: its device has failed: cuda:0 has failed"):
+        greedy(scheduler, LONG[:4])
+    assert not scheduler.step()
+
+
+def test_an_interrupt_passes_through_and_the_step_is_done_again() -> None:
+    engine = FakeEngine()
+
+    def interrupt(token: int) -> None:
+        if len(request.tokens) == 5:
+            raise KeyboardInterrupt
+
+    scheduler = fresh(engine)
+    request = greedy(scheduler, LONG[:4], on_token=interrupt)
+    other = greedy(scheduler, LONG[4:9], sampler=Sampler(1.0, seed=1))
+    raise_once(engine, KeyboardInterrupt(), at=2)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.run()
+    scheduler.run()
+    assert request.tokens == alone(engine, LONG[:4], 8)
+    undisturbed = greedy(fresh(FakeEngine()), LONG[4:9], sampler=Sampler(1.0, seed=1))
+    assert other.tokens == list(undisturbed.result().tokens)
+
+
+def test_logits_that_hold_nan_fail_that_sequence_alone() -> None:
+    engine = FakeEngine()
+    good, bad = LONG[:4], LONG[2:6]
+    expected = alone(engine, good, 8)
+    doomed = alone(engine, bad, 3)[2]
+    choose = engine.choose
+    engine.choose = lambda value: NOT_A_NUMBER if choose(value) == doomed and engine.steps[-1][-1].slot != 0 else choose(value)
+    scheduler = fresh(engine)
+    requests = [greedy(scheduler, good), greedy(scheduler, bad)]
+    with pytest.raises(ModelError, match="the logits hold NaN"):
+        requests[1].result()
+    engine.choose = choose
+    assert list(requests[0].result().tokens) == expected
+    assert requests[1].tokens == doomed_prefix(engine, bad, doomed)
+
+
+def doomed_prefix(engine: FakeEngine, prompt: list[int], doomed: int) -> list[int]:
+    tokens = alone(engine, prompt, 3)
+    return tokens[: tokens.index(doomed)]
+
+
+def test_drafts_give_the_same_text_in_fewer_steps_and_are_counted() -> None:
+    def repetitive(engine: FakeEngine) -> FakeEngine:
+        engine.choose = lambda value: value % 2
+        return engine
+
+    results = []
+    for draft in (None, PromptLookup):
+        engine = repetitive(FakeEngine(rows=40, context=200, pages=120))
+        scheduler = fresh(engine, draft=draft)
+        requests = [greedy(scheduler, LONG[:4], 100), greedy(scheduler, LONG[4:9], 100, sampler=Sampler(1.0, seed=1))]
+        ended = scheduler.submit(LONG[9:13], max_tokens=100, stop_tokens=[0])
+        scheduler.run()
+        results.append([request.tokens for request in (*requests, ended)])
+        assert requests[0].tokens == alone(engine, LONG[:4], 100)
+        assert scheduler.pool.held == 0
+    assert results[0] == results[1]
+    usage = requests[0].usage
+    assert requests[1].usage.drafted_tokens == 0
+    assert 0 < usage.accepted_tokens < usage.drafted_tokens
+    steps = [rows for rows in engine.steps if any(row.slot == 0 for row in rows)]
+    assert len(steps) == 100 - usage.accepted_tokens
+    assert scheduler.status().accepted_tokens == usage.accepted_tokens + ended.usage.accepted_tokens
+
+
+def test_drafts_take_no_row_from_a_prompt_and_no_page_from_a_sequence() -> None:
+    engine = FakeEngine(rows=8, pages=6, page_len=4)
+    engine.choose = lambda value: 1
+    scheduler = fresh(engine, draft=PromptLookup)
+    first = greedy(scheduler, [1] * 4, 8)
+    scheduler.step()
+    second = greedy(scheduler, LONG[:9], 3)
+    scheduler.step()
+    assert [row.position for row in engine.steps[-1]] == [4, *range(7)]
+    scheduler.run()
+    assert first.usage.preemptions == second.usage.preemptions == 0
+    assert first.usage.accepted_tokens > 0
+
+
+def test_the_pages_of_a_draft_that_was_wrong_go_back() -> None:
+    class Wrong:
+        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+            return [30] * most
+
+    engine = FakeEngine(rows=20, page_len=4)
+    scheduler = fresh(engine, draft=Wrong)
+    request = greedy(scheduler, LONG[:4], 20)
+    while scheduler.step():
+        assert scheduler.pool.held <= scheduler.pool.pages_for(4 + len(request.tokens))
+    assert request.tokens == alone(engine, LONG[:4], 20)
+    assert request.usage.drafted_tokens > 100
+
+
+def test_a_drafter_that_raises_fails_its_own_request_only() -> None:
+    class Broken:
+        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+            raise ZeroDivisionError
+
+    engine = FakeEngine()
+    scheduler = fresh(engine, draft=Broken)
+    bad = greedy(scheduler, LONG[:4])
+    good = greedy(scheduler, LONG[:4], sampler=Sampler(1.0))
+    scheduler.run()
+    assert (bad.stopped, good.stopped) == ("failed", "length")
+
+
+def test_iterators_share_the_steps_and_each_sees_all_pieces() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+    requests = [greedy(scheduler, LONG[at : at + 4]) for at in range(2)]
+    pairs = list(zip(*requests, strict=True))
+    assert [[piece.token for piece in pieces] for pieces in zip(*pairs, strict=True)] == [
+        alone(engine, LONG[at : at + 4], 8) for at in range(2)
+    ]
+    assert len(engine.steps) == 8
+    assert [piece.token for piece in requests[0]] == requests[0].tokens
+
+
+def test_tasks_share_the_steps_and_others_run_between_them() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+    longest = 0
+
+    async def bystander(stop: asyncio.Event) -> None:
+        nonlocal longest
+        while not stop.is_set():
+            before = len(engine.steps)
+            await asyncio.sleep(0)
+            longest = max(longest, len(engine.steps) - before)
+
+    async def consume(prompt: list[int]) -> list[int]:
+        return [piece.token async for piece in greedy(scheduler, prompt) if piece.token is not None]
+
+    async def main() -> list[list[int]]:
+        stop = asyncio.Event()
+        watching = asyncio.create_task(bystander(stop))
+        answers = await asyncio.gather(*(consume(LONG[at : at + 4]) for at in range(4)))
+        stop.set()
+        await watching
+        return answers
+
+    assert asyncio.run(main()) == [alone(engine, LONG[at : at + 4], 8) for at in range(4)]
+    assert (len(engine.steps), longest) == (9, 1)  # the first task runs a step before the others have submitted
+
+
+def test_a_task_that_is_cancelled_leaves_the_others_running() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+
+    async def main() -> tuple[int, ...]:
+        requests = [greedy(scheduler, LONG[at : at + 4]) for at in range(2)]
+        driving, waiting = (asyncio.create_task(request.wait()) for request in requests)
+        await asyncio.sleep(0)
+        driving.cancel()
+        return (await waiting).tokens
+
+    assert list(asyncio.run(main())) == alone(engine, LONG[1:5], 8)
+
+
+def test_another_thread_is_refused() -> None:
+    scheduler = fresh(FakeEngine())
+    request = greedy(scheduler, LONG[:4])
+    faults: list[str] = []
+
+    def use() -> None:
+        for call in (scheduler.step, request.cancel, scheduler.close, lambda: greedy(scheduler, LONG[:4])):
+            try:
+                call()
+            except DeviceError as error:
+                faults.append(str(error))
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert len(faults) == 4
+    assert all("the scheduler belongs to thread MainThread" in fault for fault in faults)
+
+
+def test_closing_cancels_all_and_nothing_more_is_taken() -> None:
+    with fresh(FakeEngine(slots=1)) as scheduler:
+        requests = [greedy(scheduler, LONG[:4]) for _ in range(2)]
+        scheduler.step()
+    assert [request.stopped for request in requests] == ["cancelled"] * 2
+    assert (scheduler.pool.held, scheduler.pool.idle) == (0, 0)
+    with pytest.raises(ModelError, match="takes no requests: it is closed"):
+        greedy(scheduler, LONG[:4])
