@@ -63,3 +63,11 @@ ALL = tuple(Target(sm) for sm in (75, 80, 86, 89, 90, 100, 120))
 
 DEFAULT = Target(75)
 """What is emitted when nobody names a target: runs on every supported GPU."""
+
+
+def oldest(sm: int) -> Target:
+    """The oldest of ALL that has all that sm_`sm` has. ArgumentError if none does."""
+    for target in ALL:
+        if target.sm >= sm:
+            return target
+    raise ArgumentError(f"no target is as new as sm_{sm}; known: {', '.join(map(str, ALL))}")

@@ -15,7 +15,7 @@ from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal
-from ptxgen.target import DEFAULT, Target
+from ptxgen.target import DEFAULT, Target, oldest
 from ptxgen.toolchain.module import Emitted, emit
 
 Arguments = Mapping[str, Any]
@@ -69,17 +69,17 @@ def emulate(
     *,
     seed: int | None = None,
     sanitize: bool = True,
-    target: Target = DEFAULT,
+    target: Target | None = None,
     tight: bool = False,
 ) -> tuple[Arrays, list[emulator.Finding]]:
-    """Run the kernel's text on copies of the arguments. Returns what is in every `out` and `inout` afterwards, and the
-    sanitiser's findings.
+    """Run the kernel's text, for its oldest target unless one is named, on copies of the arguments. Returns what is in every
+    `out` and `inout` afterwards, and the sanitiser's findings.
 
     An `out` counts as memory that nothing wrote yet, an `in` may not be written; a kernel that may start early is taken to have
     done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
-    text = emitted(kernel, target, lines=True)
+    text = emitted(kernel, target or oldest(kernel.least_sm), lines=True)
     launch = kernel.launch()
     passed: list[Any] = []
     results: Arrays = {}
