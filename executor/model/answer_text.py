@@ -30,6 +30,8 @@ class StopStrings:
             if not isinstance(stop, str) or not stop:
                 raise ArgumentError(f"a stop string is {described(stop)}; allowed: text of at least one character")
         self._stops = tuple(dict.fromkeys(stops))
+        self._beginnings = {stop[:length] for stop in self._stops for length in range(1, len(stop))}
+        self._longest = max(map(len, self._beginnings), default=0)
         self._held = ""
         self.found: str | None = None
         """The stop string that ended the text."""
@@ -43,6 +45,8 @@ class StopStrings:
         """What is certain to belong to the text; nothing once a stop string was found."""
         if self.found is not None:
             return ""
+        if not self._stops:
+            return text
         text = self._held + text
         ends = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if ends:
@@ -60,8 +64,7 @@ class StopStrings:
 
     def _beginning(self, text: str) -> int:
         """How many characters at the end of the text are the beginning of a stop string, at most."""
-        longest = min(len(text), max(map(len, self._stops), default=1) - 1)
-        return next((n for n in range(longest, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
+        return next((n for n in range(min(len(text), self._longest), 0, -1) if text[-n:] in self._beginnings), 0)
 
 
 class AnswerText:

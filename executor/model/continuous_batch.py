@@ -92,7 +92,10 @@ class ContinuousBatch:
     def _make_room(self, sequence: TokenSequence) -> bool:
         """A page for its next position, if need be one of the youngest. False if that is itself, or it gave way before."""
         while sequence.state == "running":
-            if sequence.table.missing(len(sequence.tokens)) <= self.pool.available:
+            missing = sequence.table.missing(len(sequence.tokens))
+            if not missing:
+                return True
+            if missing <= self.pool.available:
                 sequence.table.reserve(len(sequence.tokens))
                 return True
             self._preempt(self.running[-1])

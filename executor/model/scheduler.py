@@ -22,7 +22,6 @@ from executor.device.owner import OwnerThread
 from executor.memory.page_pool import PagePool, PageTable
 from executor.model.answer_text import AnswerText, Pieces, StopStrings
 from executor.model.continuous_batch import ContinuousBatch, Share
-from executor.model.prompt_lookup import MAX_DRAFT
 from executor.model.request import Request
 from executor.model.sampling import MAX_SEED, Sampler
 from executor.model.step import Row, Scores, StepEngine
@@ -165,7 +164,7 @@ class Scheduler:
             planned = self._batch.plan()
             if self._batch.queue and not planned:
                 raise ModelError(f"no sequence can run: {self.pool.held} of {self.pool.pages} pages are held by others")
-            if shares := self._with_drafts(planned):
+            if shares := planned if self._draft is None else self._with_drafts(planned):
                 self._run(shares)
         return bool(self._batch.running or self._batch.queue)
 
@@ -261,7 +260,7 @@ class Scheduler:
         """With a draft in rows that are left over and pages that nobody else needs now, if somebody guesses one."""
         sequence, table = share.sequence, share.sequence.table
         room = table.room + self.pool.available * self.pool.page_len - len(sequence.tokens)
-        most = min(left, MAX_DRAFT, sequence.left - 1, room)
+        most = min(left, sequence.reach, sequence.left - 1, room)
         if not share.decodes or sequence.drafter is None or most < 1:
             return share
         draft = tokens("the draft", sequence.drafter.propose(sequence.tokens, most), self.engine.vocab)[:most]
@@ -319,7 +318,8 @@ class Scheduler:
             sequence.computed += len(share.tokens)
         if sequence.state == "running":
             sequence.table.publish(sequence.tokens, sequence.computed)
-            sequence.table.truncate(len(sequence.tokens))
+            if share.draft:
+                sequence.table.truncate(len(sequence.tokens))
 
     def _answer(self, share: Share, scores: Scores, at: int, greedy: list[int]) -> None:
         sequence = share.sequence
@@ -327,12 +327,13 @@ class Scheduler:
             found = accepted(share.draft, greedy[at : at + share.scored])
         else:
             found = [sequence.sampler.sample(scores.logits(at))]
-        sequence.drafted += len(share.draft)
-        self._drafted += len(share.draft)
+        if share.draft:
+            self._drafted += len(share.draft)
+            sequence.learn(len(share.draft), len(found) - 1)
         for drafted, token in zip_longest(share.draft[: len(found)], found):
             stopped = sequence.accept(token)
             if stopped is not None:  # before the callback: whatever that does, it is over
-                sequence.table.publish(sequence.tokens, sequence.computed)
+                sequence.table.publish(sequence.tokens, len(sequence.tokens) - (stopped != "eos"))
                 self._end(sequence, stopped)
             if stopped != "eos":
                 sequence.agreed += token == drafted

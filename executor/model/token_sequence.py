@@ -9,6 +9,7 @@ from typing import Literal
 
 from executor.memory.page_pool import PageTable
 from executor.model.answer_text import AnswerText
+from executor.model.prompt_lookup import MAX_DRAFT
 from executor.model.sampling import Sampler
 from executor.model.verify import Drafter
 
@@ -73,6 +74,7 @@ class TokenSequence:
     computed: int = 0
     uploaded: int = -1  # the version of the table that the engine has
     cached: int = 0
+    reach: int = MAX_DRAFT  # most tokens of its next draft
     drafted: int = 0
     agreed: int = 0
     preemptions: int = 0
@@ -121,18 +123,24 @@ class TokenSequence:
         self.preemptions += 1
 
     def accept(self, token: int) -> Stopped | None:
-        """The token after all so far, which are computed now. Returns why it is the last one, if it is; for "eos" it is no part
-        of the answer."""
-        self.computed = len(self.tokens)
+        """The token after all so far, which are computed. Returns why it is the last one, if it is; for "eos" it is no part of
+        the answer."""
         if token in self.limits.ends:
             return "eos"
         text = self.text.push(token)
         self.tokens.append(token)
+        self.computed = len(self.tokens) - 1
         stopped = self._stopped()
         if stopped is not None:
             text += self.text.finish()
         self.pieces.append(Piece(token, text))
         return stopped
+
+    def learn(self, drafted: int, right: int) -> None:
+        """So many tokens of a draft were right. A draft that was right all through may be twice as long the next time, another
+        one token longer than what was right: rows that are thrown away cost time."""
+        self.drafted += drafted
+        self.reach = min(MAX_DRAFT, 2 * self.reach if right == drafted else right + 1)
 
     def end(self, stopped: Stopped, error: Exception | None = None) -> None:
         """It is over, for this reason."""

@@ -11,14 +11,17 @@ from itertools import islice
 import pytest
 
 from executor.base.errors import DeviceError, DeviceFailed, ModelError
+from executor.gguf.gguf_file import GgufFile
 from executor.model.prompt_lookup import PromptLookup
 from executor.model.request import Request
 from executor.model.sampling import Sampler
 from executor.model.scheduler import Scheduler
 from executor.model.step import Row
+from executor.model.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from tests.executor.model.fake_engine import FakeEngine, Letters
+from tests.synthetic import Q, write_model
 
 LONG = list(range(30))
 
@@ -153,6 +156,19 @@ def test_what_can_never_run_is_refused_at_once(prompt: list[int], count: int, me
     assert scheduler.status().queued == 0
 
 
+def test_what_an_answer_computed_is_found_by_the_next_turn() -> None:
+    """The token that ends the text is not computed, and neither is the last one of a text that its length ends."""
+    engine = FakeEngine(page_len=4)
+    for end, count, cached in ((None, 4, 4), (None, 5, 8), (4, 9, 8)):
+        scheduler = fresh(engine)
+        expected = alone(engine, LONG[:4], 9)
+        stop = () if end is None else (expected[end],)
+        first = scheduler.submit(LONG[:4], max_tokens=count, stop_tokens=stop).result()
+        second = greedy(scheduler, [*LONG[:4], *first.tokens, 1, 2, 3, 4], 1)
+        second.result()
+        assert second.usage.cached_prompt_tokens == cached
+
+
 def test_what_just_fits_runs() -> None:
     engine = FakeEngine(pages=5, page_len=4)
     assert greedy(fresh(engine), LONG[:10], 11).result().tokens == tuple(alone(engine, LONG[:10], 11))
@@ -191,6 +207,22 @@ def test_text_that_was_held_back_comes_when_there_is_no_stop_string_after_all() 
         request = fresh(engine).submit("opqr", stop=[text[1] + "???"], **end)  # type: ignore[arg-type]
         assert request.result().text == text[:2]
         assert "".join(piece.text for piece in request) == text[:2]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    return Tokenizer.from_gguf(GgufFile.open(write_model(path, layers=1, hidden=32, heads=1, kv_heads=1, ff=32, types=Q.F32)))
+
+
+def test_the_text_is_that_of_the_models_tokenizer(tokenizer: Tokenizer) -> None:
+    engine = FakeEngine(vocab=tokenizer.vocab_size)
+    engine.choose = lambda value: 3 + value % (engine.vocab - 3)
+    request = Scheduler(engine, tokenizer).submit("Hello", max_tokens=20, stop_tokens=())
+    text = "".join(piece.text for piece in request)
+    stream = tokenizer.stream()
+    assert request.tokens == alone(engine, tokenizer.encode("Hello"), 20)
+    assert text == request.text == "".join(map(stream.push, request.tokens)) + stream.finish()
 
 
 def test_draws_depend_on_the_seed_of_the_sequence_alone_and_a_sampler_may_be_given_twice() -> None:
@@ -383,6 +415,23 @@ def test_drafts_take_no_row_from_a_prompt_and_no_page_from_a_sequence() -> None:
     assert first.usage.accepted_tokens > 0
 
 
+def test_a_draft_that_was_right_is_followed_by_a_longer_one_and_a_wrong_one_by_a_shorter_one() -> None:
+    engine = FakeEngine(rows=40, context=200, pages=60)
+    right = [True]
+
+    class Oracle:
+        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
+            return [token if right[0] else 31 - token for token in alone(engine, tokens, most)]
+
+    scheduler = fresh(engine, draft=Oracle)
+    greedy(scheduler, LONG[:4], 150)
+    lengths = []
+    for right[0] in (True, True, False, False, True, True, True, True, True, True):
+        scheduler.step()
+        lengths.append(len(engine.steps[-1]) - 1)
+    assert lengths[1:] == [16, 16, 1, 1, 2, 4, 8, 16, 16]
+
+
 def test_the_pages_of_a_draft_that_was_wrong_go_back() -> None:
     class Wrong:
         def propose(self, tokens: Sequence[int], most: int) -> list[int]:
@@ -394,7 +443,7 @@ def test_the_pages_of_a_draft_that_was_wrong_go_back() -> None:
     while scheduler.step():
         assert scheduler.pool.held <= scheduler.pool.pages_for(4 + len(request.tokens))
     assert request.tokens == alone(engine, LONG[:4], 20)
-    assert request.usage.drafted_tokens > 100
+    assert request.usage.drafted_tokens == 16 + 17  # once as many as can be, then one a step
 
 
 def test_a_drafter_that_raises_fails_its_own_request_only() -> None:
