@@ -43,8 +43,6 @@ class KvType(ABC):
 
     id: ClassVar[str]
     parts: ClassVar[tuple[Part, ...]]
-    width: ClassVar[int] = 8
-    """The most values of a load of a lane; every smaller power of two is allowed, too."""
 
     @property
     def together(self) -> int:
@@ -58,8 +56,8 @@ class KvType(ABC):
     @abstractmethod
     def load(self, k: KernelBuilder, row: Sequence[GlobalArray], place: int, width: int) -> list[Value]:
         """`width` values of a row as f32, exactly, from `place` values on after the lane's first. `row` holds for each part an
-        array that starts at the lane's first value, which is a multiple of `width`; `width` is a power of two up to that of the
-        class, `place` a multiple of 32."""
+        array that starts at the lane's first value, which is a multiple of `width`; `width` is 1, 2, 4 or 8, `place` a multiple
+        of 32."""
 
     @abstractmethod
     def encode(self, x: NDArray[Any]) -> tuple[NDArray[Any], ...]:
@@ -73,11 +71,12 @@ class KvType(ABC):
 class _F32(KvType):
     id = "f32"
     parts = (Part("cache", F32),)
-    width = 4
 
     def load(self, k: KernelBuilder, row: Sequence[GlobalArray], place: int, width: int) -> list[Value]:
-        first = row[0][place]
-        return list(k.load_vector(first, width)) if width > 1 else [k.load(first)]
+        if width == 1:
+            return [k.load(row[0][place])]
+        step = min(width, 4)
+        return [value for at in range(place, place + width, step) for value in k.load_vector(row[0][at], step)]
 
     def encode(self, x: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         return (x.astype(np.float32),)

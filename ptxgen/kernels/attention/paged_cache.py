@@ -34,14 +34,20 @@ TILE = WARP_SIZE
 
 
 class Place(NamedTuple):
-    """Where a row of a step stands, in registers that are the same in all threads that ask for the same row."""
+    """Where a row of a step stands, in registers that are the same in all threads that ask for the same row. A row is not idle
+    if its slot is known, its length is not 0, and the pages that it needs exist."""
 
-    live: Value
-    """Whether slot and position are in range. The pages are not looked at."""
+    known: Value
+    """Whether the argument holds a slot below `slots`."""
     slot: Value
     """Below `slots`, whatever the argument holds."""
-    position: Value
-    """As the argument holds it: of a row that is not live it may be anything."""
+    length: Value
+    """The positions that it sees: one more than its own, or 0 if that is out of range."""
+
+
+def length_of(k: KernelBuilder, position: Value, max_len: int) -> Value:
+    """The positions that a row at this position sees, 0 if it is idle."""
+    return k.select(position < max_len, position + 1, 0)
 
 
 @dataclass(frozen=True)
@@ -108,8 +114,7 @@ class PagedKernel(KernelType):
     def place(self, k: KernelBuilder, row: Value) -> Place:
         """Where row number `row` stands."""
         slot, position = k.load(k.arg.slot[row]), k.load(k.arg.position[row])
-        live = (slot < self.slots) & (position < self.max_len)
-        return Place(live, k.min(slot, self.slots - 1), position)
+        return Place(slot < self.slots, k.min(slot, self.slots - 1), length_of(k, position, self.max_len))
 
     def page(self, k: KernelBuilder, slot: Value, position: Value) -> Value:
         """The number of the page of a position below max_len. It may be `pages` or more: such a page must not be followed."""
@@ -135,15 +140,20 @@ class PagedKernel(KernelType):
 
     # In NumPy
 
-    def seen(self, arguments: Mapping[str, Any], row: int) -> NDArray[np.int64]:
-        """The pages and the places in them, [positions, 2], that the row at its position sees; none if it is idle."""
+    def standing(self, arguments: Mapping[str, Any], row: int) -> NDArray[np.int64]:
+        """The page and the place in it, [positions, 2], of each position up to the row's own; none if its slot or position is
+        out of range. A page may be `pages` or more."""
         slot, position = int(arguments["slot"][row]), int(arguments["position"][row])
         if slot >= self.slots or position >= self.max_len:
             return np.zeros((0, 2), np.int64)
         positions = np.arange(position + 1)
         pages = arguments["tables"][slot].astype(np.int64)[positions // self.page_len]
-        found = np.stack([pages, positions % self.page_len], axis=1)
-        return found if (pages < self.pages).all() else found[:0]
+        return np.stack([pages, positions % self.page_len], axis=1)
+
+    def seen(self, arguments: Mapping[str, Any], row: int) -> NDArray[np.int64]:
+        """As `standing`: the positions that the row sees, none if it is idle."""
+        found = self.standing(arguments, row)
+        return found if (found[:, 0] < self.pages).all() else found[:0]
 
     def values(self, arguments: Mapping[str, Any], tensor: str, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the cache of `tensor` (`k` or `v`) holds there, exactly: f64[kv_heads, positions, head_dim]. where: pages and

@@ -3,7 +3,7 @@ positions say so themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import LONGEST, positions
@@ -65,47 +66,13 @@ class SplitAttentionReduce(KernelType):
     def emit(self, k: KernelBuilder) -> None:
         tiles = Tiles(self.head_dim, WARPS)
         peaks, totals = k.arg.peaks.at(k.ctaid.x, 0), k.arg.totals.at(k.ctaid.x, 0)
-        largest = k.f32(float("-inf"))
-        for number in k.strided(k.tid.x, self.chunks, step=WARPS * WARP_SIZE):
-            largest @= k.max(largest, k.load(peaks[number]))
-        largest = k.block_max(largest)
-
-        total = k.f32(0.0)
-        weighted = [k.f32(0.0) for _ in range(self.head_dim // WARP_SIZE)]
-        for start in k.strided(k.warp * WARP_SIZE, self.chunks, step=WARPS * WARP_SIZE):
-            number = start + k.lane
-            place = k.min(number, self.chunks - 1)
-            share = k.load(totals[place])
-            live = (number < self.chunks) & (share != 0.0)  # a chunk with positions has a total of 1 or more, or NaN
-            factor = k.select(live, mathlib.exp(k, k.load(peaks[place]) - largest), 0.0)
-            total @= k.fma(factor, k.select(live, share, 0.0), total)
-            self._add_rows(k, tiles, start, k.popc(k.vote(live, FULL_WARP, mode="ballot")), factor, weighted)
-        total = k.block_sum(total)
+        total, weighted = put_together(k, tiles, peaks, totals, lambda first: k.arg.sums.at(k.ctaid.x, 0, first), self.chunks)
         for d, value in tiles.added(k, weighted, total != 0.0):
             k.store(k.arg.out[k.ctaid.x, d], value / total)
 
-    def _add_rows(
-        self, k: KernelBuilder, tiles: Tiles, start: Value, count: Value, factor: Value, weighted: list[Value]
-    ) -> None:  # fmt: skip
-        """Add the sums of `count` chunks from `start` on, each times the factor of its lane. A row past the last is the last
-        one again: its factor is zero."""
-        sums = k.arg.sums.at(k.ctaid.x, 0, tiles.first(k))
-        last = start + count - 1
-        for i in k.strided(0, count, step=TOGETHER):
-            begin = start + i
-            rows = [tiles.row(k, sums.at(k.min(begin + j, last) * self.head_dim)) for j in range(TOGETHER)]
-            for j, row in enumerate(rows):
-                share = k.shuffle(factor, i + j)
-                for value, each in zip(row, weighted, strict=True):
-                    each @= k.fma(share, value, each)
-
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         peaks, totals, sums, live = self._exact(arguments)
-        if not live:
-            return {"out": arguments["out"]}
-        factors = np.exp(peaks - peaks.max(axis=1, keepdims=True))
-        whole = np.sum(factors * totals, axis=1, keepdims=True)
-        return {"out": np.einsum("hc,hcd->hd", factors, sums) / whole}
+        return {"out": softmax_of_parts(peaks, totals, sums) if live else arguments["out"]}
 
     def _exact(self, arguments: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
         """Peaks, totals and sums of the chunks with positions, in float64, and how many these are."""
@@ -114,19 +81,9 @@ class SplitAttentionReduce(KernelType):
         return peaks, totals, sums, live
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """Rounding bound, in units of 2^-24: a factor is off by 3 of its exponential and by its argument, which is rounded
-        once; the weighted sum adds one for each chunk of a warp and for each warp, the total one for each tile of chunks and 8
-        for its trees; one for the division. A tenth more covers the second order."""
+        """See `parts_bound`."""
         peaks, totals, sums, live = self._exact(arguments)
-        if not live:
-            return {"out": 0.0}
-        distance = peaks.max(axis=1, keepdims=True) - peaks
-        factors, tiles = np.exp(-distance), -(-live // (WARPS * WARP_SIZE))
-        whole = np.sum(factors * totals, axis=1, keepdims=True)
-        above = np.einsum("hc,hcd->hd", factors * (3 + distance + WARP_SIZE * tiles + WARPS), np.abs(sums)) / whole
-        below = np.sum(factors * totals * (4 + distance + tiles + 8), axis=1, keepdims=True) / whole
-        out = np.abs(self.reference(**arguments)["out"])
-        return {"out": 1.1 * UNIT * (above + below * out) + 2.0**-140}
+        return {"out": parts_bound(peaks, totals, sums) if live else 0.0}
 
     def work(self, length: int | None = None) -> Work:
         """As AttentionType.work: the chunks past the length are read as far as to see that they have no positions."""
@@ -149,3 +106,69 @@ class SplitAttentionReduce(KernelType):
         sums = (totals[..., None] * rng.normal(size=(self.heads, self.chunks, self.head_dim))).astype(np.float32)
         peaks[:, live:], totals[:, live:], sums[:, live:] = -np.inf, 0.0, np.nan
         return {"out": np.zeros((self.heads, self.head_dim), np.float32), "peaks": peaks, "totals": totals, "sums": sums}
+
+
+Sums = Callable[[Value], GlobalArray]
+"""Where a value of the sums of a head's first part is."""
+
+
+def put_together(
+    k: KernelBuilder, tiles: Tiles, peaks: GlobalArray, totals: GlobalArray, sums: Sums, count: Value | int
+) -> tuple[Value, list[Value]]:  # fmt: skip
+    """The total of the softmax whose parts a block is given, and the warp's share of the weighted sum. The arrays start at a
+    head's first part; `count` is how many parts the head has, of which those with positions are the first. The total is 0 if
+    none has any. All threads must come here."""
+    largest = k.f32(float("-inf"))
+    for number in k.strided(k.tid.x, count, step=WARPS * WARP_SIZE):
+        largest @= k.max(largest, k.load(peaks[number]))
+    largest = k.block_max(largest)
+
+    total = k.f32(0.0)
+    weighted = [k.f32(0.0) for _ in range(tiles.head_dim // WARP_SIZE)]
+    for start in k.strided(k.warp * WARP_SIZE, count, step=WARPS * WARP_SIZE):
+        number = start + k.lane
+        place = k.min(number, count - 1)
+        share = k.load(totals[place])
+        live = (number < count) & (share != 0.0)  # a part with positions has a total of 1 or more, or NaN
+        factor = k.select(live, mathlib.exp(k, k.load(peaks[place]) - largest), 0.0)
+        total @= k.fma(factor, k.select(live, share, 0.0), total)
+        _add_rows(k, tiles, sums, start, k.popc(k.vote(live, FULL_WARP, mode="ballot")), factor, weighted)
+    return k.block_sum(total), weighted
+
+
+def _add_rows(
+    k: KernelBuilder, tiles: Tiles, sums: Sums, start: Value, count: Value, factor: Value, weighted: list[Value]
+) -> None:  # fmt: skip
+    """Add the sums of `count` parts from `start` on, each times the factor of its lane. A row past the last is the last one
+    again: its factor is zero."""
+    array = sums(tiles.first(k))
+    last = start + count - 1
+    for i in k.strided(0, count, step=TOGETHER):
+        begin = start + i
+        rows = [tiles.row(k, array.at(k.min(begin + j, last) * tiles.head_dim)) for j in range(TOGETHER)]
+        for j, row in enumerate(rows):
+            share = k.shuffle(factor, i + j)
+            for value, each in zip(row, weighted, strict=True):
+                each @= k.fma(share, value, each)
+
+
+def softmax_of_parts(peaks: NDArray[Any], totals: NDArray[Any], sums: NDArray[Any]) -> NDArray[np.float64]:
+    """f64[heads, head_dim] of parts that all have positions: peaks, totals: f64[heads, parts]; sums: f64[heads, parts,
+    head_dim]."""
+    factors = np.exp(peaks - peaks.max(axis=1, keepdims=True))
+    whole = np.sum(factors * totals, axis=1, keepdims=True)
+    out: NDArray[np.float64] = np.einsum("hc,hcd->hd", factors, sums) / whole
+    return out
+
+
+def parts_bound(peaks: NDArray[Any], totals: NDArray[Any], sums: NDArray[Any]) -> NDArray[np.float64]:
+    """How far `put_together` and a division may be from that. In units of 2^-24: a factor is off by 3 of its exponential and by
+    its argument, which is rounded once; the weighted sum adds one for each part of a warp and for each warp, the total one for
+    each tile of parts and 8 for its trees; one for the division. A tenth more covers the second order."""
+    distance = peaks.max(axis=1, keepdims=True) - peaks
+    factors, tiles = np.exp(-distance), -(-peaks.shape[1] // (WARPS * WARP_SIZE))
+    whole = np.sum(factors * totals, axis=1, keepdims=True)
+    above = np.einsum("hc,hcd->hd", factors * (3 + distance + WARP_SIZE * tiles + WARPS), np.abs(sums)) / whole
+    below = np.sum(factors * totals * (4 + distance + tiles + 8), axis=1, keepdims=True) / whole
+    bound: NDArray[np.float64] = 1.1 * UNIT * (above + below * np.abs(softmax_of_parts(peaks, totals, sums))) + 2.0**-140
+    return bound

@@ -78,7 +78,7 @@ class Tiles:
         for start in k.strided(own if isinstance(begin, int) else begin + own, stop, step=self.warps * WARP_SIZE):
             score = k.f32(float("-inf"))
             for turn in k.strided(0, self.rounds):
-                dots = [_dot(k, query, row) for row in self._rows(k, keys, start, turn, last)]
+                dots = [dot(k, query, row) for row in self._rows(k, keys, start, turn, last)]
                 score @= k.select(round_of_lane == turn, transposed_sum(k, dots) * scale, score)
             score = k.select(start + place < stop, score, float("-inf"))
             now_largest = k.max(largest, k.warp_max(score))
@@ -136,13 +136,14 @@ class Tiles:
                 yield d, whole
 
 
-def transposed_sum(k: KernelBuilder, values: list[Value]) -> Value:
-    """The sum of values[i] over the warp, in the lanes from i * 32 / len(values) on to the next i; the number of values is a
-    power of two up to 32. For 16 of them it takes 16 shuffles where as many sums would take 80.
+def transposed_sum(k: KernelBuilder, values: list[Value], width: int = WARP_SIZE) -> Value:
+    """The sum of values[i] over each group of `width` lanes, in the lanes of the group from i * width / len(values) on to the
+    next i; the number of values is a power of two up to the width. For 16 of them over a warp it takes 16 shuffles where as
+    many sums would take 80.
 
     At each step a lane keeps the half of the values whose number has the lane's bit and sends the other half to its partner.
     Each sum is the tree that `warp_sum` makes, with the same bits."""
-    offset = WARP_SIZE // 2
+    offset = width // 2
     while offset:
         half = len(values) // 2
         if half:
@@ -157,7 +158,7 @@ def transposed_sum(k: KernelBuilder, values: list[Value]) -> Value:
     return values[0]
 
 
-def _dot(k: KernelBuilder, query: list[Value], row: list[Value]) -> Value:
+def dot(k: KernelBuilder, query: list[Value], row: list[Value]) -> Value:
     """The lane's part of the product of the query with a row."""
     dot = query[0] * row[0]
     for q, v in zip(query[1:], row[1:], strict=True):

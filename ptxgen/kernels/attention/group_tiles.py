@@ -1,0 +1,231 @@
+"""The online softmax of several query heads that share each read of keys and values: what tiles.py is for one head.
+
+A warp takes every `warps`-th tile of 32 positions. A row of the cache is read by as few lanes as the widest load allows, so a
+warp reads `streams` rows with one load, and a score is a sum over fewer lanes. Each value that is read serves all heads. As in
+tiles.py a lane stands for a position in between, and warps are merged in their order: the bits depend on the inputs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import log2
+
+from ptxgen.dsl import mathlib
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray, SharedPart
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.attention.paged_cache import TILE
+from ptxgen.kernels.attention.tiles import Softmax, dot, transposed_sum
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import F32
+
+MOST_HEADS = 8
+MOST_VALUES = 64  # that a lane has of all heads, and of the rows that it reads together
+_WIDTHS = (8, 4, 2, 1)
+_WIDEST_ROW = 16  # values of a row that a lane may have
+
+Load = Callable[[Value, range, int], list[Value]]
+"""The lane's values of a row of a tile: (the row's number in the tile, places after the lane's first, values at each)."""
+
+Locate = Callable[[Value], tuple[Load, Load]]
+"""The keys and the values of the tile that starts at a position."""
+
+
+@dataclass(frozen=True)
+class GroupTiles:
+    """The layout: rows of `head_dim` values (a multiple of 32 up to 256), `heads` that share them, and `warps`, a power of two
+    up to 32 / heads."""
+
+    head_dim: int
+    heads: int
+    warps: int
+
+    @staticmethod
+    def most_heads(head_dim: int, warps: int) -> int:
+        """The most heads that fit: a lane stands for a head and a warp at the end, and has registers for so many values."""
+        return max(1, min(MOST_HEADS, WARP_SIZE // warps, MOST_VALUES // GroupTiles(head_dim, 1, warps).values))
+
+    @property
+    def width(self) -> int:
+        """Values that a lane has side by side in a row."""
+        return next(w for w in _WIDTHS if self.head_dim // _lanes(self.head_dim // w) <= _WIDEST_ROW)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that read a row, a power of two."""
+        return _lanes(self.head_dim // self.width)
+
+    @property
+    def values(self) -> int:
+        """Values of a row that a lane has."""
+        return self.head_dim // self.lanes
+
+    @property
+    def streams(self) -> int:
+        """Rows that a warp reads with one load."""
+        return WARP_SIZE // self.lanes
+
+    @property
+    def flight(self) -> int:
+        """Rows that a lane has in flight, a power of two."""
+        return min(self.lanes, 1 << (MOST_VALUES // self.values).bit_length() - 1)
+
+    @property
+    def rounds(self) -> int:
+        """How often a tile takes that many rows of each stream."""
+        return self.lanes // self.flight
+
+    @property
+    def score_units(self) -> int:
+        """Roundings of a score, each of at most the score of the absolute numbers: a fused addition a value, the tree over the
+        lanes, and two of the scale."""
+        return self.values + int(log2(self.lanes)) + 2
+
+    def sum_units(self, tiles: int) -> int:
+        """Roundings of a weighted sum over so many tiles a warp: a position of a stream each, the tree over the streams, one of
+        the merge and one a warp."""
+        return tiles * TILE // self.streams + int(log2(self.streams)) + 1 + self.warps
+
+    def first(self, k: KernelBuilder) -> Value:
+        """The lane's first place in a row."""
+        return k.lane % self.lanes * self.width
+
+    def places(self) -> range:
+        """Where the loads of a lane are in a row, from its first place on."""
+        return range(0, self.head_dim, self.lanes * self.width)
+
+    def queries(self, k: KernelBuilder, q: GlobalArray, heads: Value) -> SharedPart:
+        """The queries in shared memory, where they take no registers, from the lane's first place on. `q` starts at the first
+        of `heads` heads that stand one after another; of the block's other heads nothing is of use. All threads must come
+        here."""
+        size = self.heads * self.head_dim
+        held = k.shared(F32, size)
+        threads = self.warps * WARP_SIZE
+        for start in range(0, size, threads):
+            place = k.tid.x + start
+            with k.when(place < size):
+                k.store(held[place], k.load(q[k.min(place, heads * self.head_dim - 1)]))
+        k.barrier()
+        return SharedPart(k, held.start().base + self.first(k) * F32.bytes, F32)
+
+    def _query(self, k: KernelBuilder, query: SharedPart) -> list[Value]:
+        """The lane's values of a query."""
+        step = min(self.width, 4)
+        starts = [place + at for place in self.places() for at in range(0, self.width, step)]
+        if step == 1:
+            return [k.load(query[at]) for at in starts]
+        return [value for at in starts for value in k.load_vector(query[at], step)]
+
+    def softmax(
+        self, k: KernelBuilder, queries: SharedPart, locate: Locate, begin: Value, stop: Value, scale: float
+    ) -> list[Softmax]:  # fmt: skip
+        """The warp's part of the positions from `begin`, where a tile starts, to `stop`, for each head; in each, `total` is one
+        lane's share and `weighted` one stream's. `locate` is asked for tiles that start before `stop`, for no row past it."""
+        lane = k.lane % self.lanes
+        stream = k.lane // self.lanes
+        turn_of_lane = lane % self.rounds
+        place = (turn_of_lane * self.flight + lane // self.rounds) * self.streams + stream
+        parts = [Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.values)]) for _ in range(self.heads)]
+        own, stop = k.shuffle(begin + k.warp * TILE, 0), k.shuffle(stop, 0)  # so the assembler knows that warps stay together
+        for start in k.strided(own, stop, step=self.warps * TILE):
+            keys, values = locate(start)
+            last = k.min(stop - start, TILE) - 1
+            scores = [k.f32(float("-inf")) for _ in parts]
+            for turn in self._turns(k, last):
+                rows = self._rows(k, keys, turn, stream, last)
+                for head, score in enumerate(scores):
+                    query = self._query(k, queries.at(head * self.head_dim))
+                    sums = transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes) * scale
+                    score @= k.select(turn_of_lane == turn, sums, score)
+            weights = [self._weight(k, part, score, place <= last) for part, score in zip(parts, scores, strict=True)]
+            for turn in self._turns(k, last):
+                holder = k.lane - lane + turn
+                for i, row in enumerate(self._rows(k, values, turn, stream, last)):
+                    for weight, part in zip(weights, parts, strict=True):
+                        share = k.shuffle(weight, holder + i * self.rounds)
+                        for value, each in zip(row, part.weighted, strict=True):
+                            each @= k.fma(share, value, each)
+        return parts
+
+    def _turns(self, k: KernelBuilder, last: Value) -> Iterator[Value]:
+        """The rounds that have a position. Their number is no constant, which keeps the assembler from unrolling the loop and
+        from taking registers for all rounds."""
+        return k.strided(0, last // (self.flight * self.streams) + 1) if self.rounds > 1 else iter([k.u32(0)])
+
+    def _rows(self, k: KernelBuilder, load: Load, turn: Value, stream: Value, last: Value) -> list[list[Value]]:
+        """The lane's values of the rows of a round. A position past the last reads the last one again: it must be memory that
+        somebody wrote, and its weight will be zero."""
+        first = turn * (self.flight * self.streams) + stream
+        numbers = [k.min(first + i * self.streams, last) for i in range(self.flight)]
+        return [load(number, self.places(), self.width) for number in numbers]
+
+    def _weight(self, k: KernelBuilder, part: Softmax, score: Value, inside: Value) -> Value:
+        """The weight of the lane's position, zero if it is not inside; what the part holds is made relative to the new peak."""
+        score = k.select(inside, score, float("-inf"))
+        largest, total, weighted = part
+        now_largest = k.max(largest, k.warp_max(score))
+        shrink, weight = mathlib.exp(k, largest - now_largest), mathlib.exp(k, score - now_largest)
+        largest @= now_largest
+        total @= k.fma(total, shrink, weight)
+        for each in weighted:
+            each @= each * shrink
+        return weight
+
+    def merge(self, k: KernelBuilder, parts: list[Softmax]) -> tuple[Value, Value, list[list[Value]]]:
+        """The peaks and totals of the block, of head h in the lanes from h * warps on, and the warp's weighted sums of
+        each head, relative to that peak, in all streams (see `added`). All threads must come here."""
+        count = self.heads * self.warps
+        peaks, totals = k.shared(F32, count), k.shared(F32, count)
+        sums = [k.warp_sum(part.total) for part in parts]
+        with k.when(k.lane == 0):
+            for head, (part, total) in enumerate(zip(parts, sums, strict=True)):
+                own = k.warp + head * self.warps
+                k.store(peaks[own], part.largest)
+                k.store(totals[own], total)
+        k.barrier()
+        other = k.min(k.lane, count - 1)
+        peak = k.load(peaks[other])
+        highest = k.warp_max(peak, width=self.warps)
+        shrink = mathlib.exp(k, peak - highest)
+        whole = k.warp_sum(k.load(totals[other]) * shrink, width=self.warps)
+        weighted = []
+        for head, part in enumerate(parts):
+            own = k.shuffle(shrink, k.warp + head * self.warps)
+            weighted.append([self._of_streams(k, each) * own for each in part.weighted])
+        return highest, whole, weighted
+
+    def _of_streams(self, k: KernelBuilder, value: Value) -> Value:
+        """The sum over the streams, in all of them."""
+        offset = WARP_SIZE // 2
+        while offset >= self.lanes:
+            value = value + k.shuffle_xor(value, offset)
+            offset //= 2
+        return value
+
+    def added(self, k: KernelBuilder, weighted: list[list[Value]]) -> Iterator[tuple[Value, Value, Value]]:
+        """The sums over the warps: head, d and the sum, in the thread that has it to write; a head of `heads` or more has
+        none. All threads must come here, and what is done with a sum must not need them all."""
+        sums = k.shared(F32, self.warps, self.heads * self.head_dim)
+        first, step = self.first(k), min(self.width, 4)
+        with k.when(k.lane < self.lanes):
+            for head, values in enumerate(weighted):
+                for i in range(0, self.values, self.width):
+                    place = first + (head * self.head_dim + i * self.lanes)
+                    for j in range(0, self.width, step):
+                        part = values[i + j : i + j + step]
+                        k.store(sums[k.warp, place + j], part if step > 1 else part[0])
+        k.barrier()
+        threads = self.warps * WARP_SIZE
+        for start in range(0, self.heads * self.head_dim, threads):
+            place = k.tid.x + start if start else k.tid.x
+            with k.when(place < self.heads * self.head_dim):
+                whole = k.load(sums[0, place])
+                for warp in range(1, self.warps):
+                    whole = whole + k.load(sums[warp, place])
+                yield place // self.head_dim, place % self.head_dim, whole
+
+
+def _lanes(loads: int) -> int:
+    """The largest power of two up to 32 that divides the number of loads of a row."""
+    return min(WARP_SIZE, loads & -loads)

@@ -1,0 +1,271 @@
+"""Attention of the rows of a step over a paged cache, the positions of each row dealt out to several blocks: each leaves the
+softmax of a part of the positions. Putting them together is paged_attention_reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.attention.attention_type import positions
+from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
+from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.target import FULL_WARP, WARP_SIZE
+from ptxgen.types import F32, U32
+
+SPLITS = 64
+MOST_SPLITS = 256
+LEAST = 128  # positions
+LEAST_ALLOWED = (32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the positions of a row are dealt out: to at most `splits` parts of equal size, a multiple of `least` positions. The
+    size follows from the row's own length, on the device, so that one launch serves every length and a row has the same bits
+    whatever the other rows are."""
+
+    splits: int
+    least: int
+
+    def size(self, length: int) -> int:
+        """Positions of a part of a row of `length`; the last part may have fewer."""
+        each = -(-length // self.splits)
+        return -(-each // self.least) * self.least
+
+    def device_size(self, length: Value) -> Value:
+        """The same in a register."""
+        each = (length + (self.splits - 1)) // self.splits
+        return (each + (self.least - 1)) // self.least * self.least
+
+    def slices(self, length: int) -> list[slice]:
+        """The positions of each part of a row of `length`, which may be 0."""
+        return [slice(at, min(at + self.size(length), length)) for at in range(0, length, self.size(length) or 1)]
+
+
+def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direction) -> Signature:
+    """What the two kernels hand over, of each row, head and part: the largest score, the sum of the exponentials of the scores
+    less the largest, and the sum of V weighted by these. Only the parts of a row that have positions are written and read. A
+    part that needs a page or a slot that does not exist has -infinity, 0 and nothing in their place."""
+    return {
+        "peaks": Array(F32, (rows, heads, splits), direction, partial=True),
+        "totals": Array(F32, (rows, heads, splits), direction, partial=True),
+        "weighted": Array(F32, (rows, heads, splits, head_dim), direction, partial=True),
+    }
+
+
+def require_split(kernel: KernelType, split: Split) -> None:
+    """Raise ArgumentError unless the kernels know such a split."""
+    require(kernel, "splits", high=MOST_SPLITS)
+    if split.least not in LEAST_ALLOWED:
+        raise ArgumentError(f"{kernel.name}: least must be one of {LEAST_ALLOWED}, got {split.least!r}")
+
+
+@register
+@dataclass(frozen=True)
+class PagedAttention(PagedKernel):
+    """The softmax of each part of the positions that a row sees, for paged_attention_reduce.
+
+    q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim]: what
+    they hold is told in `partials`, how the positions are dealt out in `Split`; the cache, slot and position as in PagedKernel.
+    A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
+    each 32 of `least` positions. A row whose position is max_len or more writes nothing. A multiprocessor's registers hold
+    resident_threads threads.
+    """
+
+    name = "paged_attention"
+    bit_free = ("resident_threads",)
+    splits: int = SPLITS
+    least: int = LEAST
+    resident_threads: int = field(default=256, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "resident_threads", high=2048)
+        require_split(self, self.split)
+
+    @property
+    def split(self) -> Split:
+        """How the positions of a row are dealt out."""
+        return Split(self.splits, self.least)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that share the heads of a group."""
+        return -(-self.group // GroupTiles.most_heads(self.head_dim, self.warps))
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.least // TILE
+
+    @property
+    def tiles(self) -> GroupTiles:
+        """How a block goes over its positions."""
+        return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps)
+
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(head_dim) as the f32 that the text holds."""
+        return float(np.float32(self.head_dim**-0.5))
+
+    def signature(self) -> Signature:
+        return {
+            **partials(self.rows, self.heads, self.splits, self.head_dim, "out"),
+            "q": read(F32, self.rows, self.heads, self.head_dim),
+            **self.caches("in"),
+            **self.places(),
+        }
+
+    def launch(self) -> LaunchConfig:
+        grid = (self.kv_heads * self.blocks, self.splits, self.rows)
+        threads = self.warps * WARP_SIZE
+        return LaunchConfig(grid, threads, resident=max(1, self.resident_threads // threads))
+
+    def emit(self, k: KernelBuilder) -> None:
+        tiles = self.tiles
+        row, part = k.ctaid.z, k.ctaid.y
+        place = self.place(k, row)
+        size = self.split.device_size(place.length)
+        begin = part * size
+        with k.when(begin < place.length):
+            stop = k.min(begin + size, place.length)
+            usable = place.known & self._pages_exist(k, place.slot, begin, stop)
+            kv_head = k.ctaid.x // self.blocks
+            number = k.ctaid.x % self.blocks * tiles.heads
+            first, heads = kv_head * self.group + number, k.min(self.group - number, tiles.heads)
+            found = tiles.softmax(
+                k,
+                tiles.queries(k, k.arg.q.at(row, first, 0), heads),
+                lambda start: (self._tile(k, "k", place.slot, kv_head, start), self._tile(k, "v", place.slot, kv_head, start)),
+                begin,
+                k.select(usable, stop, begin),
+                self.scale,
+            )
+            peak, total, weighted = tiles.merge(k, found)
+            for head, d, value in tiles.added(k, weighted):
+                with k.when(usable & (head < heads)):
+                    k.store(k.arg.weighted[row, first + head, part, d], value)
+            head = k.tid.x // self.warps
+            with k.when((head < heads) & (k.tid.x % self.warps == 0)):
+                k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
+                k.store(k.arg.totals[row, first + head, part], k.select(usable, total, 0.0))
+
+    def _pages_exist(self, k: KernelBuilder, slot: Value, begin: Value, stop: Value) -> Value:
+        """Whether the pages of all these positions do; every warp asks for all of them, so that all come to one answer."""
+        last = (stop - 1) // self.page_len
+        largest = k.u32(0)
+        for first in k.strided(begin // self.page_len, last + 1, step=WARP_SIZE):
+            largest @= k.max(largest, k.load(k.arg.tables[slot, k.min(first + k.lane, last)]))
+        exist: Value = k.vote(largest < self.pages, FULL_WARP, mode="all")
+        return exist
+
+    def _tile(self, k: KernelBuilder, tensor: str, slot: Value, kv_head: Value, start: Value) -> Load:
+        """The rows of the tile that starts at a position whose page exists."""
+        page = self.page(k, slot, start)
+        parts = self.cached(k, tensor, page, kv_head, start % self.page_len, self.tiles.first(k))
+
+        def load(row: Value, places: range, width: int) -> list[Value]:
+            moved = self.moved(parts, row)
+            return [value for place in places for value in self.kv.load(k, moved, place, width)]
+
+        return load
+
+    def _parts(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """The number and the pages and places of each part of a row that has positions; none of these if one of its pages, or
+        the row's slot, does not exist."""
+        position = int(arguments["position"][row])
+        length = position + 1 if position < self.max_len else 0
+        where = self.standing(arguments, row)
+        for number, at in enumerate(self.split.slices(length)):
+            yield number, where[at] if (where[at, 0] < self.pages).all() else where[:0]
+
+    def _exact(
+        self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+        """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
+        numbers."""
+        q = arguments["q"][row].astype(np.float64)
+        keys, values = (self.values(arguments, tensor, where).repeat(self.group, axis=0) for tensor in ("k", "v"))
+        if magnitude:
+            q, keys, values = np.abs(q), np.abs(keys), np.abs(values)
+        scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
+        return scores, values
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        out = {name: arguments[name].astype(np.float64) for name in ("peaks", "totals", "weighted")}
+        for row in range(self.rows):
+            for number, where in self._parts(arguments, row):
+                out["peaks"][row, :, number], out["totals"][row, :, number] = -np.inf, 0.0
+                if len(where):
+                    scores, values = self._exact(arguments, row, where)
+                    peaks = scores.max(axis=1)
+                    weights = np.exp(scores - peaks[:, None])
+                    out["peaks"][row, :, number], out["totals"][row, :, number] = peaks, weights.sum(axis=1)
+                    out["weighted"][row, :, number] = np.einsum("hl,hld->hd", weights, values)
+        return out
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """Rounding bound, in units of 2^-24, of what the cache holds, whose values are exact as f32.
+
+        The weight of a position is a product of exponentials, one for itself, one for each tile after it and one for the merge:
+        2 units each and one for the product, and the roundings of their arguments, which add up to the distance of the score
+        from the largest. That largest score is off, too, and part of every weight. The weighted sum and the sum of the weights
+        add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
+        are warps). A tenth more covers the second order.
+        """
+        bounds = {name: np.zeros(arguments[name].shape) for name in ("peaks", "totals", "weighted")}
+        for row in range(self.rows):
+            for number, where in self._parts(arguments, row):
+                if not len(where):
+                    continue
+                scores, values = self._exact(arguments, row, where)
+                errors = self.tiles.score_units * self._exact(arguments, row, where, magnitude=True)[0]
+                tiles = -(-len(where) // self.least)
+                peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
+                weights = np.exp(scores - peak)
+                units = errors + worst + 3 * (tiles + 2) + peak - scores
+                bounds["peaks"][row, :, number] = worst[:, 0]
+                bounds["totals"][row, :, number] = np.sum(weights * (units + tiles + 5 + self.warps), axis=1)
+                counted = weights * (units + self.tiles.sum_units(tiles))
+                bounds["weighted"][row, :, number] = np.einsum("hl,hld->hd", counted, np.abs(values))
+        return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
+
+    def work(self, length: int | None = None) -> Work:
+        """The least work of one launch whose rows all see `length` positions, of which none is shared; max_len unless told
+        otherwise. Raises ArgumentError for a length that is not in 1..max_len."""
+        length = positions(self, self.max_len, length)
+        parts = len(self.split.slices(length))
+        cache = 2 * self.kv_heads * length * self.kv.row_bytes(self.head_dim)
+        handed = self.heads * (self.head_dim + parts * (self.head_dim + 2))
+        flops = self.heads * (4 * length * self.head_dim + 4 * length)
+        tables = -(-length // self.page_len) + 2
+        return Work(flops=self.rows * flops, bytes=self.rows * (cache + F32.bytes * handed + U32.bytes * tables))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        few = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
+        yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=64)
+        more = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
+        yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=256)
+        least = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
+        yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", resident_threads=32)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """The scores of a head of many values are spread as those of models are: so the weights are, too."""
+        handed = partials(self.rows, self.heads, self.splits, self.head_dim, "out")
+        return {
+            **{name: np.full(array.shape, np.nan, np.float32) for name, array in handed.items() if isinstance(array, Array)},
+            "q": rng.normal(0.0, 2.0, (self.rows, self.heads, self.head_dim)).astype(np.float32),
+            **self.filled(rng),
+        }

@@ -1,0 +1,206 @@
+"""Attention over a paged cache: what a row's result depends on and what it does not, and rows that are idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.paged_attention import PagedAttention, Split
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
+from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
+from tests.ptxgen.kernels.checking import check, run
+from tests.ptxgen.kernels.running import assert_matches_reference
+
+Arguments = dict[str, Any]
+
+SHAPE = {"heads": 2, "kv_heads": 1, "head_dim": 32, "page_len": 32, "max_len": 160}
+LENGTHS = (1, 31, 32, 33, 64, 65, 128, 129, 160)
+
+
+def made(rows: int, *, kv_type: str = "f32", splits: int = 3, least: int = 32, **shape: int) -> PagedAttention:
+    sizes = {**SHAPE, "pages": 5 * rows + 2, "slots": rows, **shape}
+    return PagedAttention(rows=rows, kv_type=kv_type, splits=splits, least=least, **sizes)
+
+
+def at(kernel: PagedAttention, lengths: tuple[int, ...], seed: int = 1) -> Arguments:
+    """Random arguments of rows of these lengths, each in a slot of its own with pages in no order; what no row sees is NaN."""
+    rng = np.random.default_rng(seed)
+    arguments = kernel.inputs(rng)
+    tables = np.full_like(arguments["tables"], 2**32 - 1)
+    free = rng.permutation(kernel.pages)
+    for row, length in enumerate(lengths):
+        used, free = np.split(free, [-(-length // kernel.page_len)])
+        tables[row, : len(used)] = used
+    arguments |= {"tables": tables, "slot": np.arange(len(lengths), dtype=np.uint32)}
+    arguments["position"] = np.array(lengths, np.uint32) - np.uint32(1)
+    for tensor in ("k", "v"):
+        rows = rng.normal(size=(len(lengths), kernel.max_len, kernel.kv_heads, kernel.head_dim)).astype(np.float32)
+        x = np.full((kernel.pages, kernel.kv_heads, kernel.page_len, kernel.head_dim), np.nan, np.float32)
+        for row, length in enumerate(lengths):
+            where = kernel.standing(arguments, row)
+            x[where[:, 0], :, where[:, 1]] = rows[row, :length]
+        for part, array in zip(kernel.kv.parts, kernel.kv.encode(x), strict=True):
+            arguments[f"{tensor}_{part.suffix}"] = array
+    return arguments
+
+
+def attended(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0) -> dict[str, NDArray[Any]]:
+    """What the two kernels make of the arguments. Between them, what the first left unwritten is NaN."""
+    shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
+    reduce = PagedAttentionReduceDigits(**shape, digits=digits) if digits else PagedAttentionReduce(**shape)
+    out = {"out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
+    if digits:
+        out |= unwritten(kernel.rows, digits, kernel.heads * kernel.head_dim)
+    return run(reduce, {**out, **run(kernel, arguments), "position": arguments["position"]})
+
+
+def alone(kernel: PagedAttention, arguments: Arguments, row: int) -> tuple[PagedAttention, Arguments]:
+    """A step of this row only."""
+    single = made(1, kv_type=kernel.kv_type, splits=kernel.splits, least=kernel.least, pages=kernel.pages, slots=kernel.slots)
+    return single, arguments | {
+        name: value[row : row + 1] for name, value in arguments.items() if name in ("q", "slot", "position", *PARTIALS)
+    }
+
+
+PARTIALS = ("peaks", "totals", "weighted")
+
+
+@pytest.mark.parametrize("least", [32, 64])
+def test_lengths_about_the_edges_of_tiles_and_parts(least: int) -> None:
+    kernel = made(len(LENGTHS), least=least)
+    check(kernel, at(kernel, LENGTHS))
+
+
+def test_the_two_kernels_together_are_attention() -> None:
+    kernel = made(len(LENGTHS))
+    arguments = at(kernel, LENGTHS)
+    out = attended(kernel, arguments)["out"]
+    for row, length in enumerate(LENGTHS):
+        whole = IncrementalAttention(indirect=False, heads=2, kv_heads=1, head_dim=32, max_len=length)
+        where = kernel.seen(arguments, row)
+        caches = {f"{tensor}_cache": kernel.values(arguments, tensor, where).astype(np.float32) for tensor in ("k", "v")}
+        given = {"out": out[row], "q": arguments["q"][row], **caches, "length": np.uint32(length)}
+        assert_matches_reference(whole, given, {"out": out[row]})
+
+
+def test_a_row_has_the_bits_that_it_has_alone() -> None:
+    kernel = made(3, kv_type="q8_0")
+    arguments = at(kernel, (40, 160, 7))
+    together = attended(kernel, arguments)["out"]
+    for row in range(3):
+        assert attended(*alone(kernel, arguments, row))["out"].tobytes() == together[row].tobytes()
+
+
+def test_where_the_pages_lie_changes_no_bit() -> None:
+    kernel = made(2)
+    arguments = at(kernel, (100, 70))
+    moved = np.random.default_rng(5).permutation(kernel.pages).astype(np.uint32)
+    used = arguments["tables"] < kernel.pages
+    other = arguments | {"tables": np.where(used, moved[np.where(used, arguments["tables"], 0)], arguments["tables"])}
+    for name in ("k_cache", "v_cache"):
+        other[name] = np.empty_like(arguments[name])
+        other[name][moved] = arguments[name]
+    assert attended(kernel, arguments)["out"].tobytes() == attended(kernel, other)["out"].tobytes()
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_a_cache_that_holds_the_same_values_gives_the_same_bits(kv_type: str) -> None:
+    kernel, plain = made(2, kv_type=kv_type), made(2)
+    arguments = at(kernel, (100, 33))
+    kept = {name: value for name, value in arguments.items() if "cache" not in name and "scales" not in name}
+    for tensor in ("k", "v"):
+        parts = [arguments[f"{tensor}_{part.suffix}"] for part in kernel.kv.parts]
+        kept[f"{tensor}_cache"] = kernel.kv.decode(parts).astype(np.float32)
+    assert attended(kernel, arguments)["out"].tobytes() == attended(plain, kept)["out"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [("position", 1, 160), ("position", 1, 2**32 - 1), ("slot", 1, 3), ("slot", 1, 2**32 - 1), ("tables", (1, 2), 17)],
+)
+def test_an_idle_row_gives_zeros_and_is_not_felt_by_the_others(name: str, place: Any, value: int) -> None:
+    kernel = made(3)
+    arguments = at(kernel, (40, 150, 90))
+    usual = attended(kernel, arguments, digits=2)
+    changed = arguments[name].copy()
+    changed[place] = value
+    results = attended(kernel, arguments | {name: changed}, digits=2)
+    for array, before in zip(results.values(), usual.values(), strict=True):
+        assert not array[1].any()
+        assert array[0].tobytes() == before[0].tobytes()
+        assert array[2].tobytes() == before[2].tobytes()
+
+
+def test_a_part_without_a_page_says_so() -> None:
+    kernel = made(1)
+    arguments = at(kernel, (150,))
+    arguments["tables"][0, 2] = kernel.pages
+    partials = check(kernel, arguments)
+    assert (partials["totals"][0, 0] == [partials["totals"][0, 0, 0], 0.0, partials["totals"][0, 0, 2]]).all()
+    assert (partials["peaks"][0, :, 1] == -np.inf).all()
+    assert np.isnan(partials["weighted"][0, :, 1]).all()
+
+
+def test_slots_that_share_a_page_see_the_same_values() -> None:
+    kernel = made(2)
+    arguments = at(kernel, (32, 32))
+    arguments["tables"][1, 0], arguments["q"][1] = arguments["tables"][0, 0], arguments["q"][0]
+    out = attended(kernel, arguments)["out"]
+    assert out[0].tobytes() == out[1].tobytes()
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_the_digits_are_those_of_the_result_bit_for_bit(digits: int) -> None:
+    kernel = made(2)
+    results = attended(kernel, at(kernel, (100, 33)), digits=digits)
+    expected = quantize(results["out"].reshape(2, -1), digits)
+    assert all(results[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
+
+
+def test_a_nan_that_a_row_sees_is_not_lost() -> None:
+    kernel = made(2)
+    arguments = at(kernel, (100, 100))
+    page, place = kernel.standing(arguments, 1)[50]
+    arguments["k_cache"][page, 0, place] = np.nan
+    out = attended(kernel, arguments)["out"]
+    assert np.isfinite(out[0]).all()
+    assert np.isnan(out[1]).all()
+
+
+@given(length=st.integers(0, 131072), splits=st.integers(1, 256), least=st.sampled_from([32, 64, 128, 256]))
+def test_parts_cover_a_row_once_and_are_no_more_than_there_are_blocks(length: int, splits: int, least: int) -> None:
+    slices = Split(splits, least).slices(length)
+    assert len(slices) <= splits
+    assert [at.start for at in slices] == [0, *(at.stop for at in slices)][: len(slices)]
+    assert length == (slices[-1].stop if slices else 0)
+    assert all((at.stop - at.start) % least == 0 for at in slices[:-1])
+
+
+def test_a_short_row_has_one_part_and_a_long_one_as_many_as_there_are_blocks() -> None:
+    split = Split(64, 128)
+    assert [len(split.slices(length)) for length in (0, 1, 128, 129, 1024, 8192, 8193, 131072)] == [0, 1, 1, 2, 8, 64, 33, 64]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"kv_type": "bf16"}, "kv_type must be one of f32, f16, q8_0, got 'bf16'"),
+        ({"page_len": 48}, r"page_len must be a multiple of 32, 32\.\.131072, got 48"),
+        ({"max_len": 100}, r"max_len must be a multiple of 32, 32\.\.131072, got 100"),
+        ({"splits": 257}, r"splits must be an integer, 1\.\.256, got 257"),
+        ({"least": 96}, r"least must be one of \(32, 64, 128, 256\), got 96"),
+        ({"heads": 3, "kv_heads": 2}, r"heads must be a multiple of kv_heads \(2\), got 3"),
+        ({"head_dim": 48}, r"head_dim must be a multiple of 32, 32\.\.256, got 48"),
+    ],
+    ids=str,
+)
+def test_an_impossible_shape_is_refused_by_name(shape: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^paged_attention: {message}"):
+        made(2, **shape)
