@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
+from ptxgen.dsl.ir import Function
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal
 from ptxgen.target import DEFAULT, Target, oldest
-from ptxgen.toolchain.module import Emitted, emit
+from ptxgen.toolchain.cuda_source import CudaSourceKernel
+from ptxgen.toolchain.module import Emitted, emit, printed, verified
 
 Arguments = Mapping[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -26,8 +28,22 @@ CANARY = 0xA5
 
 @lru_cache(maxsize=32)
 def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
-    """`ptxgen.module.emit`, once for all checks of a kernel."""
-    return emit(kernel, target, lines=lines)
+    """As `ptxgen.toolchain.module.emit`, once for all checks of a kernel, and written once for all targets where the author did
+    not ask which it is."""
+    if isinstance(kernel, CudaSourceKernel):
+        return emit(kernel, target, lines=lines)
+    return printed(kernel, _function(kernel, target), target, lines=lines)
+
+
+@lru_cache(maxsize=32)
+def _function(kernel: KernelType, target: Target) -> Function:
+    """The kernel for a target. What is right for an older GPU, and does not depend on which it is, is the same for this one:
+    the verifier only asks whether the target is new enough."""
+    if kernel.least_sm < target.sm and (older := oldest(kernel.least_sm)).sm < target.sm:
+        function = _function(kernel, older)
+        if not function.target_matters:
+            return function
+    return verified(kernel, target)
 
 
 def inputs(kernel: KernelType, seed: int = 0) -> dict[str, Any]:

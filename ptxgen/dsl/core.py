@@ -50,7 +50,7 @@ class Core:
     """Instructions, registers and conversions of KernelBuilder."""
 
     def __init__(self, function: Function, target: Target = DEFAULT) -> None:
-        self.target = target
+        self._target = target
         self.body: list[Line] = []
         self.loop_depth = 0
         self.broken: AuthorError | None = None
@@ -62,6 +62,12 @@ class Core:
         from ptxgen.isa.instructions import named  # late: kernels are listed without the table
 
         self._named = named
+
+    @property
+    def target(self) -> Target:
+        """What the kernel is written for. Whoever asks may write another text for each target."""
+        self._function.target_matters = True
+        return self._target
 
     # Instructions
 
@@ -139,9 +145,9 @@ class Core:
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)
-        if self.target.sm < sm:
+        if self._target.sm < sm:
             raise UnavailableInstruction(
-                f"{fit.row.opcode(fit.modifiers)} needs sm_{sm} and PTX {ptx[0]}.{ptx[1]}, the target is {self.target}",
+                f"{fit.row.opcode(fit.modifiers)} needs sm_{sm} and PTX {ptx[0]}.{ptx[1]}, the target is {self._target}",
                 self.where(),
                 "choose by k.target.sm in the kernel, or emit for a newer target",
             )

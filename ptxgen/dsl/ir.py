@@ -106,6 +106,7 @@ class Function:
     resident: int = 1  # blocks that a multiprocessor must be able to hold
     summary: str = ""
     kernel: str = ""
+    target_matters: bool = False  # whether the author asked what it is written for; else it is the same for every newer GPU
 
     @property
     def shared_bytes(self) -> int:

@@ -77,8 +77,18 @@ def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -
     if isinstance(kernel, CudaSourceKernel):
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
+    return printed(kernel, verified(kernel, target), target, lines=lines)
+
+
+def verified(kernel: KernelType, target: Target) -> Function:
+    """What `emit` prints: the kernel written for a target, and nothing wrong with it."""
     function = build(kernel, target)
     verify(function, target)
+    return function
+
+
+def printed(kernel: KernelType, function: Function, target: Target, *, lines: bool = False) -> Emitted:
+    """What `emit` returns, of a kernel that is written and verified."""
     text = module_text([function], target, lines=lines)
     return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
 

@@ -11,16 +11,17 @@ import pytest
 
 from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks, type_checks
-from ptxgen.conformance.execution import CANARY, compare, deviation, emulate, inputs, placed
+from ptxgen.conformance.execution import CANARY, compare, deviation, emitted, emulate, inputs, placed
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.kernels.shape import require
-from ptxgen.target import Target
+from ptxgen.target import ALL, Target
 from ptxgen.toolchain import assemble as assembling
 from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit as emit_anew
 from ptxgen.types import F32
 
 THREADS = 32
@@ -307,6 +308,13 @@ def test_one_broken_kernel_does_not_stop_the_checks_of_another() -> None:
     with pytest.raises(Nonconformity, match="1 failed, 7 passed"):
         report.raise_failures()
     assert "FAILED  test_doubled  cases" in str(report)
+
+
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("kernel", [Doubled(n=5), made(emit=emit_wrong_on_new_targets)(n=5)], ids=["any target", "by target"])
+def test_the_text_that_is_written_once_for_all_checks_is_what_is_emitted(kernel: KernelType, lines: bool) -> None:
+    texts = {target: emitted(kernel, target, lines=lines).text for target in reversed(ALL)}
+    assert texts == {target: emit_anew(kernel, target, lines=lines).text for target in ALL}
 
 
 @pytest.mark.parametrize("align", [1, 2, 4, 16, 64])

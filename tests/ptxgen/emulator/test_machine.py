@@ -262,3 +262,19 @@ def test_importing_the_emulator_loads_neither_llvm_nor_numpy() -> None:
 
     code = "import sys, ptxgen.emulator; print(sorted({'llvmlite', 'numpy', 'cuda'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+
+
+def test_dot_products_of_bytes_are_the_same_with_the_sanitiser_whatever_their_types() -> None:
+    signs = [(a, b) for a in "us" for b in "us"]
+    body = INDEX + "ld.param.u32 %r8, [p1];\nmad.lo.u32 %r5, %r4, 0x9e3779b9, %r8;\nmov.u32 %r6, 0;\n"
+    for a, b in signs:
+        d = "u" if a == b == "u" else "s"
+        body += f"dp4a.{a}32.{b}32 %r6, %r5, %r8, %r6;\ndp4a.{b}32.{a}32 %r6, %r8, 0x80ff7f01, %r6;\n"
+        body += f"dp2a.hi.{a}32.{b}32 %r6, %r5, %r8, %r6;\nshr.{d}32 %r6, %r6, 1;\n"
+    text = kernel(body + "st.global.u32 [%rd3], %r6;", "u64", "u32")
+    results = []
+    for sanitize in (False, True):
+        results.append(array())
+        assert run(text, "k", 2, 32, [results[-1], np.uint32(0xDEADBEEF)], sanitize=sanitize) == []
+    assert len(set(results[0])) == 64
+    assert np.array_equal(results[0], results[1])
