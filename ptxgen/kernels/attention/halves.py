@@ -1,0 +1,53 @@
+"""Numbers for tensor cores that multiply f16: an f32 as the sum of two f16, and what such a product is off by.
+
+x = high + 2^-11 low, high the f16 nearest to x and low the f16 nearest to what is left, times 2^11 so that it does not
+underflow before high does (Ootomo and Yokota, 2022, arXiv:2203.03341). A product of two such numbers is high high' + 2^-11
+(high low' + low high'): products with low parts are summed on their own, and the fourth is left out. A product of two f16 is
+exact in f32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.value import Value
+from ptxgen.types import B32, F16
+
+STEP: Final = 2.0**11
+"""What a low part is multiplied by. f16 has 11 significant bits, so that low is at most as large as high."""
+
+LARGEST_HALF: Final = 65504.0
+"""The largest f16: what is larger becomes infinite, and a number of two parts NaN."""
+
+PARTS_ALLOWED: Final = (1, 2)
+
+
+class Halves(NamedTuple):
+    """Registers of two f16 each, the first lower: their high parts, and their low parts, if the numbers have two."""
+
+    high: Value
+    low: Value | None
+
+
+def split(k: KernelBuilder, pair: Sequence[Value], parts: int) -> Halves:
+    """Two f32 as one or two parts."""
+    high = k.op("cvt", pair[1], pair[0], to="f16x2")
+    if parts == 1:
+        return Halves(k.bits(high, B32), None)
+    rest = [(x - k.f32(half)) * STEP for x, half in zip(pair, _unpacked(k, high), strict=True)]
+    return Halves(k.bits(high, B32), k.bits(k.op("cvt", rest[1], rest[0], to="f16x2"), B32))
+
+
+def relative_error(parts: int) -> float:
+    """How far the parts of a number may be off, relative to it; half an ulp of f16 for one, the square of that for two."""
+    return 2.0 ** (-11 * parts)
+
+
+def least_error(parts: int) -> float:
+    """The same of small numbers, absolute: half of the least subnormal f16, that of a low part 2^11 times finer."""
+    return 2.0 ** (-25 if parts == 1 else -36)
+
+
+def _unpacked(k: KernelBuilder, pair: Value) -> tuple[Value, ...]:
+    return k.write("mov", [k.bits(pair, B32)], result=F16)

@@ -1,0 +1,239 @@
+"""The online softmax of many queries by tensor cores: what a warp does with 16 queries and a tile of keys and values that
+stands in shared memory. Which queries these are, and how the tile comes there, is a kernel's own business.
+
+Everything is mma.sync m16n8k16 of f16 with sums in f32. Lane l holds of a 16 x 8 block of scores or results the rows l / 4 and
+l / 4 + 8, columns 2 (l mod 4) and the next; two blocks of weights side by side are then the left operand of the next product
+without any exchange between lanes. f32 numbers are taken apart (halves.py), and products with a low part are summed alone.
+
+A tensor core cuts its sums instead of rounding them. So that this does not add up over a long context, the weighted values of a
+tile are summed from zero and added to those of the tiles before it by a rounded fma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.mathlib import ROUNDER
+from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.attention.halves import STEP, Halves, split
+from ptxgen.types import B32, F16, F32, U32
+
+QUERIES: Final = 16
+"""Queries of a warp."""
+
+CHUNK: Final = 8
+"""Halves of 16 bytes, which a lane copies at once and a row of an 8 x 8 matrix has."""
+
+LOG2_E: Final = 1.4426950408889634
+"""What scores are multiplied by, so that their weights are powers of two."""
+
+# (2^r - 1) / r for |r| <= 1 / 2: a weighted least-squares fit, off by 0.04 of 2^-24.
+EXP2_TAIL = (
+    0.6931471824645996, 0.24022647738456726, 0.055503323674201965, 0.00961843691766262, 0.0013398873852565885,
+    0.00015353361959569156,
+)  # fmt: skip
+LOWEST = -127.0  # whose power of two comes out as 0
+
+_NEIGHBOURS = (1, 2)  # the lanes that hold the other columns of the same rows
+
+
+class Operand(NamedTuple):
+    """A 16 x 16 block as the left operand of a product: four registers of its high parts, and of its low ones."""
+
+    high: tuple[Value, ...]
+    low: tuple[Value, ...] | None
+
+
+class Running(NamedTuple):
+    """The softmax so far, of the lane's two queries: the largest score; the lane's share of the sum of the weights; for each 8
+    values of a row, the lane's two of the sum of V by these weights for the first query, then for the second."""
+
+    largest: list[Value]
+    total: list[Value]
+    weighted: list[list[Value]]
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """`rows` rows of head_dim values in shared memory, each value as `parts` halves. A chunk of 8 high parts is followed by
+    that of the low ones. A row ends with 16 bytes that nobody uses: an odd number of chunks lets eight rows lie in different
+    banks."""
+
+    head_dim: int
+    rows: int
+    parts: int
+
+    @property
+    def stride(self) -> int:
+        """Halves from a row to the next."""
+        return self.head_dim * self.parts + CHUNK
+
+    @property
+    def bytes(self) -> int:
+        """Size in shared memory."""
+        return self.rows * self.stride * F16.bytes
+
+    def make(self, k: KernelBuilder) -> SharedView:
+        """The array in shared memory."""
+        return k.shared(F16, self.rows, self.stride)
+
+    def chunk(self, k: KernelBuilder, array: SharedView, row: Value, chunk: Value) -> SharedPart:
+        """Where a chunk of 8 values of a row starts: its high parts, and `CHUNK` further its low ones."""
+        return _from(k, array, row * self.stride + chunk * (self.parts * CHUNK))
+
+    def store(self, k: KernelBuilder, place: SharedPart, values: Sequence[Value]) -> None:
+        """Store 8 f32 values in their chunk."""
+        pairs = [split(k, values[i : i + 2], self.parts) for i in range(0, CHUNK, 2)]
+        words = replace(place, dtype=B32)
+        k.store(words[0], [pair.high for pair in pairs])
+        if self.parts == 2:
+            k.store(words[CHUNK // 2], [pair.low for pair in pairs if pair.low is not None])
+
+
+@dataclass(frozen=True)
+class QueryTile:
+    """Queries in `parts` halves, and 32 rows of the cache as `staged` says, whose head_dim is a multiple of 32."""
+
+    staged: StagedRows
+    parts: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 8 values of a row."""
+        return self.staged.head_dim // CHUNK
+
+    def queries(self, k: KernelBuilder, rows: Sequence[GlobalArray], scale: float) -> list[Operand]:
+        """The lane's part of its two queries, times `scale`, as the left operands of products over 16 values each; `rows` start
+        at the lane's first value of either, which is 2 (lane mod 4)."""
+        operands = []
+        for first in range(0, self.staged.head_dim, 2 * CHUNK):
+            pairs = [k.load_vector(row[place], 2) for place in (first, first + CHUNK) for row in rows]
+            operands.append(_operand([split(k, [x * scale for x in pair], self.parts) for pair in pairs]))
+        return operands
+
+    def start(self, k: KernelBuilder) -> Running:
+        """The softmax of no position."""
+        largest, total = ([k.f32(start) for _ in range(2)] for start in (float("-inf"), 0.0))
+        return Running(largest, total, [[k.f32(0.0) for _ in range(4)] for _ in range(self.blocks)])
+
+    def scores(self, k: KernelBuilder, queries: Sequence[Operand], keys: SharedView) -> list[list[Value]]:
+        """The products of the queries with the rows of the tile, a block for each 8 rows."""
+        place = self.staged.chunk(k, keys, k.lane % 8, k.lane // 8)
+        blocks: list[list[Value]] = []
+        for row in range(0, self.staged.rows, 8):
+            sums = _Sums(k)
+            for number in range(0, len(queries), 2):
+                at = row * self.staged.stride + number * 2 * CHUNK * self.staged.parts
+                sums.add(queries[number : number + 2], self._right(k, place.at(at)))
+            blocks.append(sums.whole())
+        return blocks
+
+    def weigh(self, k: KernelBuilder, running: Running, scores: list[list[Value]]) -> tuple[list[Operand], list[Value]]:
+        """Take the scores of a tile into the largest and the total. Returns their weights as left operands over 16 rows each,
+        and what the weighted values so far are to be multiplied by."""
+        shrinks = []
+        for query in range(2):
+            own = [score for block in scores for score in block[2 * query : 2 * query + 2]]
+            now = running.largest[query]
+            for score in own:
+                now = k.max(now, score)
+            for neighbour in _NEIGHBOURS:
+                now = k.max(now, k.shuffle_xor(now, neighbour))
+            shrink = exp2(k, running.largest[query] - now)
+            running.largest[query] @= now
+            for score in own:
+                score @= exp2(k, score - now)
+            running.total[query] @= k.fma(running.total[query], shrink, _sum(own))
+            shrinks.append(shrink)
+        operands = []
+        for left, right in zip(scores[::2], scores[1::2], strict=True):
+            operands.append(_operand([split(k, block[i : i + 2], self.parts) for block in (left, right) for i in (0, 2)]))
+        return operands, shrinks
+
+    def add(
+        self, k: KernelBuilder, running: Running, weights: Sequence[Operand], shrinks: Sequence[Value], values: SharedView
+    ) -> None:  # fmt: skip
+        """Add the rows of the tile by their weights to what there is, times `shrinks`."""
+        place = self.staged.chunk(k, values, k.lane, k.u32(0))
+        for block, sums_so_far in enumerate(running.weighted):
+            sums = _Sums(k)
+            sums.add(weights, self._right(k, place.at(block * CHUNK * self.staged.parts), trans="trans"))
+            for i, (each, new) in enumerate(zip(sums_so_far, sums.whole(), strict=True)):
+                each @= k.fma(each, shrinks[i // 2], new)
+
+    def _right(self, k: KernelBuilder, place: SharedPart, **modifiers: str) -> list[tuple[Value, ...]]:
+        """The four 8 x 8 matrices whose rows the lanes name: a 32 x 8 block as the right operand of two products, its high
+        parts and its low ones."""
+        return [
+            k.ldmatrix(place[part * CHUNK].address, num="x4", space="shared", **modifiers) for part in range(self.staged.parts)
+        ]
+
+    def totals(self, k: KernelBuilder, running: Running) -> list[Value]:
+        """The sums of the weights of the lane's two queries."""
+        totals = []
+        for total in running.total:
+            for neighbour in _NEIGHBOURS:
+                total = total + k.shuffle_xor(total, neighbour)
+            totals.append(total)
+        return totals
+
+
+class _Sums:
+    """A 16 x 8 block in the making: the products of high parts, and those with a low one, times 2^11."""
+
+    def __init__(self, k: KernelBuilder) -> None:
+        self._k = k
+        self._high: tuple[Value, ...] = (k.f32(0.0),) * 4
+        self._low = self._high
+        self._has_low = False
+
+    def add(self, left: Sequence[Operand], right: Sequence[tuple[Value, ...]]) -> None:
+        """Add the product of two left operands, side by side, with a right one (QueryTile._right)."""
+        for half, operand in enumerate(left):
+            registers = [part[2 * half : 2 * half + 2] for part in right]
+            self._high = self._k.mma(operand.high, registers[0], self._high)
+            if operand.low is not None:
+                self._low = self._k.mma(operand.low, registers[0], self._low)
+            if len(registers) == 2:
+                self._low = self._k.mma(operand.high, registers[1], self._low)
+            self._has_low |= operand.low is not None or len(registers) == 2
+
+    def whole(self) -> list[Value]:
+        """The sums."""
+        if not self._has_low:
+            return list(self._high)
+        return [self._k.fma(low, 1 / STEP, high) for high, low in zip(self._high, self._low, strict=True)]
+
+
+def exp2(k: KernelBuilder, x: Value) -> Value:
+    """2^x for x <= 0, within 1.5 units of 2^-24 of it, or 2^-126; 0 for -infinity, NaN for NaN. Half of what the exponential of
+    the math library takes, which knows every argument."""
+    inside = k.max(x, LOWEST, nan="NaN")
+    rounded = inside + ROUNDER
+    r = inside - (rounded - ROUNDER)
+    tail = k.fma(r, EXP2_TAIL[-1], EXP2_TAIL[-2])
+    for coefficient in EXP2_TAIL[-3::-1]:
+        tail = k.fma(tail, r, coefficient)
+    power = k.bits((k.bits(rounded, U32) << 23) + 0x3F800000, F32)  # the upper bits of ROUNDER are shifted out
+    return k.fma(tail, r, 1.0) * power  # type: ignore[no-any-return]
+
+
+def _operand(halves: Sequence[Halves]) -> Operand:
+    low = tuple(half.low for half in halves if half.low is not None)
+    return Operand(tuple(half.high for half in halves), low or None)
+
+
+def _from(k: KernelBuilder, array: SharedView, halves: Value) -> SharedPart:
+    """The array from a place on that is computed."""
+    return SharedPart(k, k.mad(halves, F16.bytes, k.symbol_address(array.name)), F16)
+
+
+def _sum(values: Sequence[Value]) -> Value:
+    """The sum as a tree."""
+    while len(values) > 1:
+        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
