@@ -108,10 +108,11 @@ class FlashAttention(PagedKernel):
         first, count = k.load_vector(k.arg.tiles[k.ctaid.x, 0], 2)
         with k.when((count - 1 < self.tile_rows) & (first < self.rows) & (count <= self.rows - first)):
             place = self.place(k, first)
-            with k.when(place.live):
-                end = self._sound_end(k, place.slot, k.min(place.position + count, self.max_len))
-                with k.when(place.position < end):
-                    self._attend(k, _Rows(first, end - place.position, place.slot, place.position))
+            with k.when(place.known & (place.length > 0)):
+                position = place.length - 1
+                end = self._sound_end(k, place.slot, k.min(position + count, self.max_len))
+                with k.when(position < end):
+                    self._attend(k, _Rows(first, end - position, place.slot, position))
 
     def _sound_end(self, k: KernelBuilder, slot: Value, end: Value) -> Value:
         """`end`, or the first position before it whose page must not be followed."""
@@ -163,8 +164,7 @@ class FlashAttention(PagedKernel):
             source = self.cached(k, tensor, page, k.ctaid.y, place, chunk * CHUNK)
             target = self.staged.chunk(k, array, row, chunk)
             for at in range(0, self.head_dim, SHARERS * CHUNK):
-                values = [v for i in range(0, CHUNK, self.kv.width) for v in self.kv.load(k, source, at + i, self.kv.width)]
-                self.staged.store(k, target.at(at * self.staged.parts), values)
+                self.staged.store(k, target.at(at * self.staged.parts), self.kv.load(k, source, at, CHUNK))
 
     def _hide(self, k: KernelBuilder, scores: list[list[Value]], start: Value, limits: list[Value]) -> None:
         """Let no query see a position past its own."""
