@@ -165,6 +165,15 @@ TUNING: Final = EnvironmentVariable[Path | bool](
     False,
     lambda text: is_on(text) or _folder(text),
 )
+BATCH_INVARIANT: Final = EnvironmentVariable[bool](
+    "PTXGEN_BATCH_INVARIANT",
+    "gives a token the same bits whatever other tokens are computed with it",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -174,7 +183,16 @@ DEBUG: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
-VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (CACHE_DIR, CACHE_LIMIT, WORKERS, PRECISION, GEMV, TUNING, DEBUG)
+VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
+    CACHE_DIR,
+    CACHE_LIMIT,
+    WORKERS,
+    PRECISION,
+    GEMV,
+    TUNING,
+    BATCH_INVARIANT,
+    DEBUG,
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +201,7 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; debug: look for NaN and infinity."""
+    False for none; batch_invariant: as GpuProfile's; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -191,6 +209,7 @@ class Settings:
     precision: str | None
     gemv: Mapping[str, str]
     tuning: Path | bool
+    batch_invariant: bool
     debug: bool
 
 
@@ -205,6 +224,7 @@ def settings() -> Settings:
         precision=PRECISION.read(),
         gemv={id: named for id, named in gemv.items() if named is not None},
         tuning=TUNING.read(),
+        batch_invariant=BATCH_INVARIANT.read(),
         debug=DEBUG.read(),
     )
 

@@ -1,16 +1,16 @@
-"""Chooses the kernel that multiplies weights of a format by a vector: the one that the user names, else the fastest that was
-measured on this GPU, else what every device uses. Measures nothing (executor/tune and executor/measure do)."""
+"""Chooses the kernel that multiplies weights of a format by a vector, or by several: the one that the user names, else the
+fastest that was measured on this GPU, else what every device uses. Measures nothing (executor/tune and executor/measure do)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from executor.base.arguments import described, instance
 from executor.base.environment import PRECISIONS, parse_variant, settings
 from executor.choice.store import tables_for
-from executor.choice.strategies import Strategy, bit_free, default_strategy, require_precision
+from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, require_precision
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel that multiplies weights of one format and shape by a vector, and why it was chosen. entry: what was measured of
-    it for this very shape, if anything was."""
+    """A kernel that multiplies weights of one format and shape by one row of activations, or by as many as were asked for, and
+    why it was chosen. entry: what was measured of it for this very shape, if anything was."""
 
     kernel: KernelType
     reason: str
@@ -39,12 +39,14 @@ class GpuProfile:
 
     precision: `accurate` (a dot product is right to 1e-5) or `fast` (activations rounded to one int8 digit). gemv: for a weight
     format, by its id (`q4k`, `q8_0`, ...), the kernel that multiplies its weights by a vector, whatever the precision: `NAME`
-    or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. ArgumentError for an unknown
-    precision or format."""
+    or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. batch_invariant: a row of
+    activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
+    ArgumentError for an unknown precision or format."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
     tables: tuple[TuningTable, ...] = field(default=(), hash=False)
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -55,6 +57,7 @@ class GpuProfile:
             if id not in ids:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
+        instance("batch_invariant", self.batch_invariant, bool)
 
     @classmethod
     def for_device(cls, device: Device) -> Self:
@@ -72,30 +75,56 @@ class GpuProfile:
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
         environment = settings()
-        return cls(environment.precision or PRECISIONS[0], environment.gemv)
+        return cls(environment.precision or PRECISIONS[0], environment.gemv, batch_invariant=environment.batch_invariant)
 
-    def choose(self, format: Format, k: int, n: int, *, accurate: bool = False) -> Choice:
-        """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. Raises
-        ArgumentError if the profile names a kernel that is not there, is for another format or has other parameters."""
-        variant = self.gemv.get(format.id)
-        if variant is not None:
-            name, parameters = parse_variant(variant)
-            entry = find(name)
-            own = entry.fixed.get("format", format)
-            if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
-                raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
-            kernel = entry.make(k=k, n=n, **parameters)
-            if not (accurate and reads_one_digit(kernel)):
-                return Choice(kernel, f"the profile names {variant} for {format.name}")
+    def choose(self, format: Format, k: int, n: int, *, accurate: bool = False, rows: int = 1) -> Choice:
+        """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. rows: of
+        activations; several get a kernel that takes them all at once, or one of a single row, which is launched in its form
+        for several (executor/layers/batched.py). Raises ArgumentError if the profile names a kernel that is not there, is for
+        another format, has other parameters, or has no form with its bits although it must."""
+        if (named := self._named(format, k, n, accurate=accurate)) is not None:
+            return named
         precision = PRECISIONS[0] if accurate else self.precision
-        return self._fastest(precision, format, k, n) or self._usual(precision, format, k, n)
+        return self._measured(precision, format, k, n, rows) or self._usual(precision, format, k, n)
 
-    def _fastest(self, precision: str, format: Format, k: int, n: int) -> Choice | None:
-        """The winner of the user's own measurements, which may have other bits than the default."""
+    def _named(self, format: Format, k: int, n: int, *, accurate: bool) -> Choice | None:
+        variant = self.gemv.get(format.id)
+        if variant is None:
+            return None
+        name, parameters = parse_variant(variant)
+        entry = find(name)
+        own = entry.fixed.get("format", format)
+        if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
+            raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
+        kernel = entry.make(k=k, n=n, **parameters)
+        if accurate and reads_one_digit(kernel):
+            return None
+        if self.batch_invariant and not _same_for_any_rows(kernel):
+            raise ArgumentError(f"{name} has no form for several rows with the bits of one; the profile is batch_invariant")
+        return Choice(kernel, f"the profile names {variant} for {format.name}")
+
+    def _measured(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
+        """The winner of the user's own measurements, which may have other bits than the default. Where nothing was measured for
+        several rows, and always if `batch_invariant`, the fastest for one row that has a form for several."""
+        if self.batch_invariant:
+            return self._fastest(precision, format, k, n, fits=_same_for_any_rows)
+        measured = self._fastest(precision, format, k, n, rows)
+        if measured is None and rows > 1:
+            return self._fastest(precision, format, k, n, fits=has_form_for_rows)
+        return measured
+
+    def _fastest(
+        self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None
+    ) -> Choice | None:
         for table in self.tables:
-            if not table.shipped and (entry := table.fastest(precision, format, k, n)) is not None:
+            if table.shipped:
+                continue
+            entry = table.fastest(precision, format, k, n, rows, fits=fits)
+            if entry is not None:
+                several = f" for {entry.rows} rows" if entry.rows > 1 else ""
                 when = f" on {entry.measured}" if entry.measured else ""
-                return Choice(entry.make(n), f"{precision}: the fastest of what was measured on {table.gpu.name}{when}", entry)
+                reason = f"{precision}: the fastest of what was measured{several} on {table.gpu.name}{when}"
+                return Choice(entry.make(n, rows), reason, entry)
         return None
 
     def _usual(self, precision: str, format: Format, k: int, n: int) -> Choice:
@@ -115,6 +144,10 @@ class GpuProfile:
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
     return kernel.activation_digits == 1
+
+
+def _same_for_any_rows(kernel: KernelType) -> bool:
+    return has_form_for_rows(kernel, alike=True)
 
 
 def _adapted(strategy: Strategy, entry: TuningEntry, table: TuningTable, k: int, n: int, *, exact: bool) -> Choice:

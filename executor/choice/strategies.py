@@ -1,5 +1,5 @@
-"""The kernel that each precision uses for a format by default, the error that it allows, and the parameters of a kernel that
-leave its bits alone."""
+"""The kernel that each precision uses for a format by default, the error that it allows, and, of a kernel, the parameters that
+leave its bits alone and whether it has a form for several rows."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ def default_strategy(format: Format, precision: str) -> Strategy:
 def bit_free(kernel: str) -> tuple[str, ...]:
     """The parameters of a registered kernel that leave its bits alone."""
     return find(kernel).type.bit_free
+
+
+def has_form_for_rows(kernel: KernelType, *, alike: bool = False) -> bool:
+    """Whether a kernel of one row of activations has a form for several; `alike`: one in which a row has the bits that it has
+    alone."""
+    return bool(kernel.batched(2)) and (kernel.batched_alike or not alike)
 
 
 def require_precision(precision: str) -> None:

@@ -1,4 +1,5 @@
-"""A tuning table: the kernels that were measured on one GPU, and which of them to use for a shape. store.py keeps the files."""
+"""A tuning table: the kernels that were measured on one GPU, and which of them to use for a shape and so many rows. store.py
+keeps the files."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from executor.base.environment import PRECISIONS
-from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy
+from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy, has_form_for_rows
 from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -28,7 +29,8 @@ class TuningEntry:
 
     seconds: of one launch on weights that no cache holds, by the clock of the device or, for the emulator, the host;
     bytes_per_second: of weights; error: of a dot product, as in ERROR_LIMIT; measured: the day; versions: of what made the
-    machine code; note: what a reader should know. Numbers are None where nothing was measured."""
+    machine code; note: what a reader should know; rows: of activations, all of which the time is for. Numbers are None where
+    nothing was measured."""
 
     precision: str
     format: str
@@ -43,15 +45,24 @@ class TuningEntry:
     measured: str = ""
     versions: str = ""
     note: str = ""
+    rows: int = 1
 
-    def make(self, n: int) -> KernelType:
-        """The kernel for n rows. ArgumentError if there is none of this name with these parameters."""
-        return find(self.kernel).make(k=self.k, n=n, **self.parameters)
+    def make(self, n: int, rows: int = 1) -> KernelType:
+        """The kernel for n rows of weights and one of activations; if it is one that takes several at once, as its field `m`
+        says, for so many. ArgumentError if there is none of this name with these parameters."""
+        entry = find(self.kernel)
+        several = {"m": rows} if self.rows > 1 and "m" in entry.parameters else {}
+        return entry.make(**{**self.parameters, "k": self.k, "n": n, **several})
 
     @property
     def same(self) -> tuple[object, ...]:
         """Equal for two measurements of the same thing."""
-        return self.precision, self.format, self.k, self.n, self.kernel, tuple(sorted(self.parameters.items()))
+        return self.precision, self.format, self.k, self.n, self.rows, self.kernel, tuple(sorted(self.parameters.items()))
+
+    def counts_for(self, k: int, n: int, rows: int) -> bool:
+        """Whether its time says something of n rows of k weights and so many rows of activations: it is of this shape, and for
+        one row if there is one, else for as many or more."""
+        return self.k == k and self.n in (n, None) and (self.rows == 1 if rows == 1 else self.rows >= rows)
 
     def distance(self, k: int, n: int) -> float:
         """How far its shape is from n rows of k: 0 is this very shape, 1 is twice as many of one."""
@@ -76,17 +87,24 @@ class TuningTable:
             groups[key] = (*groups.get(key, ()), entry)
         return groups
 
-    def fastest(self, precision: str, format: Format, k: int, n: int) -> TuningEntry | None:
+    def fastest(
+        self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None
+    ) -> TuningEntry | None:
         """The fastest kernel measured for this shape whose error the precision allows; an entry for any n counts where there
-        is none for this one."""
+        is none for this one.
+
+        rows: of activations. One is decided by what was measured for one. Several are decided by what was measured for so
+        many, else for the least number above: what does more rows in a time does these in no more, while a time for fewer
+        promises nothing. fits: says which kernels count."""
         limit = ERROR_LIMIT[precision]
         allowed = [
-            (entry.n is None, entry.seconds, entry)
+            (entry.n is None, entry.rows, entry.seconds, entry)
             for entry in self._by_format.get((precision, format.id), ())
-            if entry.k == k and entry.n in (n, None) and entry.seconds is not None
+            if entry.counts_for(k, n, rows) and entry.seconds is not None
             if entry.error is not None and entry.error <= limit
+            if fits is None or fits(entry.make(n, rows))
         ]
-        return min(allowed, key=lambda one: one[:2], default=(None, None, None))[2]
+        return min(allowed, key=lambda one: one[:3], default=(None, None, None, None))[3]
 
     def nearest(self, precision: str, format: Format, strategy: Strategy, k: int, n: int) -> TuningEntry | None:
         """The entry of this strategy for the nearest shape, the fastest of several: of its parameters, those that leave
@@ -97,6 +115,7 @@ class TuningTable:
             entry
             for entry in self._by_format.get((precision, format.id), ())
             if entry.kernel == strategy.kernel
+            and entry.rows == 1
             and all(bound[name] == value for name, value in entry.parameters.items() if name not in free)
         ]
         return min(fitting, key=lambda entry: (entry.distance(k, n), entry.seconds or 0.0), default=None)
@@ -163,6 +182,7 @@ _ALLOWED: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "precision": _one_of(*PRECISIONS),
     "k": (_is_size, _SIZE),
     "n": (lambda value: value == ANY or _is_size(value), f"{_SIZE}, or any"),
+    "rows": (_is_size, _SIZE),
     "kernel": (_is_text, "it must be the registered name of one (`ptxgen list`)"),
     "parameters": (_are_parameters, "it must be an object of whole numbers, true or false"),
     **dict.fromkeys(("seconds", "bytes_per_second", "error"), _NUMBER),
@@ -186,10 +206,14 @@ def _entry(place: str, facts: object, shipped: bool) -> TuningEntry:
             raise ArgumentError(f"{place} has {name} {facts[name]!r}; {allowed}")
     entry = TuningEntry(**facts | {"n": None if facts["n"] == ANY else facts["n"]})
     format = _FORMATS[entry.format]
+    if "m" in entry.parameters:
+        raise ArgumentError(f"{place} sets m; how many rows of activations there are is said by rows")
     try:
-        kernel = entry.make(entry.n or 1)
+        kernel = entry.make(entry.n or 1, entry.rows)
     except ArgumentError as fault:
         raise ArgumentError(f"{place} {fault}") from fault
+    if entry.rows > 1 and not (hasattr(kernel, "m") or has_form_for_rows(kernel)):
+        raise ArgumentError(f"{place} names {entry.kernel} for {entry.rows} rows, which has no form for several")
     if getattr(kernel, "format", format) != format:
         raise ArgumentError(f"{place} names {entry.kernel} for {format.name}, but that is for {kernel.format}")  # type: ignore[attr-defined]
     if shipped:

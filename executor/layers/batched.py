@@ -27,10 +27,15 @@ def gemv_of_rows(kernel: KernelType, m: int) -> KernelType:
     if m == 1:
         return kernel
     for form in kernel.batched(m):
-        y = form.signature().get("y")
-        if isinstance(y, Array) and y.shape[0] == m and len(y.shape) == 2:
+        if takes_rows(form, m):
             return form
     raise ArgumentError(f"{kernel} has no form for {m} rows; there are {batched_gemvs()}")
+
+
+def takes_rows(kernel: KernelType, m: int) -> bool:
+    """Whether a GEMV is one that takes m rows of activations at once, as a matrix."""
+    y = kernel.signature().get("y")
+    return isinstance(y, Array) and y.shape[0] == m and len(y.shape) == 2
 
 
 def batched_gemvs() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import prod
 
 from executor.launch.launch import require_apart
-from executor.layers.batched import gemv_of_rows, tiles
+from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
@@ -18,13 +18,13 @@ from ptxgen.kernels.activation.elementwise import ResidualAdd
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = x W^T; x: f32[k] and y: f32[n], or f32[m, k] and f32[m, n], in memory of its own. Several rows go in tiles of 8, each
-    of which reads the weights once. A kernel on digits shares them with all that read the same x. Raises ArgumentError for
-    several rows and a kernel that has no form for them."""
+    of which reads the weights once, unless the kernel takes all m at once. A kernel on digits shares them with all that read
+    the same x. Raises ArgumentError for several rows and a kernel that has no form for them."""
     kernel = projection.kernel
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
     of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
     m = rows(x)
-    if m == 1:
+    if m == 1 or takes_rows(kernel, m):
         launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows))
         return
     for tile, starts in tiles(m):

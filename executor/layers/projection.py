@@ -1,10 +1,11 @@
-"""A weight matrix bound to the kernel that multiplies it by a vector, and what a kernel must be to do that."""
+"""A weight matrix bound to the kernel that multiplies it by a vector, or by several, and what a kernel must be to do that."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from executor.choice.choice import GpuProfile
+from executor.choice.choice import GpuProfile, reads_one_digit
+from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType, Signature
 from ptxgen.errors import ArgumentError
@@ -14,8 +15,8 @@ from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 
 @dataclass(frozen=True)
 class Projection:
-    """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector. `reason`: why this
-    kernel."""
+    """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
+    once. `reason`: why this kernel."""
 
     weight: LoadedWeight
     kernel: KernelType
@@ -42,23 +43,36 @@ class Projection:
         return self.weight.n, self.weight.k
 
 
-def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False) -> Projection:
-    """The weight with the profile's kernel for it; `accurate`: one of the accurate precision whatever the profile's is. Raises
-    ArgumentError if the profile names a kernel that reads another format or takes other arguments."""
-    choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate)
-    require_fit(choice.kernel, weight.format, weight.name, n=weight.n, k=weight.k)
+def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, rows: int = 1) -> Projection:
+    """The weight with the profile's kernel for it and so many rows of activations, as GpuProfile.choose; `accurate`: one of the
+    accurate precision whatever the profile's is. Raises ArgumentError if the profile names a kernel that reads another format
+    or takes other arguments."""
+    choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate, rows=rows)
+    require_fit(choice.kernel, weight.format, weight.name, n=weight.n, k=weight.k, rows=rows)
     return Projection(weight, choice.kernel, choice.reason)
 
 
-def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int) -> None:
-    """ArgumentError unless the kernel multiplies n rows of k weights of this format by a vector; `name` says whose they are.
+def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:
+    """The projection with what was measured to be fastest for several rows of activations; as it is where nothing was. Where it
+    does not read one digit, what is measured instead does not, either. Errors as bind."""
+    weight, accurate = projection.weight, not reads_one_digit(projection.kernel)
+    entry = profile.choose(weight.format, weight.k, weight.n, accurate=accurate, rows=rows).entry
+    measured = entry is not None and entry.rows > 1
+    return bind(weight, profile, accurate=accurate, rows=rows) if measured else projection
+
+
+def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int, rows: int = 1) -> None:
+    """ArgumentError unless the kernel multiplies n rows of k weights of this format by a vector, or by so many rows of
+    activations at once; `name` says whose weights they are.
 
     Sizes do not tell formats apart (a row of Q4_0 and of Q4_K often has as many bytes), so a kernel that says its format must
     say this one."""
     own = getattr(kernel, "format", format)
     if own != format:
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
-    taken, passed = _facts(kernel.signature()), _facts(gemv_arguments(format, k=k, n=n, digits=kernel.activation_digits))
+    batch = (rows,) if rows > 1 and takes_rows(kernel, rows) else ()
+    given = gemv_arguments(format, k=k, n=n, batch=batch, digits=kernel.activation_digits)
+    taken, passed = _facts(kernel.signature()), _facts(given)
     if taken != passed:
         raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {passed}")
 

@@ -61,6 +61,7 @@ class GemvType(KernelType):
     n: int = field(kw_only=True)
 
     family: ClassVar[str] = "gemv"
+    batched_alike = False  # the form for several rows is mwv's, whatever the strategy
     name_pattern: ClassVar[str]
 
     def __post_init__(self) -> None:

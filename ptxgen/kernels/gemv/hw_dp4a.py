@@ -39,6 +39,7 @@ class HwDp4aGemv(HwDp4aType):
     unpack it in four lanes. The rows of a warp share every read of the activations, the warps of a block their staging."""
 
     name_pattern = "hw_dp4a_{format}_gemv"
+    batched_alike = True
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         # A subclass computes something else.

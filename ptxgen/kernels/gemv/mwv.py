@@ -59,6 +59,7 @@ class MwvGemv(WidestLoadsGemv):
     rows_per_block."""
 
     name_pattern = "mwv_{format}_gemv"
+    batched_alike = True
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         return (BatchedGemv(self.format, k=self.k, n=self.n, m=m, num_warps=self.num_warps),)

@@ -21,6 +21,7 @@ def test_without_variables_the_defaults_count(monkeypatch: pytest.MonkeyPatch) -
     assert said.cache_limit_bytes == 512 << 20
     assert said.emulator_workers >= 1
     assert (said.precision, said.gemv, said.tuning, said.debug) == (None, {}, True, False)
+    assert said.batch_invariant is False
 
 
 @pytest.mark.parametrize("off", ["0", "false", "FALSE", " False "])
@@ -37,8 +38,9 @@ def test_zero_and_false_switch_off_whatever_the_variable(monkeypatch: pytest.Mon
 def test_one_and_true_switch_on(monkeypatch: pytest.MonkeyPatch, on: str) -> None:
     monkeypatch.setenv("GPU_DEBUG", on)
     monkeypatch.setenv("PTXGEN_TUNING", on)
+    monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", on)
     said = settings()
-    assert (said.debug, said.tuning) == (True, True)
+    assert (said.debug, said.tuning, said.batch_invariant) == (True, True, True)
 
 
 def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,6 +71,7 @@ def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         ("PTXGEN_PRECISION", "exact", "accurate or fast"),
         ("PTXGEN_PRECISION", "1", "accurate or fast"),
         ("GPU_DEBUG", "yes", "1 or 0"),
+        ("PTXGEN_BATCH_INVARIANT", "2", "1 or 0"),
         ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps", "NAME or NAME:parameter=value"),
         ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps=many", "NAME or NAME:parameter=value"),
     ],

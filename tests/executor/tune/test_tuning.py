@@ -107,6 +107,65 @@ def test_an_entry_for_any_number_of_rows_counts_where_none_is_for_this_one() -> 
     assert some.choose(Q4_K, 4096, 65).kernel == MwvGemv(Q4_K, k=4096, n=65, num_warps=2)
 
 
+MANY = (
+    entry(4096, 64, seconds=8e-6, rows=8),
+    entry(4096, 64, MWV, seconds=9e-6, rows=8, parameters={"num_warps": 2}),
+    entry(4096, 64, "batched_q4k_gemv", seconds=2e-6, rows=64, parameters={"num_warps": 2}),
+    entry(4096, 64, MWV, seconds=1e-6, rows=64, error=2e-5, parameters={"num_warps": 2}),
+    entry(4096, None, MWV, seconds=1e-9, rows=8, parameters={"num_warps": 8}),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kernel"),
+    [
+        (1, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3)),
+        (2, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
+        (8, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
+        (9, BatchedGemv(Q4_K, k=4096, n=64, m=9, num_warps=2)),
+        (64, BatchedGemv(Q4_K, k=4096, n=64, m=64, num_warps=2)),
+        (65, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3)),
+    ],
+)
+def test_rows_get_the_fastest_of_what_was_measured_for_the_least_number_that_is_not_below(
+    rows: int, kernel: KernelType
+) -> None:
+    choice = profile(*MANY).choose(Q4_K, 4096, 64, rows=rows)
+    assert choice.kernel == kernel
+    measured = None if rows in (1, 65) else 8 if rows <= 8 else 64
+    assert (choice.entry and choice.entry.rows) == measured
+    assert ("measured for" in choice.reason) == (measured is not None)
+
+
+def test_rows_without_a_measurement_get_the_fastest_kernel_for_one_that_has_a_form_for_them() -> None:
+    unformed = entry(4096, 64, "dp4a_q4k_gemv", seconds=1e-7, parameters={})
+    some = profile(unformed, entry(4096, 64, "q4k_gemv", parameters={}))
+    assert some.choose(Q4_K, 4096, 64).kernel.name == "dp4a_q4k_gemv"
+    assert some.choose(Q4_K, 4096, 64, rows=2).kernel == Gemv(Q4_K, k=4096, n=64)
+    assert profile(unformed).choose(Q4_K, 4096, 64, rows=2).kernel == HwDp4aGemv(Q4_K, k=4096, n=64, digits=3)
+
+
+def test_where_bits_must_not_depend_on_the_number_of_rows_one_kernel_does_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlike = entry(4096, 64, "q4k_gemv", seconds=1e-7, parameters={})
+    some = replace(profile(*MANY, unlike, entry(4096, 64, MWV, parameters={"num_warps": 2})), batch_invariant=True)
+    for rows in (1, 8, 64, 65):
+        assert some.choose(Q4_K, 4096, 64, rows=rows).kernel == MwvGemv(Q4_K, k=4096, n=64, num_warps=2)
+    with pytest.raises(ArgumentError, match=r"q4k_gemv has no form .*with the bits of one; the profile is batch_invariant"):
+        replace(some, gemv={"q4k": "q4k_gemv"}).choose(Q4_K, 4096, 64)
+    monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", "1")
+    assert GpuProfile.from_environment() == GpuProfile(batch_invariant=True)
+    with pytest.raises(ArgumentError, match="batch_invariant is 1; allowed: a bool"):
+        GpuProfile(batch_invariant=1)  # type: ignore[arg-type]
+
+
+def test_what_the_user_names_does_for_several_rows_too() -> None:
+    assert replace(profile(*MANY), gemv={"q4k": MWV}).choose(Q4_K, 4096, 64, rows=8).kernel == MwvGemv(Q4_K, k=4096, n=64)
+
+
+def test_parameters_for_one_row_are_not_taken_from_what_was_measured_for_several() -> None:
+    assert profile(*MANY).choose(Q4_K, 4096, 128).kernel == HwDp4aGemv(Q4_K, k=4096, n=128, digits=3)
+
+
 def test_of_the_nearest_shape_only_parameters_that_leave_the_bits_alone_are_taken() -> None:
     near = (
         entry(4096, 4096, parameters={"digits": 3, "num_warps": 4, "rows_per_warp": 1}),
@@ -167,6 +226,14 @@ GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": 
         ({"n": "all"}, "entry 2 has n 'all'; it must be a whole number of at least 1, or any"),
         ({"seconds": -1.0}, "entry 2 has seconds -1.0; it must be a number of at least 0"),
         ({"clock": "sun"}, "entry 2 has clock 'sun'; allowed: device, host"),
+        ({"rows": 0}, "entry 2 has rows 0; it must be a whole number of at least 1"),
+        (
+            {"rows": 4, "kernel": "dp4a_q4k_gemv", "parameters": {}},
+            "entry 2 names dp4a_q4k_gemv for 4 rows, .*no form for several",
+        ),
+        ({"rows": 4, "parameters": {"m": 4}}, "entry 2 sets m; how many rows of activations there are is said by rows"),
+        ({"rows": 9, "kernel": "batched_hw_dp4a_q4k_gemv"}, "entry 2 .*m must be an integer, 1..8, got 9"),
+        ({"kernel": "batched_hw_dp4a_q4k_gemv"}, "entry 2 batched_hw_dp4a_q4k_gemv needs m"),
         ({"colour": 1}, "entry 2 has 'colour'; known: .*precision"),
     ],
 )
@@ -211,8 +278,10 @@ def test_what_is_added_is_read_again_and_replaces_what_was_measured_before(tmp_p
     path = tmp_path / "new" / "t.json"
     add(path, H200, entry(4096, 64, seconds=2e-6, note="first"))
     add(path, H200, entry(4096, None))
+    add(path, H200, entry(4096, 64, seconds=3e-6, rows=8))
     add(path, H200, entry(4096, 64, seconds=1e-6))
-    assert load(path).entries == (entry(4096, None), entry(4096, 64, seconds=1e-6))
+    several = entry(4096, 64, seconds=3e-6, rows=8)
+    assert load(path).entries == (entry(4096, None), several, entry(4096, 64, seconds=1e-6))
     assert load(path).gpu == H200
 
 
