@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from numpy.typing import ArrayLike
 
+from executor.api.batched import BatchedRunner
 from executor.api.delegate import delegate
 from executor.api.ffn import FeedForwardRunner
 from executor.api.gemv import GemvRunner
@@ -85,6 +86,7 @@ class CudaExecutor:
         self._gemv, self._ffn = GemvRunner(self._session), FeedForwardRunner(self._session)
         self._dp4a_ffn = FeedForwardRunner(self._session, dp4a=True)
         self._layers = LayerRunner(self._session, OutlierVerdicts(self.weights, self.workspace))
+        self._batched = BatchedRunner(self._session, self._layers)
         self._profiling = TileProfiling(self.launcher)
 
     @property
@@ -148,6 +150,14 @@ class CudaExecutor:
     q4k_gemv_indexed_async = delegate("_gemv", GemvRunner.product, "Q4_K")
     q6k_gemv_indexed_async = delegate("_gemv", GemvRunner.product, "Q6_K")
     batched_q4k_gemv_cached = delegate("_gemv", GemvRunner.batched)
+
+    # Several rows of activations.
+
+    batched_gemv_with_fallback = delegate("_batched", BatchedRunner.gemv_with_fallback)
+    batched_gemv_or_gemm = delegate("_batched", BatchedRunner.gemv_or_gemm)
+    batched_qkv_dp4a_q4k_gemv_into = delegate("_batched", BatchedRunner.qkv_dp4a_q4k)
+    batched_bias_broadcast_add = delegate("_batched", BatchedRunner.bias_broadcast_add)
+    batched_qkv_rope_phase = delegate("_batched", BatchedRunner.qkv_rope_phase)
 
     # A feed-forward network.
 

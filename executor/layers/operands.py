@@ -19,17 +19,17 @@ from executor.memory.interop import as_buffer
 from executor.memory.weights import LoadedWeight, Weights
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
-from ptxgen.types import F32, U8
+from ptxgen.types import F32, U8, DType
 
 WeightLike = str | int | GpuBuffer | LoadedWeight | Projection
 """A weight: its name, the address of its first byte, a buffer that holds its blocks, or what `weights` or an indexed layer
 has."""
 
 
-def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
-    """f32 of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. Flat will do; a shape of
-    None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed or is another
-    executor's."""
+def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str, dtype: DType = F32) -> GpuBuffer:
+    """f32, or another type, of this shape, in the caller's memory: a buffer, or anything that executor.interop accepts. Flat
+    will do; a shape of None makes a vector of whatever there is. Raises ArgumentError, LaunchError for a buffer that was freed
+    or is another executor's."""
     if isinstance(value, GpuBuffer) and value.device is not device:
         raise LaunchError(
             f"{name} ({value}) is {value.other_label}; must be of this one, on {device.name} (interop.as_buffer shares memory)"
@@ -38,8 +38,8 @@ def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str)
     if not buffer.alive:
         raise LaunchError(f"{name} ({buffer}) was freed")
     needed = (prod(buffer.shape),) if shape is None else shape
-    if buffer.dtype != F32 or not (shape is None or same_shape(buffer.shape, needed)):
-        raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be f32{list(needed)}")
+    if buffer.dtype != dtype or not (shape is None or same_shape(buffer.shape, needed)):
+        raise ArgumentError(f"{name} is {buffer.dtype}{list(buffer.shape)}; must be {dtype}{list(needed)}")
     return buffer if buffer.shape == needed else buffer.view(0, needed)
 
 

@@ -85,6 +85,10 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
     swiglu = {"input": vector(HIDDEN), "gate": "up", "up": "up", "down": "down", **sizes}
     host = {"input": vector(HIDDEN), "output": vector(HIDDEN), "up_name": "up", "down_name": "down", **sizes}
     tall = np.ones((M, HIDDEN), np.float32)
+    packed = {"weight": "up", "packed_input": tall, "packed_output": np.ones((M, FF), np.float32), "m": M, "n": FF, "k": HIDDEN}
+    kv = KV_HEADS * HEAD_DIM
+    qkv: dict[str, Any] = {name: np.ones((M, n), np.float32) for name, n in (("q", HIDDEN), ("k", kv), ("v", kv))}
+    qkv |= {"q_dim": HIDDEN, "kv_dim": kv, "hidden_dim": HIDDEN}
     made = {f"{name}q4k_gemv_into": {"weight": "up", **gemv} for name in ("", "coalesced_", "wide_", "vectorized_", "mwv_")}
     made |= {f"{name}_gemv_into": {"weight": "up", "digits": 2, **gemv} for name in ("mwv_dp4a_q4k", "hw_dp4a_q4k")}
     made |= {f"{name}_gemv_into": {"weight": "six", "digits": 2, **gemv} for name in ("dp4a_q6k", "hw_dp4a_q6k")}
@@ -97,6 +101,17 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
         "q6k_gemv_indexed_async": {"weight": "six", **new},
         "batched_q4k_gemv_cached": {
             "name": "up", "input": tall, "output": np.ones((M, FF), np.float32), "m": M, "k": HIDDEN, "n": FF
+        },
+        "batched_gemv_with_fallback": {"type": "Q4_K", **packed},
+        "batched_gemv_or_gemm": {"type": "Q4_K", **packed},
+        "batched_qkv_dp4a_q4k_gemv_into": {
+            "q_weight": "blk.0.attn_q.weight", "k_weight": "blk.0.attn_k.weight", "v_weight": "blk.0.attn_v.weight",
+            "packed_input": tall, "m": M, **qkv, "digits": 2,
+        },
+        "batched_bias_broadcast_add": {"packed": tall, "bias": vector(HIDDEN), "dim": HIDDEN, "m": M},
+        "batched_qkv_rope_phase": {
+            "input": tall, "hidden_buf": np.ones((M, HIDDEN), np.float32), "m": M, "positions": [0, 5, 0], "epsilon": 1e-5,
+            "layer_weights": indexed["layer_weights"], **qkv,
         },
         "fused_ffn_q4k": host,
         "fused_ffn_swiglu_host": host | {"gate_name": "up"},

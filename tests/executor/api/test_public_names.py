@@ -49,6 +49,13 @@ NAMES = {
     "B13 workspace": ("workspace",),
     "B14 attention": ("init_kv_cache", "sequence", "incremental_attention_async"),
     "B15 graphs": ("capture", "capture_decode", "replay_decode"),
+    "B16 batched decode": (
+        "batched_qkv_rope_phase",
+        "batched_gemv_with_fallback",
+        "batched_gemv_or_gemm",
+        "batched_qkv_dp4a_q4k_gemv_into",
+        "batched_bias_broadcast_add",
+    ),
     "B18 tile profiler": ("enable_tile_profiling", "disable_tile_profiling", "tile_profiler", "tile_summary"),
 }
 
