@@ -27,15 +27,16 @@ class NoPlotting(PtxGenError):
     """matplotlib is not installed."""
 
 
-def require_plotting() -> None:
+def require_plotting(what: str = "the roofline plot", instead: str = "--no-plot") -> None:
     """Raise NoPlotting, with what to install, unless a plot can be made. For before the work whose result is to be plotted: so
-    all that plotting imports is imported now, as what is found need not load."""
+    all that plotting imports is imported now, as what is found need not load. instead: the option of a command without it."""
     try:
+        import matplotlib.backends.backend_agg
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise NoPlotting(
-            f"the roofline plot needs matplotlib ({error}): pip install 'ptxgen[bench]', or do without with --no-plot"
+            f"{what} needs matplotlib ({error}): pip install 'ptxgen[bench]', or do without with {instead}"
         ) from error
 
 

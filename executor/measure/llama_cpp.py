@@ -1,0 +1,164 @@
+"""llama.cpp's own benchmark programs as a peer on the same file: found on PATH, run, and what they print read. They time by
+themselves; nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from executor.measure.speed import SpeedCase
+from ptxgen.errors import PtxGenError
+
+BENCH: Final = "llama-bench"
+BATCHED: Final = "llama-batched-bench"
+ALL_LAYERS: Final = 99
+"""What people write for `every layer on the GPU`."""
+CELLS: Final = 256
+"""llama.cpp rounds the room of a sequence up to a multiple of this."""
+SHOWN_LINES: Final = 12
+FACTS: Final = ("build_commit", "build_number", "backends", "gpu_info", "type_k", "type_v", "n_batch", "n_ubatch")
+
+_log = logging.getLogger(__name__)
+
+
+class LlamaCppError(PtxGenError):
+    """llama.cpp's programs are not there, fail, or print what cannot be read."""
+
+
+@dataclass
+class LlamaCpp:
+    """Both programs, on one model. gpu: the number of the GPU to use, as the CUDA driver counts; None lets them choose.
+    kv_type: how keys and values are held; None is their default (f16). facts: what they said of themselves in a run; commands:
+    how each was run last."""
+
+    bench: str
+    batched: str
+    model: Path
+    gpu: int | None = None
+    kv_type: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    commands: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def find(cls, model: Path, *, kv_type: str | None = None) -> LlamaCpp:
+        """The programs on PATH. LlamaCppError, with what to install, if one is missing."""
+        missing = [name for name in (BENCH, BATCHED) if shutil.which(name) is None]
+        if missing:
+            raise LlamaCppError(
+                f"{' and '.join(missing)} of llama.cpp not found on PATH: build it (cmake -B build -DGGML_CUDA=ON; "
+                f"cmake --build build --target {BENCH} {BATCHED}) and add build/bin to PATH, or leave out --vs"
+            )
+        bench, batched = shutil.which(BENCH), shutil.which(BATCHED)
+        assert bench is not None
+        assert batched is not None
+        return cls(bench, batched, model, kv_type=kv_type)
+
+    def on(self, gpu: int) -> LlamaCpp:
+        """The same on this GPU. LlamaCppError if llama.cpp does not see it: it would time the CPU then, and not say so."""
+        said = _run([self.bench, "--list-devices"])
+        if not re.search(rf"\bCUDA{gpu}\b", said):
+            raise LlamaCppError(
+                f"{self.bench} cannot use GPU {gpu}: its --list-devices names no CUDA{gpu}, but says{_shown(said)}"
+            )
+        return replace(self, gpu=gpu)
+
+    def speeds(self, cases: Sequence[SpeedCase]) -> dict[SpeedCase, float]:
+        """Run each program once; tokens a second of each case, of all its sequences. LlamaCppError if that fails."""
+        single = [case for case in cases if case.kind != "batch"]
+        batches = [case for case in cases if case.kind == "batch"]
+        return self._single(single) | self._batches(batches)
+
+    def _single(self, cases: Sequence[SpeedCase]) -> dict[SpeedCase, float]:
+        if not cases:
+            return {}
+        words = ["-r", "1", "-fa", "1", "-o", "jsonl", *self._common()]
+        for option, kind in (("-p", "prompt"), ("-n", "depth")):
+            words += [option, _listed(case.tokens for case in cases if case.kind == kind) or "0"]
+        words += ["-d", _listed(case.depth for case in cases)]
+        rows, printed = self._rows(self.bench, words)
+        self.facts |= {name: rows[0][name] for name in FACTS if rows and name in rows[0]}
+
+        def speed(case: SpeedCase) -> float:
+            prompt, answer = (case.tokens, 0) if case.kind == "prompt" else (0, case.tokens)
+            wanted = {"n_prompt": prompt, "n_gen": answer, "n_depth": case.depth}
+            return _number(BENCH, rows, printed, wanted, "avg_ts")
+
+        return {case: speed(case) for case in cases}
+
+    def _batches(self, cases: Sequence[SpeedCase]) -> dict[SpeedCase, float]:
+        if not cases:
+            return {}
+        most = max(case.sequences for case in cases)
+        room = max(-(-case.positions // CELLS) * CELLS for case in cases)
+        words = ["-fa", "on", "--output-format", "jsonl", *self._common(), "-c", str(most * room)]
+        words += ["-npp", _listed(case.depth for case in cases), "-ntg", _listed(case.tokens for case in cases)]
+        words += ["-npl", _listed(case.sequences for case in cases)]
+        rows, printed = self._rows(self.batched, words)
+
+        def speed(case: SpeedCase) -> float:
+            wanted = {"pl": case.sequences, "pp": case.depth, "tg": case.tokens}
+            return _number(BATCHED, rows, printed, wanted, "speed_tg")
+
+        return {case: speed(case) for case in cases}
+
+    def _common(self) -> list[str]:
+        words = ["-m", str(self.model), "-ngl", str(ALL_LAYERS)]
+        if self.gpu is not None:
+            words += ["-dev", f"CUDA{self.gpu}"]
+        if self.kv_type is not None:
+            words += ["-ctk", self.kv_type, "-ctv", self.kv_type]
+        return words
+
+    def _rows(self, program: str, words: Sequence[str]) -> tuple[list[Mapping[str, Any]], str]:
+        """The JSON objects that it printed, a line each, and all that it printed."""
+        self.commands[Path(program).name] = shlex.join([program, *words])
+        printed = _run([program, *words])
+        rows = []
+        for line in printed.splitlines():
+            if line.startswith("{"):
+                try:
+                    rows.append(json.loads(line))
+                except ValueError as error:
+                    raise LlamaCppError(f"{program} printed a line that is no JSON ({error}):{_shown(line)}") from error
+        return rows, printed
+
+
+def _run(command: Sequence[str]) -> str:
+    """Its stdout. LlamaCppError, with the end of its stderr, if it fails."""
+    _log.info("%s", shlex.join(command))
+    try:
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        raise LlamaCppError(f"{command[0]} cannot be started: {error}") from error
+    if run.returncode:
+        said = (run.stderr or run.stdout).decode(errors="replace")
+        raise LlamaCppError(f"{shlex.join(command)} ended with exit code {run.returncode}:{_shown(said)}")
+    return run.stdout.decode(errors="replace")
+
+
+def _number(program: str, rows: Sequence[Mapping[str, Any]], printed: str, wanted: Mapping[str, int], name: str) -> float:
+    """A field of the one row that has these values."""
+    found = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+    value = found[0].get(name) if len(found) == 1 else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        which = ", ".join(f"{key} {value}" for key, value in wanted.items())
+        raise LlamaCppError(f"{program} printed no one row with {which} and a speed {name}:{_shown(printed)}")
+    return float(value)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, dict.fromkeys(numbers)))
+
+
+def _shown(text: str) -> str:
+    """The end of what a program said, in lines of their own."""
+    lines = [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
+    return "".join(f"\n  {line[:200]}" for line in lines) or " nothing"

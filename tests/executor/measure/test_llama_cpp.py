@@ -1,0 +1,95 @@
+"""llama.cpp's benchmark programs as peers: stand-ins on PATH print what the real ones print."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from executor.measure.llama_cpp import LlamaCpp, LlamaCppError
+from executor.measure.speed import SpeedCase, speed_cases
+from tests.llama_cpp import BATCHED_ROW, BENCH_ROW, DEVICES, asked, stand_in
+
+CASES = speed_cases(512, 128, [0, 1024], [1, 4])
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins for both, alone on PATH but for the shell's own tools."""
+    stand_in(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def test_each_case_gets_the_speed_of_its_own_row(programs: Path) -> None:
+    peer = LlamaCpp.find(Path("model.gguf"))
+    assert peer.speeds(CASES) == {
+        SpeedCase("prompt", 512): 7100.002165,
+        SpeedCase("depth", 128): 118.881588,
+        SpeedCase("depth", 128, depth=1024): 110.5,
+        SpeedCase("batch", 128, depth=512, sequences=1): 36.532974,
+        SpeedCase("batch", 128, depth=512, sequences=4): 73.35,
+    }
+    assert peer.facts["build_commit"] == "8cf427ff"
+    assert (peer.facts["gpu_info"], peer.facts["type_k"]) == ("NVIDIA GeForce RTX 4080", "f16")
+
+
+def test_the_programs_are_asked_for_the_same_work_on_the_same_gpu_and_cache(programs: Path) -> None:
+    peer = LlamaCpp.find(Path("my model.gguf"), kv_type="q8_0").on(0)
+    peer.speeds(CASES)
+    bench, batched = (asked(programs, name) for name in ("llama-bench", "llama-batched-bench"))
+    common = "-m 'my model.gguf' -ngl 99 -dev CUDA0 -ctk q8_0 -ctv q8_0"
+    assert shlex.join(bench) == f"-r 1 -fa 1 -o jsonl {common} -p 512 -n 128 -d 0,1024"
+    assert shlex.join(batched) == f"-fa on --output-format jsonl {common} -c 3072 -npp 512 -ntg 128 -npl 1,4"
+    assert peer.commands["llama-bench"] == shlex.join([f"{programs}/llama-bench", *bench])
+
+
+def test_the_prompt_is_timed_at_depth_0_even_where_nothing_else_is(programs: Path) -> None:
+    LlamaCpp.find(Path("m.gguf")).speeds(speed_cases(512, 128, [1024], [1]))
+    assert shlex.join(asked(programs, "llama-bench")).endswith("-p 512 -n 128 -d 0,1024")
+
+
+def test_a_missing_program_is_named_with_what_to_build(programs: Path) -> None:
+    (programs / "llama-batched-bench").unlink()
+    with pytest.raises(LlamaCppError, match=r"^llama-batched-bench of llama.cpp not found on PATH: build it"):
+        LlamaCpp.find(Path("m.gguf"))
+
+
+def test_a_llama_cpp_that_does_not_see_the_gpu_is_refused(programs: Path) -> None:
+    assert "CUDA0" in DEVICES
+    with pytest.raises(LlamaCppError, match=r"cannot use GPU 1: its --list-devices names no CUDA1, but says\n  Available"):
+        LlamaCpp.find(Path("m.gguf")).on(1)
+
+
+def test_a_program_that_fails_is_shown_with_what_it_said(programs: Path) -> None:
+    stand_in(programs, bench="echo 'main: error: failed to load model' >&2; exit 1")
+    with pytest.raises(
+        LlamaCppError, match=r"(?s)llama-bench -r 1 .* ended with exit code 1:\n.*\n  main: error: failed to load"
+    ):
+        LlamaCpp.find(Path("m.gguf")).speeds(CASES)
+
+
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        ("", r"llama-bench printed no one row with n_prompt 512, n_gen 0, n_depth 0 and a speed avg_ts: nothing"),
+        ("| model | size |", r"no one row with .*:\n  \| model \| size \|"),
+        ('{"n_prompt": 512, "n_gen": 0', r"printed a line that is no JSON \(.*\):\n  \{\"n_prompt\": 512"),
+        (json.dumps(BENCH_ROW | {"avg_ts": 0.0}), r"no one row with .* and a speed avg_ts:\n  \{"),
+        (json.dumps(BENCH_ROW) + "\n" + json.dumps(BENCH_ROW), r"no one row with n_prompt 512"),
+    ],
+    ids=["nothing", "a table", "half a line", "no speed", "twice"],
+)
+def test_what_cannot_be_read_is_shown(programs: Path, printed: str, said: str) -> None:
+    stand_in(programs, bench=f"cat <<'END'\n{printed}\nEND")
+    with pytest.raises(LlamaCppError, match=said):
+        LlamaCpp.find(Path("m.gguf")).speeds(CASES)
+
+
+def test_a_batch_that_did_not_fit_is_missed(programs: Path) -> None:
+    """llama-batched-bench leaves out what its cache has no room for, and says nothing."""
+    stand_in(programs, batched=f"echo {shlex.quote(json.dumps(BATCHED_ROW))}")
+    with pytest.raises(LlamaCppError, match=r"llama-batched-bench printed no one row with pl 4, pp 512, tg 128 and a speed"):
+        LlamaCpp.find(Path("m.gguf")).speeds(CASES)
