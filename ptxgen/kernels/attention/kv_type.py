@@ -17,6 +17,7 @@ from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.codes import centred, load_words, split_scales
+from ptxgen.kernels.accuracy import UNIT
 from ptxgen.printable import literal
 from ptxgen.types import F16, F32, S8, U16, DType
 
@@ -64,6 +65,11 @@ class KvType(ABC):
         """What stands in the parts for x: f32[..., head_dim]; the very bits that the kernels write."""
 
     @abstractmethod
+    def stored(self, x: NDArray[Any], bound: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """What stands in each part, in float64, for f32 values within `bound` of x, and how far off that may be: for references
+        and tolerances of what writes the cache. x, bound: f64[rows, head_dim]."""
+
+    @abstractmethod
     def decode(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         """The values that the parts stand for: f64[..., head_dim]."""
 
@@ -80,6 +86,9 @@ class _F32(KvType):
 
     def encode(self, x: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         return (x.astype(np.float32),)
+
+    def stored(self, x: NDArray[Any], bound: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        return [(x, bound)]
 
     def decode(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         return parts[0].astype(np.float64)
@@ -99,6 +108,10 @@ class _F16(KvType):
     def encode(self, x: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         with np.errstate(over="ignore"):
             return (x.astype(np.float32).astype(np.float16),)
+
+    def stored(self, x: NDArray[Any], bound: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Off by the rounding of f16, too."""
+        return [(x, bound + _half(np.abs(x) + bound))]
 
     def decode(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         return parts[0].astype(np.float64)
@@ -135,6 +148,23 @@ class _Q80(KvType):
             codes = whole + np.trunc(2 * (numbers - whole))
             return codes.astype(np.int8).reshape(x.shape), scales.astype(np.float16)
 
+    def stored(self, x: NDArray[Any], bound: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """By intervals, as in digit_bounds.py: the peak is between the largest |x| - bound and the largest |x| + bound, the
+        scale between these over 127, rounded to f32 and then to f16. A code rises with its value, so it is between those of the
+        ends of the value, each times the end of 1 / scale that brings it farther out, rounded three times; where the scale may
+        be zero it may be any."""
+        low, high, near, far = (
+            side.reshape(len(x), -1, SCALED)
+            for side in (x - bound, x + bound, np.maximum(np.abs(x) - bound, 0), np.abs(x) + bound)
+        )
+        least, most = (side.max(axis=-1, keepdims=True) / LARGEST_CODE for side in (near, far))
+        exact = np.abs(x).reshape(low.shape).max(axis=-1, keepdims=True) / LARGEST_CODE
+        scale_bound = np.maximum(most - exact, exact - least) + most * UNIT + _half(most)
+        first = _codes(low, np.where(low < 0, least, most), -LARGEST_CODE, -1).reshape(x.shape)
+        last = _codes(high, np.where(high > 0, least, most), LARGEST_CODE, 1).reshape(x.shape)
+        middle = np.clip(_codes(x.reshape(low.shape), exact, 0, 0).reshape(x.shape), first, last)
+        return [(middle, np.maximum(last - middle, middle - first)), (exact[..., 0], scale_bound[..., 0])]
+
     def decode(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         codes, scales = (part.astype(np.float64) for part in parts)
         with np.errstate(invalid="ignore"):
@@ -151,3 +181,18 @@ def kv_type(kernel: str, name: object) -> KvType:
     if found is None:
         raise ArgumentError(f"{kernel}: kv_type must be one of {', '.join(KV_TYPES)}, got {literal(name)}")
     return found
+
+
+def _half(x: NDArray[Any]) -> NDArray[Any]:
+    """The most that rounding to f16 changes values up to x."""
+    half: NDArray[Any] = np.maximum(x * 2.0**-11, 2.0**-25)
+    return half
+
+
+def _codes(values: NDArray[Any], scales: NDArray[Any], unknown: int, up: int) -> NDArray[Any]:
+    """The codes of values that three roundings moved up (1), down (-1) or not at all (0); `unknown` where a scale may be 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        numbers = values / scales
+    numbers = np.where(scales > 0, numbers + up * np.abs(numbers) * 4 * UNIT, unknown)
+    codes: NDArray[Any] = np.sign(numbers) * np.floor(np.minimum(np.abs(numbers), LARGEST_CODE) + 0.5)
+    return codes

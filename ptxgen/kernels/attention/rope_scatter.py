@@ -4,7 +4,7 @@ not here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,6 +25,68 @@ from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
 
 THREADS = 128
+
+
+Row = Callable[[str, Value, Value], GlobalArray]
+"""Where q, k or v (a name) has value `first` of a head: (name, head, first)."""
+
+Keep = Callable[[str, Value, Value, int, tuple[Value, Value]], None]
+"""Writes a pair of a key or a value to the cache: (`k` or `v`, head, first, distance of the two, pair)."""
+
+
+@dataclass(frozen=True)
+class HeadPairs:
+    """What a token's queries, keys and values go through, pair by pair: bias, rotation, and the copy into the cache. Fields as
+    in RopeScatter."""
+
+    neox: bool
+    bias: bool
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotary_dim: int
+
+    def write(self, k: KernelBuilder, head: Value, i: Value, position: Value, row: Row, keep: Keep) -> None:
+        """Pair i of a head, which are numbered through: those of q, then of k, then of v. Values past rotary_dim
+        that no bias is added to are not written in place, and those of q not looked at."""
+        with k.when(head < self.heads):
+            self._rotated(k, "q", head, i, position, row, keep)
+        with k.otherwise():
+            with k.when(head < self.heads + self.kv_heads):
+                self._rotated(k, "k", head - self.heads, i, position, row, keep)
+            with k.otherwise():
+                self._pair(k, "v", head - (self.heads + self.kv_heads), i, position, row, keep, turn=False)
+
+    def _rotated(
+        self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep
+    ) -> None:  # fmt: skip
+        """A pair of a head of q or k: one that is turned, or one past rotary_dim."""
+        if self.rotary_dim == self.head_dim:
+            self._pair(k, name, head, i, position, row, keep, turn=True)
+        else:
+            with k.when(i < self.rotary_dim // 2):
+                self._pair(k, name, head, i, position, row, keep, turn=True)
+            if self.bias or name != "q":  # else it stays as it is and goes nowhere
+                with k.otherwise():
+                    self._pair(k, name, head, i, position, row, keep, turn=False)
+
+    def _pair(
+        self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep, *, turn: bool
+    ) -> None:  # fmt: skip
+        """Pair i of a head: neighbours, unless it is turned in the style of neox."""
+        first, distance = (i, self.rotary_dim // 2) if turn and self.neox else (i * 2, 1)
+        place = row(name, head, first)
+        pair = load_pair(k, place, distance)
+        if self.bias:
+            bias = load_pair(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance)
+            pair = pair[0] + bias[0], pair[1] + bias[1]
+        if turn:
+            cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
+            pair = turned(k, pair, cosine, sine)
+        if turn or self.bias:
+            store_pair(k, place, distance, pair)
+        if name != "q":
+            keep(name, head, first, distance, pair)
 
 
 @register(neox=(False, True), bias=(False, True))
@@ -89,43 +151,21 @@ class RopeScatter(KernelType):
         pair = k.ctaid.x * THREADS + k.tid.x
         with k.when((pair < self._pairs) & (position < self.max_len)):
             head, i = pair // (self.head_dim // 2), pair % (self.head_dim // 2)
-            with k.when(head < self.heads):
-                self._rotated(k, "q", head, i, position)
-            with k.otherwise():
-                with k.when(head < self.heads + self.kv_heads):
-                    self._rotated(k, "k", head - self.heads, i, position)
-                with k.otherwise():
-                    self._pair(k, "v", head - (self.heads + self.kv_heads), i, position, turn=False)
+            self.pairs.write(
+                k, head, i, position,
+                lambda name, head, first: getattr(k.arg, name).at(head, first),
+                lambda name, head, first, distance, pair: store_pair(
+                    k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pair
+                ),
+            )  # fmt: skip
 
-    def _rotated(self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value) -> None:
-        """A pair of a head of q or k: one that is turned, or one past rotary_dim."""
-        if self.rotary_dim == self.head_dim:
-            self._pair(k, name, head, i, position, turn=True)
-        else:
-            with k.when(i < self.rotary_dim // 2):
-                self._pair(k, name, head, i, position, turn=True)
-            if self.bias or name != "q":  # else it stays as it is and goes nowhere
-                with k.otherwise():
-                    self._pair(k, name, head, i, position, turn=False)
-
-    def _pair(self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, *, turn: bool) -> None:
-        """Pair i of a head: neighbours, unless it is turned in the style of neox."""
-        first, distance = (i, self.rotary_dim // 2) if turn and self.neox else (i * 2, 1)
-        row: GlobalArray = getattr(k.arg, name).at(head, first)
-        pair = load_pair(k, row, distance)
-        if self.bias:
-            bias = load_pair(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance)
-            pair = pair[0] + bias[0], pair[1] + bias[1]
-        if turn:
-            cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
-            pair = turned(k, pair, cosine, sine)
-        if turn or self.bias:
-            store_pair(k, row, distance, pair)
-        if name != "q":
-            store_pair(k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pair)
+    @property
+    def pairs(self) -> HeadPairs:
+        """What is done to the pairs of values."""
+        return HeadPairs(self.neox, self.bias, self.heads, self.kv_heads, self.head_dim, self.rotary_dim)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        token, _ = self._exact(arguments)
+        token, _ = self.exact(arguments)
         caches = self._scatter.reference(
             k_cache=arguments["k_cache"].astype(np.float64),
             v_cache=arguments["v_cache"].astype(np.float64),
@@ -137,7 +177,7 @@ class RopeScatter(KernelType):
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """A value in the cache is off as its source is; all others there are exact."""
-        _, bounds = self._exact(arguments)
+        _, bounds = self.exact(arguments)
         untouched = np.zeros(arguments["k_cache"].shape)
         caches = self._scatter.reference(
             k_cache=untouched, v_cache=untouched, k=bounds["k"], v=bounds["v"], position=arguments["position"]
@@ -151,7 +191,7 @@ class RopeScatter(KernelType):
     def _written(self, values: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         return {name: value for name, value in values.items() if name != "v" or self.bias}
 
-    def _exact(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    def exact(self, arguments: Mapping[str, Any]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
         """q, k and v afterwards, in float64, and how far off they may be: what rope allows, after at most one rounding of each
         value by its bias, of which a turn gives each value of a pair at most the sum of both: half of rope's two roundings,
         and an eighth of a unit is plenty for the second order."""
