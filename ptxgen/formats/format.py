@@ -95,6 +95,8 @@ class Format(ABC):
     """What of the start of a block its reader takes by `LaneAddress.header`."""
     packed_width: ClassVar[int] = 0
     """Columns of a fragment; 0 for a format without packed codes."""
+    scale_values: ClassVar[int] = 32
+    """Consecutive values that have one scale, of a format with packed codes: 16 or 32."""
     minimum: ClassVar[LargestMinimum | None] = None
     """How large the minima of its runs can be; None for a format whose runs have none."""
 

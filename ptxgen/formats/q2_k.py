@@ -33,6 +33,7 @@ class Q2K(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.069), ScaleField(_D + 2, 0.104))
     packed_width = 16
+    scale_values = 16
     minimum = LargestMinimum(_D + 2, 15)
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:

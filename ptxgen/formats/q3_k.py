@@ -40,6 +40,7 @@ class Q3K(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.022, signed=True),)
     packed_width = 16
+    scale_values = 16
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)

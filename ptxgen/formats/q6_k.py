@@ -41,6 +41,7 @@ class Q6K(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(_D, 0.00073, signed=True),)
     packed_width = 8
+    scale_values = 16
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
