@@ -5,7 +5,7 @@ test_my_kernels = conformance_test("my_q4k_gemv")
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -15,8 +15,13 @@ from ptxgen.errors import PtxGenError
 
 def conformance_test(*subjects: Subject) -> Callable[[Check], None]:
     """A test function, parametrised by kernel and check; of all registered kernels if none is named."""
+    return checks_test(planned(*subjects))
 
-    @pytest.mark.parametrize("check", list(planned(*subjects)), ids=str)
+
+def checks_test(checks: Iterable[Check]) -> Callable[[Check], None]:
+    """A test function, parametrised by these checks."""
+
+    @pytest.mark.parametrize("check", list(checks), ids=str)
     def test_conforms(check: Check) -> None:
         try:
             check()

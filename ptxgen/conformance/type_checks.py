@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -55,11 +55,12 @@ def _cure(name: str) -> str:
     return f'refuse it in __post_init__: require(self, "{name}") of ptxgen.kernels.shape says what is allowed'
 
 
-def tails(entry: KernelEntry) -> None:
+def tails(entry: KernelEntry, only: Collection[str] = ()) -> None:
     """Each size that may be prime, or smaller than in any sample shape, is tried so: tails are where kernels break. A shape
-    that the emulator cannot tell from one that it has run, or from the smallest sample shape, is not run again."""
+    that the emulator cannot tell from one that it has run, or from the smallest sample shape, is not run again. `only`: the
+    fields to try, all if none is named."""
     run = [smallest(entry)]
-    for kernel in _untried(entry):
+    for kernel in _untried(entry, only):
         try:
             signature(kernel)
             if not any(_runs_alike(kernel, other) for other in run):
@@ -81,9 +82,11 @@ def _program(kernel: KernelType, target: Target) -> str:
     return re.sub(r"^(//|\.minnctapersm ).*\n", "", emitted(kernel, target).text, flags=re.MULTILINE)
 
 
-def _untried(entry: KernelEntry) -> Iterator[KernelType]:
+def _untried(entry: KernelEntry, only: Collection[str]) -> Iterator[KernelType]:
     kernel = smallest(entry)
     for name in whole_fields(entry, kernel):
+        if only and name not in only:
+            continue
         tried = {getattr(case, name) for case in entry.cases()}
         if not tried & {1, *PRIMES} and not any(map(_is_prime, tried)):
             yield from _first_taken(kernel, name, PRIMES)

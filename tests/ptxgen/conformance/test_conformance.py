@@ -136,6 +136,9 @@ def test_what_the_emulator_cannot_tell_apart_is_run_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(type_checks, "emulator", run.append)
     type_checks.tails(KernelEntry("test_doubled", Tuned))
     assert run == [Tuned(n=37), Tuned(n=1), Tuned(step=37), Tuned(step=1)]
+    run.clear()
+    type_checks.tails(KernelEntry("test_doubled", Tuned), only={"step"})
+    assert run == [Tuned(step=37), Tuned(step=1)]
 
 
 def emit_wide(self: Doubled, k: KernelBuilder) -> None:
