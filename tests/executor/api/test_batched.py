@@ -114,11 +114,12 @@ def measured(kernel: str, rows: int, **parameters: int) -> GpuProfile:
 def test_what_was_measured_for_so_many_rows_is_used_and_not_where_bits_must_not_depend_on_them(executor: CudaExecutor) -> None:
     x, y = values(2, K), executor.zeros(2, N)
     expected = alone(executor, "Q4_K", x)
-    executor.profile = measured("batched_q4k_gemv", rows=4)
+    executor.profile = measured("mma_q4k_gemm", rows=4, digits=3, tile=8, warps=1)
     records = seen(executor)
     executor.batched_gemv_or_gemm("Q4_K", "Q4_K", executor.buffer(x), y, 2, N, K)
-    (record,) = records
-    assert (record.kernel.name, record.kernel.parameters()["m"]) == ("batched_q4k_gemv", 2)
+    kernel = records[-1].kernel
+    assert (kernel.name, kernel.parameters()["m"]) == ("mma_q4k_gemm", 2)
+    assert np.abs(y.to_numpy() - expected).max() <= 1e-5 * expected.std()
     executor.profile = replace(executor.profile, batch_invariant=True)
     executor.batched_gemv_or_gemm("Q4_K", "Q4_K", executor.buffer(x), y, 2, N, K)
     same_bits(y.to_numpy(), expected)
@@ -397,6 +398,13 @@ class TestWhatIsRefused:
         self.executor.profile = GpuProfile(gemv={"q4k": "dp4a_q4k_gemv"})
         with pytest.raises(LaunchError, match=r"packed_output .* overlaps packed_input"):
             self.executor.batched_gemv_with_fallback("Q4_K", "w", self.x, self.x.view(4 * K, (2, N)), 2, N, K)
+
+    def test_a_loop_over_rows_that_do_not_start_where_a_kernel_may(self) -> None:
+        self.executor.profile = GpuProfile(gemv={"q4k": "dp4a_q4k_gemv"})
+        raw = FORMATS["Q4_K"].random_blocks(np.random.default_rng(3), 6, K)
+        self.executor.load_weight("six", raw, "Q4_K", (6, K))
+        with pytest.raises(LaunchError, match=r"argument y starts at .*; must be on a 16-byte boundary"):
+            self.executor.batched_gemv_with_fallback("Q4_K", "six", self.x, self.executor.zeros(2, 6), 2, 6, K)
 
     def test_three_products(self) -> None:
         y: dict[str, Any] = {"q": self.y, "k": self.executor.zeros(2, N), "v": self.executor.zeros(2, N)}
