@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, Work, read
-from ptxgen.dsl.memory import SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.halves import PARTS_ALLOWED, least_error, relative_error
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
-from ptxgen.kernels.attention.query_tile import CHUNK, LOG2_E, QUERIES, QueryTile, Running, StagedRows
+from ptxgen.kernels.attention.query_tile import LOG2_E, QUERIES, QueryTile, Running, StagedRows
+from ptxgen.kernels.attention.staging import Staging
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -26,7 +26,6 @@ from ptxgen.types import F32, U32
 
 WARPS = 4
 THREADS = WARPS * WARP_SIZE
-SHARERS = THREADS // TILE  # threads that share a row of the cache
 TILE_QUERIES = WARPS * QUERIES
 LONGEST_ROW = 128  # values: a thread has a query and a result of two rows in its registers
 
@@ -92,6 +91,10 @@ class FlashAttention(PagedKernel):
     def _tile(self) -> QueryTile:
         return QueryTile(self.staged, self.parts)
 
+    @property
+    def _staging(self) -> Staging:
+        return Staging(self, self.staged, THREADS)
+
     def signature(self) -> Signature:
         return {
             "out": Array(F32, (self.rows, self.heads, self.head_dim), "out", partial=True),
@@ -132,14 +135,23 @@ class FlashAttention(PagedKernel):
         running = self._tile.start(k)
         keys, values = self.staged.make(k), self.staged.make(k)
         last = rows.position + rows.number - 1
-        for start in k.strided(0, last + 1, step=self.staged.rows):
-            self._stage(k, {"k": keys, "v": values}, rows.slot, start, last)
-            k.barrier()
+        page = k.variable(self.page(k, rows.slot, k.u32(0)), U32)
+        self._staging.begin(k, "k", keys, self._staging.row(k, page, k.u32(0), last))
+        for start in k.strided(0, last + 1, step=TILE):
+            following = start + TILE
+            next_page = self.page(k, rows.slot, k.min(following, last))
+            self._staging.finish(k, keys)
+            k.barrier()  # the keys are there, and nobody reads the last values any more
+            self._staging.begin(k, "v", values, self._staging.row(k, page, start, last))
             scores = self._tile.scores(k, operands, keys)
             self._hide(k, scores, start, limits)
             weights, shrinks = self._tile.weigh(k, running, scores)
-            self._tile.add(k, running, weights, shrinks, values)
+            self._staging.finish(k, values)
             k.barrier()
+            with k.when(following <= last):
+                self._staging.begin(k, "k", keys, self._staging.row(k, next_page, following, last))
+            page @= next_page
+            self._tile.add(k, running, weights, shrinks, values)
         self._store(k, rows, queries, running)
 
     def _queries(self, k: KernelBuilder, rows: _Rows) -> list[_Query]:
@@ -152,19 +164,6 @@ class FlashAttention(PagedKernel):
             head = k.ctaid.y * self.group + number % self.group
             queries.append(_Query(k.min(row, rows.number - 1), head, row < rows.number))
         return queries
-
-    def _stage(self, k: KernelBuilder, arrays: Mapping[str, SharedView], slot: Value, start: Value, last: Value) -> None:
-        """Bring the tile of the cache that starts at `start` to shared memory: four threads a row, which take its chunks of 8
-        values by turns. A position past the last is the last again: it must be memory that somebody wrote, and no query sees
-        it."""
-        row, chunk = k.tid.x // SHARERS, k.tid.x % SHARERS
-        page = self.page(k, slot, start)
-        place = k.min(start + row, last) % self.page_len
-        for tensor, array in arrays.items():
-            source = self.cached(k, tensor, page, k.ctaid.y, place, chunk * CHUNK)
-            target = self.staged.chunk(k, array, row, chunk)
-            for at in range(0, self.head_dim, SHARERS * CHUNK):
-                self.staged.store(k, target.at(at * self.staged.parts), self.kv.load(k, source, at, CHUNK))
 
     def _hide(self, k: KernelBuilder, scores: list[list[Value]], start: Value, limits: list[Value]) -> None:
         """Let no query see a position past its own."""

@@ -123,14 +123,12 @@ class QueryTile:
     def scores(self, k: KernelBuilder, queries: Sequence[Operand], keys: SharedView) -> list[list[Value]]:
         """The products of the queries with the rows of the tile, a block for each 8 rows."""
         place = self.staged.chunk(k, keys, k.lane % 8, k.lane // 8)
-        blocks: list[list[Value]] = []
-        for row in range(0, self.staged.rows, 8):
-            sums = _Sums(k)
-            for number in range(0, len(queries), 2):
-                at = row * self.staged.stride + number * 2 * CHUNK * self.staged.parts
+        blocks = [_Sums(k) for _ in range(0, self.staged.rows, 8)]
+        for number in range(0, len(queries), 2):
+            for row, sums in enumerate(blocks):
+                at = row * 8 * self.staged.stride + number * 2 * CHUNK * self.staged.parts
                 sums.add(queries[number : number + 2], self._right(k, place.at(at)))
-            blocks.append(sums.whole())
-        return blocks
+        return [sums.whole() for sums in blocks]
 
     def weigh(self, k: KernelBuilder, running: Running, scores: list[list[Value]]) -> tuple[list[Operand], list[Value]]:
         """Take the scores of a tile into the largest and the total. Returns their weights as left operands over 16 rows each,

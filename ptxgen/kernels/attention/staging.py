@@ -1,0 +1,83 @@
+"""How a block brings tiles of the paged cache to shared memory, as f16 parts for tensor cores (query_tile.py).
+
+Where a value takes as much room in the cache as in shared memory (f16 as one part, f32 as two), it is copied there while the
+block computes (cp.async), and f32 values are taken apart in their place by the thread that copied them. Others go through
+registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import SharedPart, SharedView
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.attention.paged_cache import PagedKernel
+from ptxgen.kernels.attention.query_tile import CHUNK, StagedRows
+from ptxgen.types import F16, F32
+
+COPIED = 16  # bytes of a copy
+
+
+class CacheRow(NamedTuple):
+    """The row of the cache that a thread has to bring: its page, which must be below `pages`, and its place there."""
+
+    page: Value
+    place: Value
+
+
+@dataclass(frozen=True)
+class Staging:
+    """`threads` of a block, a multiple of the rows of a tile, bring keys or values of key/value head %ctaid.y of `kernel` to
+    where `rows` says. So many threads share a row, and take its chunks of 8 values by turns."""
+
+    kernel: PagedKernel
+    rows: StagedRows
+    threads: int
+
+    @property
+    def copies(self) -> bool:
+        """Whether the values are copied as they are."""
+        parts = self.kernel.kv.parts
+        return len(parts) == 1 and parts[0].dtype.bytes == self.rows.parts * F16.bytes
+
+    @property
+    def sharers(self) -> int:
+        """Threads that share a row."""
+        return self.threads // self.rows.rows
+
+    def row(self, k: KernelBuilder, page: Value, start: Value, last: Value) -> CacheRow:
+        """The thread's row of the tile that starts at position `start` and lies in `page`. A position past the last is the last
+        again: it must be memory that somebody wrote."""
+        return CacheRow(page, k.min(start + k.tid.x // self.sharers, last) % self.kernel.page_len)
+
+    def begin(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
+        """Start to bring the thread's chunks of a tile of `tensor` (`k` or `v`)."""
+        source = self.kernel.cached(k, tensor, row.page, k.ctaid.y, row.place, k.tid.x % self.sharers * CHUNK)
+        for at, target in zip(self._chunks(), self._targets(k, array), strict=True):
+            if self.copies:
+                for piece in range(0, CHUNK, COPIED // source[0].dtype.bytes):
+                    place = target[piece * self.rows.parts].address
+                    k.cp_async(place, source[0][at + piece].address, COPIED, cache="cg")
+            else:
+                self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
+
+    def finish(self, k: KernelBuilder, array: SharedView) -> None:
+        """Wait for what the thread has begun, and take it apart. After the next barrier the tile is whole."""
+        if not self.copies:
+            return
+        k.cp_async_wait_all()
+        if self.rows.parts == 2:
+            for target in self._targets(k, array):
+                raw = replace(target, dtype=F32)
+                self.rows.store(k, target, [v for i in range(0, CHUNK, 4) for v in k.load_vector(raw[i], 4)])
+
+    def _chunks(self) -> Sequence[int]:
+        """Where the thread's chunks start, from its first on."""
+        return range(0, self.rows.head_dim, self.sharers * CHUNK)
+
+    def _targets(self, k: KernelBuilder, array: SharedView) -> list[SharedPart]:
+        """Where they go."""
+        first = self.rows.chunk(k, array, k.tid.x // self.sharers, k.tid.x % self.sharers)
+        return [first.at(at * self.rows.parts) for at in self._chunks()]
