@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.memory import SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
-from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
+from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import FULL_WARP, WARP_SIZE
@@ -79,18 +80,21 @@ class PagedAttention(PagedKernel):
     q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim]: what
     they hold is told in `partials`, how the positions are dealt out in `Split`; the cache, slot and position as in PagedKernel.
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
-    each 32 of `least` positions. A row whose position is max_len or more writes nothing. A multiprocessor's registers hold
-    resident_threads threads.
+    each 32 of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the
+    parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. A
+    multiprocessor's registers hold resident_threads threads.
     """
 
     name = "paged_attention"
-    bit_free = ("resident_threads",)
+    bit_free = ("spread", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
+    spread: int = field(default=SPLITS, kw_only=True)
     resident_threads: int = field(default=256, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "spread", high=MOST_SPLITS)
         require(self, "resident_threads", high=2048)
         require_split(self, self.split)
 
@@ -128,38 +132,50 @@ class PagedAttention(PagedKernel):
         }
 
     def launch(self) -> LaunchConfig:
-        grid = (self.kv_heads * self.blocks, self.splits, self.rows)
+        grid = (self.kv_heads * self.blocks, min(self.spread, self.splits), self.rows)
         threads = self.warps * WARP_SIZE
         return LaunchConfig(grid, threads, resident=max(1, self.resident_threads // threads))
 
     def emit(self, k: KernelBuilder) -> None:
         tiles = self.tiles
-        row, part = k.ctaid.z, k.ctaid.y
+        row, kv_head = k.ctaid.z, k.ctaid.x // self.blocks
         place = self.place(k, row)
         size = self.split.device_size(place.length)
-        begin = part * size
+        begin = k.ctaid.y * size
         with k.when(begin < place.length):
-            stop = k.min(begin + size, place.length)
-            usable = place.known & self._pages_exist(k, place.slot, begin, stop)
-            kv_head = k.ctaid.x // self.blocks
             number = k.ctaid.x % self.blocks * tiles.heads
             first, heads = kv_head * self.group + number, k.min(self.group - number, tiles.heads)
-            found = tiles.softmax(
-                k,
-                tiles.queries(k, k.arg.q.at(row, first, 0), heads),
-                lambda start: (self._tile(k, "k", place.slot, kv_head, start), self._tile(k, "v", place.slot, kv_head, start)),
-                begin,
-                k.select(usable, stop, begin),
-                self.scale,
-            )
-            peak, total, weighted = tiles.merge(k, found)
-            for head, d, value in tiles.added(k, weighted):
-                with k.when(usable & (head < heads)):
-                    k.store(k.arg.weighted[row, first + head, part, d], value)
-            head = k.tid.x // self.warps
-            with k.when((head < heads) & (k.tid.x % self.warps == 0)):
-                k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
-                k.store(k.arg.totals[row, first + head, part], k.select(usable, total, 0.0))
+            queries = tiles.queries(k, k.arg.q.at(row, first, 0), heads)
+            part = k.variable(k.ctaid.y, U32)
+            for start in k.strided(begin, place.length, step=size * self.launch().grid[1]):
+                stop = k.min(start + size, place.length)
+                self._part(k, queries, place, kv_head, start, stop, first, heads, part)
+                part @= part + self.launch().grid[1]
+
+    def _part(
+        self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, stop: Value, first: Value,
+        heads: Value, part: Value,
+    ) -> None:  # fmt: skip
+        """The softmax of a part, of the positions from `begin` to `stop`, for `heads` heads from `first` on. A block may do one
+        after another: each time it waits twice, so that nobody overwrites what another still reads."""
+        tiles, row = self.tiles, k.ctaid.z
+        usable = place.known & self._pages_exist(k, place.slot, begin, stop)
+        found = tiles.softmax(
+            k,
+            queries,
+            lambda start: (self._tile(k, "k", place.slot, kv_head, start), self._tile(k, "v", place.slot, kv_head, start)),
+            begin,
+            k.select(usable, stop, begin),
+            self.scale,
+        )
+        peak, total, weighted = tiles.merge(k, found)
+        for head, d, value in tiles.added(k, weighted):
+            with k.when(usable & (head < heads)):
+                k.store(k.arg.weighted[row, first + head, part, d], value)
+        head = k.tid.x // self.warps
+        with k.when((head < heads) & (k.tid.x % self.warps == 0)):
+            k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
+            k.store(k.arg.totals[row, first + head, part], k.select(usable, total, 0.0))
 
     def _pages_exist(self, k: KernelBuilder, slot: Value, begin: Value, stop: Value) -> Value:
         """Whether the pages of all these positions do; every warp asks for all of them, so that all come to one answer."""
@@ -255,11 +271,11 @@ class PagedAttention(PagedKernel):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         few = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
-        yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=64)
+        yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, spread=2)
         more = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
         yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=256)
         least = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
-        yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", resident_threads=32)
+        yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", spread=1, resident_threads=32)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """The scores of a head of many values are spread as those of models are: so the weights are, too."""

@@ -98,6 +98,21 @@ def test_a_row_has_the_bits_that_it_has_alone() -> None:
         assert attended(*alone(kernel, arguments, row))["out"].tobytes() == together[row].tobytes()
 
 
+def test_blocks_that_do_several_parts_give_the_same_bits() -> None:
+    lengths = (160, 70, 1)
+    usual = run(made(3, splits=5), arguments := at(made(3, splits=5), lengths))
+    for spread in (1, 2):
+        few = made(3, splits=5, spread=spread)
+        assert few.launch().grid[1] == spread
+        assert all(usual[name].tobytes() == array.tobytes() for name, array in run(few, arguments, seed=spread).items())
+
+
+@pytest.mark.parametrize(("head_dim", "kv_type"), [(96, "f16"), (160, "q8_0"), (224, "f32"), (256, "f16")])
+def test_every_layout_of_a_row_uses_all_of_its_values(head_dim: int, kv_type: str) -> None:
+    kernel = made(2, heads=1, head_dim=head_dim, kv_type=kv_type)
+    check(kernel, at(kernel, (100, 33)))
+
+
 def test_where_the_pages_lie_changes_no_bit() -> None:
     kernel = made(2)
     arguments = at(kernel, (100, 70))
