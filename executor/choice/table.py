@@ -27,7 +27,7 @@ CLOCKS: Final = ("device", "host")
 class TuningEntry:
     """A kernel with its parameters for n rows of k weights (n None: any number) of a format, by its id.
 
-    seconds: of one launch on weights that no cache holds, by the clock of the device or, for the emulator, the host;
+    seconds: of one product by weights that no cache holds, by the clock of the device or, for the emulator, the host;
     bytes_per_second: of weights; error: of a dot product, as in ERROR_LIMIT; measured: the day; versions: of what made the
     machine code; note: what a reader should know; rows: of activations, all of which the time is for. Numbers are None where
     nothing was measured."""

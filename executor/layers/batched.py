@@ -32,6 +32,14 @@ def gemv_of_rows(kernel: KernelType, m: int) -> KernelType:
     raise ArgumentError(f"{kernel} has no form for {m} rows; there are {batched_gemvs()}")
 
 
+def launched(kernel: KernelType, m: int) -> list[tuple[KernelType, int]]:
+    """The kernels that multiply m rows of activations where this one is chosen, and how often each is launched. Errors as
+    gemv_of_rows."""
+    if m == 1 or takes_rows(kernel, m):
+        return [(kernel, 1)]
+    return [(gemv_of_rows(kernel, tile), len(starts)) for tile, starts in tiles(m)]
+
+
 def takes_rows(kernel: KernelType, m: int) -> bool:
     """Whether a GEMV is one that takes m rows of activations at once, as a matrix."""
     y = kernel.signature().get("y")

@@ -1,5 +1,5 @@
-"""The kernels that may multiply weights of a format by a vector at a precision: every registered one that fits, other packages'
-too, with a small grid of parameters. Measures no time."""
+"""The kernels that may multiply weights of a format by a vector, or by several, at a precision: every registered one that fits,
+other packages' too, with a small grid of parameters. Measures no time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from executor.choice.strategies import ERROR_LIMIT, require_precision
+from executor.choice.strategies import ERROR_LIMIT, has_form_for_rows, require_precision
 from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -24,6 +24,9 @@ GRID: Final[Mapping[str, tuple[int, ...]]] = {
     "num_warps": (2, 4, 8),
     "rows_per_warp": (1, 2, 4),
     "rows_per_block": (1, 2, 4),
+    "warps": (2, 4),
+    "split": (1, 2, 4),
+    "tile": (8, 16, 32, 64),
 }
 """What is tried of a parameter that a kernel has; all others stay at their defaults. `pdl` does: in a chain of equal kernels it
 looks better than between the others of a layer."""
@@ -40,32 +43,39 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a table needs, beside the shape, to make this kernel again."""
-        values = {name: self.kernel.parameters()[name] for name in self.entry.parameters if name not in ("k", "n")}
+        values = {name: self.kernel.parameters()[name] for name in self.entry.parameters if name not in ("k", "n", "m")}
         return {name: value for name, value in values.items() if type(value) in (int, bool)}
 
 
-def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*") -> list[Candidate]:
+def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*", rows: int = 1) -> list[Candidate]:
     """The kernels whose names match the pattern (as file names do) and whose error the precision allows, for n rows of k
-    weights. ArgumentError for an unknown precision."""
+    weights. rows: of activations; for several, the kernels that take so many at once, and those for one whose form for several
+    is their own, once for each form. ArgumentError for an unknown precision."""
     require_precision(precision)
     limit = ERROR_LIMIT[precision]
     matching = [entry for entry in entries().values() if fnmatchcase(entry.name, pattern)]
-    return [candidate for entry in matching for candidate in _kernels(entry, format, k, n) if candidate.error <= limit]
+    return [candidate for entry in matching for candidate in _kernels(entry, format, k, n, rows) if candidate.error <= limit]
 
 
-def _kernels(entry: KernelEntry, format: Format, k: int, n: int) -> Iterator[Candidate]:
+def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> Iterator[Candidate]:
     # A kernel that does not say its format might read another one whose rows have as many bytes.
-    if entry.type.family != "gemv" or entry.fixed.get("format") != format:
+    if entry.type.family not in ("gemv", "gemm") or entry.fixed.get("format") != format:
         return
     errors: dict[Any, float] = {}
+    forms: set[KernelType] = set()
+    at_once = {"m": rows} if rows > 1 and "m" in entry.parameters else {}
     names = [name for name in GRID if name in entry.parameters]
     for values in itertools.product(*(GRID[name] for name in names)):
         shape = dict(zip(names, values, strict=True))
         try:
-            kernel = entry.make(k=k, n=n, **shape)
-            require_fit(kernel, format, "a candidate", n=n, k=k)
+            kernel = entry.make(k=k, n=n, **at_once, **shape)
+            require_fit(kernel, format, "a candidate", n=n, k=k, rows=rows)
         except ArgumentError:  # batched, of a strategy that cannot do this shape, or beyond what a parameter may be
             continue
+        if rows > 1 and not at_once:
+            if not has_form_for_rows(kernel, alike=True) or kernel.batched(2)[0] in forms:
+                continue
+            forms.add(kernel.batched(2)[0])
         digits = shape.get("digits")
         if digits not in errors:
             errors[digits] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)

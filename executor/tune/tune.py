@@ -19,6 +19,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
+from executor.layers.batched import launched
 from executor.measure.timing import FreshWeights, array_argument, fresh_weights, time_gemv
 from executor.tune.candidates import Candidate, candidates
 from ptxgen import __version__
@@ -54,13 +55,14 @@ def tune(
     precision: str,
     path: Path,
     *,
+    rows: Sequence[int] = (1,),
     pattern: str = "*",
     again: bool = False,
     runs: int = RUNS,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure every candidate for every shape that the table in `path` does not have yet from the same versions, and with
-    `again` those, too. Each result is saved at once.
+    """Measure every candidate for every shape and each of these numbers of rows of activations that the table in `path` does
+    not have yet from the same versions, and with `again` those, too. Each result is saved at once.
 
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""
@@ -70,7 +72,11 @@ def tune(
     table = load_for(path, gpu) if os.path.exists(path) else TuningTable(str(path), gpu)
     measured = set() if again else {entry.same for entry in table.entries if entry.versions == versions}
     work = [
-        [(candidate, _entry(shape, precision, candidate, versions)) for candidate in candidates(*shape, precision, pattern)]
+        [
+            (candidate, _entry(shape, precision, candidate, versions, m))
+            for m in rows
+            for candidate in candidates(*shape, precision, pattern, m)
+        ]
         for shape in shapes
     ]
     total = sum(len(pairs) for pairs in work)
@@ -104,23 +110,27 @@ def tune(
     return Tuned(table, total - skipped - len(left_out), skipped, tuple(left_out))
 
 
-def winners(table: TuningTable, shapes: Iterable[Shape], precision: str) -> list[tuple[Shape, TuningEntry]]:
-    """The fastest entry for each shape that has one."""
-    return [(shape, entry) for shape in shapes if (entry := table.fastest(precision, *shape)) is not None]
+def winners(
+    table: TuningTable, shapes: Iterable[Shape], precision: str, rows: Sequence[int] = (1,)
+) -> list[tuple[Shape, TuningEntry]]:
+    """The fastest entry for each shape and each of these numbers of rows of activations that has one."""
+    found = ((shape, table.fastest(precision, *shape, m)) for shape in shapes for m in rows)
+    return [(shape, entry) for shape, entry in found if entry is not None]
 
 
-def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str) -> TuningEntry:
+def _entry(shape: Shape, precision: str, candidate: Candidate, versions: str, rows: int) -> TuningEntry:
     format, k, n = shape
-    return TuningEntry(precision, format.id, k, n, candidate.entry.name, candidate.parameters, versions=versions)
+    return TuningEntry(precision, format.id, k, n, candidate.entry.name, candidate.parameters, versions=versions, rows=rows)
 
 
 def _measured(launcher: Launcher, candidate: Candidate, entry: TuningEntry, weights: FreshWeights, runs: int) -> TuningEntry:
-    time = time_gemv(launcher, candidate.kernel, weights, runs)
+    times = [(count, time_gemv(launcher, form, weights, runs)) for form, count in launched(candidate.kernel, entry.rows)]
+    seconds = sum(count * time.median for count, time in times)
     return replace(
         entry,
-        seconds=time.median,
-        bytes_per_second=array_argument(candidate.kernel, "w").nbytes / time.median,
-        error=max(candidate.error, time.error),
+        seconds=seconds,
+        bytes_per_second=array_argument(candidate.kernel, "w").nbytes / seconds,
+        error=max(candidate.error, *(time.error for _, time in times)),
         clock="device" if launcher.device.kind == "cuda" else "host",
         measured=datetime.date.today().isoformat(),
     )

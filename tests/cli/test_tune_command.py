@@ -64,6 +64,13 @@ def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(model: Path
     assert "q4_0_gemv" in shown.stdout
 
 
+def test_rows_are_tuned_where_they_are_asked_for(model: Path, tmp_path: Path) -> None:
+    words = ("tune", model, "--kernels", "hw_dp4a_q4_0_gemv", "--runs", "1", "-o", tmp_path / "t.json", *EMULATOR)
+    (winner,) = facts("ptxrun", *words, "--rows", "3")["winners"]
+    assert (winner["kernel"], winner["rows"], winner["parameters"]["digits"]) == ("hw_dp4a_q4_0_gemv", 3, 3)
+    assert "--rows is '0,x'; allowed: whole numbers of at least 1, as 1,8,64" in refused("ptxrun", *words, "--rows", "0,x")
+
+
 def test_without_a_place_to_keep_it_tuning_asks_for_a_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXGEN_CACHE_DIR", "0")
     assert "name a file with -o" in refused("ptxrun", "tune", model, *EMULATOR)

@@ -337,6 +337,30 @@ def test_candidates_are_what_the_precision_allows_and_their_parameters_make_them
     assert all(one.entry.make(k=4096, n=64, **one.parameters) == one.kernel for one in fast)
 
 
+def test_candidates_for_rows_take_them_at_once_or_have_a_form_of_their_own_each_once() -> None:
+    some = candidates(Q4_K, 4096, 64, "accurate", rows=16)
+    assert {one.entry.name for one in some} == {HW, MWV, "mma_q4k_gemm", "batched_q4k_gemv"}
+    assert all(("m" in one.kernel.parameters()) == ("m" in one.entry.parameters) for one in some)
+    assert [one.parameters["num_warps"] for one in some if one.entry.name == MWV] == [2, 4, 8]
+    assert [one.parameters["digits"] for one in some if one.entry.name == HW] == [3]
+    assert "batched_hw_dp4a_q4k_gemv" in {one.entry.name for one in candidates(Q4_K, 4096, 64, "accurate", rows=8)}
+    assert all("m" not in one.parameters for one in some)
+
+
+def test_rows_are_tuned_and_the_table_chooses_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor.tune.candidates.GRID", {"num_warps": (2,), "rows_per_block": (1, 2)})
+    shapes, rows = [(FORMATS["F16"], 64, 5)], (1, 9)
+    with EmulatedDevice() as device:
+        done = tune(device, shapes, "accurate", tmp_path / "t.json", rows=rows, pattern="mwv_f16_gemv", runs=1)
+    assert (done.measured, done.left_out) == (2 + 1, ())  # rows_per_block is nothing to the form for several rows
+    table = load(tmp_path / "t.json")
+    assert [entry.rows for _, entry in winners(table, shapes, "accurate", rows)] == [1, 9]
+    for m in rows:
+        choice = GpuProfile(tables=(table,)).choose(*shapes[0], rows=m)
+        assert choice.entry is not None
+        assert choice.entry.rows == m
+
+
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> type[Gemv]:
     """A registered kernel of another package, and one that computes nonsense."""
