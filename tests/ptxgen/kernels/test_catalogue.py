@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -68,6 +69,13 @@ def test_every_golden_file_belongs_to_a_kernel_and_every_kernel_has_its_own() ->
     assert set(golden_texts.digests()) == names
     whole = {f"{name}.ptx" for name in REPRESENTATIVES}
     assert {path.name for path in golden_texts.FOLDER.iterdir()} == {*whole, "digests.json"}
+
+
+def test_a_kernel_that_sums_floats_by_tensor_cores_says_that_a_gpu_has_other_bits() -> None:
+    for entry in ENTRIES:
+        if entry.name in REPRESENTATIVES:
+            text = (golden_texts.FOLDER / f"{entry.name}.ptx").read_text()
+            assert entry.type.emulator_bits is not bool(re.search(r"mma\.sync\S+\.row\.col\.f", text)), entry.name
 
 
 def test_golden_outputs_are_small() -> None:
