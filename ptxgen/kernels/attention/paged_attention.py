@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Direction, KernelType, LaunchConfig, Signature, Work, read
-from ptxgen.dsl.memory import SharedPart
+from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
@@ -27,6 +27,7 @@ from ptxgen.types import F32, U32
 SPLITS = 64
 MOST_SPLITS = 256
 LEAST = 128  # positions
+LINE = 128  # bytes of the L2 cache
 LEAST_ALLOWED = (32, 64, 128, 256)
 
 
@@ -81,15 +82,17 @@ class PagedAttention(PagedKernel):
     they hold is told in `partials`, how the positions are dealt out in `Split`; the cache, slot and position as in PagedKernel.
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
     each 32 of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the
-    parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. A
-    multiprocessor's registers hold resident_threads threads.
+    parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. With
+    `prefetch` a warp asks for all of a tile before it uses the first of it. A multiprocessor's registers hold resident_threads
+    threads.
     """
 
     name = "paged_attention"
-    bit_free = ("spread", "resident_threads")
+    bit_free = ("spread", "prefetch", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
     spread: int = field(default=SPLITS, kw_only=True)
+    prefetch: bool = field(default=True, kw_only=True)
     resident_threads: int = field(default=256, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -163,7 +166,7 @@ class PagedAttention(PagedKernel):
         found = tiles.softmax(
             k,
             queries,
-            lambda start: (self._tile(k, "k", place.slot, kv_head, start), self._tile(k, "v", place.slot, kv_head, start)),
+            lambda start: self._tile(k, place.slot, kv_head, start),
             begin,
             k.select(usable, stop, begin),
             self.scale,
@@ -186,16 +189,32 @@ class PagedAttention(PagedKernel):
         exist: Value = k.vote(largest < self.pages, FULL_WARP, mode="all")
         return exist
 
-    def _tile(self, k: KernelBuilder, tensor: str, slot: Value, kv_head: Value, start: Value) -> Load:
-        """The rows of the tile that starts at a position whose page exists."""
+    def _tile(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value) -> tuple[Load, Load]:
+        """The keys and the values of the tile that starts at a position whose page exists."""
         page = self.page(k, slot, start)
-        parts = self.cached(k, tensor, page, kv_head, start % self.page_len, self.tiles.first(k))
+        keys, values = (self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v"))
+        if self.prefetch:
+            for array, part in zip([*keys, *values], 2 * self.kv.parts, strict=True):
+                self._prefetch(k, array, TILE * self.head_dim // part.values * part.dtype.bytes)
+        return self._load(k, keys), self._load(k, values)
+
+    def _load(self, k: KernelBuilder, rows: list[GlobalArray]) -> Load:
+        """Loads the lane's values of rows of a tile, which starts with these."""
+        first = self.tiles.first(k)
+        parts = [array.at(first // part.values) for array, part in zip(rows, self.kv.parts, strict=True)]
 
         def load(row: Value, places: range, width: int) -> list[Value]:
             moved = self.moved(parts, row)
             return [value for place in places for value in self.kv.load(k, moved, place, width)]
 
         return load
+
+    def _prefetch(self, k: KernelBuilder, array: GlobalArray, size: int) -> None:
+        """Ask for the first `size` bytes of an array, a lane for a line of the L2 cache at a time."""
+        elements, lines = LINE // array.dtype.bytes, -(-size // LINE)
+        for line in range(0, lines, WARP_SIZE):
+            own = k.min(k.lane, lines - line - 1) if lines - line < WARP_SIZE else k.lane
+            k.prefetch(array[(own + line) * elements].address, space="global", level="L2")
 
     def _parts(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """The number and the pages and places of each part of a row that has positions; none of these if one of its pages, or
@@ -270,11 +289,11 @@ class PagedAttention(PagedKernel):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        few = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
+        few: dict[str, Any] = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
         yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, spread=2)
-        more = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
+        more: dict[str, Any] = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
         yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=256)
-        least = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
+        least: dict[str, Any] = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
         yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", spread=1, resident_threads=32)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
