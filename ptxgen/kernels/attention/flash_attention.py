@@ -30,6 +30,21 @@ TILE_QUERIES = WARPS * QUERIES
 LONGEST_ROW = 128  # values: a thread has a query and a result of two rows in its registers
 
 
+def tiles_of(slot: NDArray[Any], position: NDArray[Any], tile_rows: int) -> NDArray[np.uint32]:
+    """The tiles that these rows make, u32[tiles, 2], as FlashAttention takes them: up to `tile_rows` rows of one slot at
+    positions one after another. Those that see the most come first, for they take the longest."""
+    if not len(slot):
+        return np.zeros((0, 2), np.uint32)
+    joined = (slot[1:] == slot[:-1]) & (position[1:].astype(np.int64) == position[:-1].astype(np.int64) + 1)
+    ends = [*(np.flatnonzero(~joined) + 1).tolist(), len(slot)]
+    tiles = [
+        (first, min(tile_rows, end - first))
+        for start, end in zip([0, *ends], ends, strict=False)
+        for first in range(start, end, tile_rows)
+    ]
+    return np.array(sorted(tiles, key=lambda tile: -int(position[tile[0]])), np.uint32)
+
+
 class _Rows(NamedTuple):
     """The rows of a block: the first, their number without idle ones, their slot and the position of the first."""
 

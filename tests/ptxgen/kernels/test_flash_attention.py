@@ -13,7 +13,7 @@ from ptxgen import emulator
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.attention.flash_attention import FlashAttention
+from ptxgen.kernels.attention.flash_attention import FlashAttention, tiles_of
 from ptxgen.kernels.attention.query_tile import exp2
 from ptxgen.target import Target
 from ptxgen.toolchain.module import module_text
@@ -71,6 +71,17 @@ def test_tiles_of_two_sequences_with_tails_and_positions_past_the_start() -> Non
     chunks = [(1, 40, 25), (0, 0, 8), (1, 5, 1)]
     out = check(KERNEL, step(KERNEL, chunks, [(0, 17), (33, 1), (17, 8), (0, 0), (25, 7)]))["out"]
     assert untouched(out) == [32, *range(34, 40)]
+
+
+def test_rows_are_dealt_out_to_tiles_the_longest_first() -> None:
+    chunks = [(1, 40, 25), (0, 0, 8), (1, 5, 1)]
+    arguments = step(KERNEL, chunks, [(0, 0)])
+    tiles = tiles_of(arguments["slot"][:34], arguments["position"][:34], 16)
+    assert tiles.tolist() == [[16, 9], [0, 16], [33, 1], [25, 8]]
+    arguments["tiles"][: len(tiles)] = tiles
+    assert untouched(check(KERNEL, arguments)["out"]) == list(range(34, 40))
+    assert tiles_of(np.array([0, 1]), np.array([3, 4]), 16).tolist() == [[1, 1], [0, 1]]
+    assert tiles_of(np.array([]), np.array([]), 16).shape == (0, 2)
 
 
 def test_a_row_has_the_same_bits_in_every_tile_and_beside_every_neighbour() -> None:
