@@ -3,7 +3,7 @@
 x = high + 2^-11 low, high the f16 nearest to x and low the f16 nearest to what is left, times 2^11 so that it does not
 underflow before high does (Ootomo and Yokota, 2022, arXiv:2203.03341). A product of two such numbers is high high' + 2^-11
 (high low' + low high'): products with low parts are summed on their own, and the fourth is left out. A product of two f16 is
-exact in f32."""
+exact in f32. What is larger than 65504, the largest f16, becomes infinite, and with two parts NaN."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from ptxgen.types import B32, F16
 
 STEP: Final = 2.0**11
 """What a low part is multiplied by. f16 has 11 significant bits, so that low is at most as large as high."""
-
-LARGEST_HALF: Final = 65504.0
-"""The largest f16: what is larger becomes infinite, and a number of two parts NaN."""
 
 PARTS_ALLOWED: Final = (1, 2)
 

@@ -72,11 +72,6 @@ class StagedRows:
         """Halves from a row to the next."""
         return self.head_dim * self.parts + CHUNK
 
-    @property
-    def bytes(self) -> int:
-        """Size in shared memory."""
-        return self.rows * self.stride * F16.bytes
-
     def make(self, k: KernelBuilder) -> SharedView:
         """The array in shared memory."""
         return k.shared(F16, self.rows, self.stride)
