@@ -12,7 +12,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE, StagedDigits, StageLayout, StageReader
-from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, TileLayout, WeightTile
+from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS, TileLayout, TileReader, WeightTile
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, S32, U32
@@ -173,27 +173,29 @@ class BlockTile:
             yield
 
     def _add_step(self, activations: StageReader, step: Index) -> None:
-        for value in range(0, STEP, PAIR):
-            blocks = (value, value + BLOCK)
-            codes = [[tile.codes(block) for tile in self.tiles] for block in blocks]
-            scales = [[self._scales(tile, block) for tile in self.tiles] for block in blocks]
+        """Add the products of a step, a pair of blocks at a time: a loop, so that no more than these are in registers."""
+        blocks = (0, BLOCK)
+        for start in self.k.strided(0, STEP, step=PAIR):
+            weights, activations_here = [tile.further(start) for tile in self.tiles], activations.further(start)
+            codes = [[tile.codes(block) for tile in weights] for block in blocks]
+            scales = [[self._scales(tile, block) for tile in weights] for block in blocks]
             for place in range(self.kernel.column_tiles):
-                digits = [activations.digits(place, digit, value) for digit in range(self.kernel.digits)]
+                digits = [activations_here.digits(place, digit) for digit in range(self.kernel.digits)]
                 for number, block in enumerate(blocks):
                     columns = [one[2 * number : 2 * number + 2] for one in digits]
-                    with self._when_block_inside(step, block):
-                        xs = activations.scales(place, block)
-                        for i, tile in enumerate(self.tiles):
-                            sums = self._products(codes[number][i], columns, signed=tile.signed)
+                    with self._when_block_inside(step, start + block):
+                        xs = activations_here.scales(place, block)
+                        for i in range(len(weights)):
+                            sums = self._products(codes[number][i], columns, signed=self.tiles[i].signed)
                             self._add_block(self.totals[i][place], sums, scales[number][i], xs)
 
-    def _when_block_inside(self, step: Index, value: int) -> AbstractContextManager[None]:
+    def _when_block_inside(self, step: Index, value: Value) -> AbstractContextManager[None]:
         """Around what is done to the block that starts at `value` of a step: the last step may have fewer."""
         if self.kernel.k % STEP == 0:
             return nullcontext()
         return self._when(step * (STEP // BLOCK) + value // BLOCK, self.kernel.k // BLOCK)
 
-    def _scales(self, tile: WeightTile, value: int) -> list[list[tuple[Value, ...]]]:
+    def _scales(self, tile: TileReader, value: int) -> list[list[tuple[Value, ...]]]:
         """The scales of a block, by part of it with one scale, and rows r and r + 8."""
         return [tile.scales(value + part) for part in range(0, BLOCK, self.kernel.format.scale_values)]
 

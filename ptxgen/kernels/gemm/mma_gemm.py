@@ -86,10 +86,15 @@ class MmaGemm(DigitGemvType):
             # Eight warps for every multiprocessor. Parts of k take the shared memory of rows of activations.
             warps = -(-n // TILE_ROWS) * -(-m // 32)
             split = min(1 if warps >= ENOUGH_WARPS else 4 if m <= COLUMN_TILE else 2, -(-k // STEP))
-        room = min(MOST_COLUMNS // (digits * split), LARGEST_TILE if split == 1 else 2 * COLUMN_TILE)
+        # Twice as many sums of products, for halves of blocks, and steps loaded ahead must leave room for the sums of rows.
+        whole = format.scale_values == BLOCK
+        room = min(MOST_COLUMNS // (digits * split), LARGEST_TILE if split == 1 and whole else 2 * COLUMN_TILE)
         tile = next(size for size in (64, 32, 16, 8) if size <= max(room, 8) and (size == 8 or size < 2 * m))
-        ahead = 2 if tile <= 2 * COLUMN_TILE else 1
-        return cls(format, k=k, n=n, m=m, digits=digits, split=split, tile=tile, warps=max(1, 4 // split), ahead=ahead)
+        ahead = 2 if tile < 32 and STEP // format.fragment_values * TILE_ROWS <= WARP_SIZE and whole else 1
+        return cls(
+            format, k=k, n=n, m=m, digits=digits, split=split, tile=tile, warps=max(1, 4 // split), ahead=ahead,
+            resident_threads=384 if whole else 256,
+        )  # fmt: skip
 
     @property
     def least_sm(self) -> int:

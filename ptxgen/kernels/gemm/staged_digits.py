@@ -144,7 +144,10 @@ class StagedDigits:
 
     def reader(self, stage: Index, step_value: Index) -> StageReader:
         """What reads a stage from this value of it on, a multiple of 128."""
-        return StageReader(self, stage, step_value)
+        layout = self.layout
+        digits = self.moved(self.get_digits, stage, step_value)
+        scales = self.moved(self.get_scales, stage, step_value // BLOCK * (layout.rows * 4 * layout.scale_words))
+        return StageReader(self.k, layout, digits, scales)
 
     def moved(self, place: Value, stage: Index, offset: Index) -> Value:
         """A place of the first stage, in this stage, and so many bytes further."""
@@ -213,29 +216,33 @@ class StagedDigits:
         return total
 
 
+@dataclass(frozen=True)
 class StageReader:
-    """A step of a stage, for the lanes of a warp."""
+    """A stage, or the rest of one, for the lanes of a warp: where each finds its digits and its scales."""
 
-    def __init__(self, staged: StagedDigits, stage: Index, step_value: Index) -> None:
-        self.k = staged.k
-        self._layout = layout = staged.layout
-        self._get_digits = staged.moved(staged.get_digits, stage, step_value)
-        self._get_scales = staged.moved(staged.get_scales, stage, step_value // BLOCK * (layout.rows * 4 * layout.scale_words))
+    k: KernelBuilder
+    layout: StageLayout
+    get_digits: Value
+    get_scales: Value
 
-    def digits(self, tile: int, digit: int, value: int) -> tuple[Value, ...]:
-        """The fragments of `mma` for this tile of rows and 64 values from number `value` of the step on: a register for 16."""
-        row = digit * self._layout.rows + tile * COLUMN_TILE
-        place = Element("shared", self._get_digits.register, row * self._layout.row_bytes + value, U32)
+    def further(self, value: Value) -> StageReader:
+        """From this value on, a multiple of 32."""
+        scales = self.k.mad(value, self.layout.rows * 4 * self.layout.scale_words // BLOCK, self.get_scales)
+        return replace(self, get_digits=self.get_digits + value, get_scales=scales)
+
+    def digits(self, tile: int, digit: int) -> tuple[Value, ...]:
+        """The fragments of `mma` for this tile of rows and the first 64 values: a register for 16."""
+        row = digit * self.layout.rows + tile * COLUMN_TILE
+        place = Element("shared", self.get_digits.register, row * self.layout.row_bytes, U32)
         matrices: tuple[Value, ...] = self.k.ldmatrix(place.address, num="x4", space="shared")
         return matrices
 
     def scales(self, tile: int, value: int) -> list[tuple[Value, ...]]:
-        """The scale of the block of value number `value` of the step, and its negative sums: of the lane's two rows of a
-        tile."""
-        layout, words = self._layout, self._layout.scale_words
-        row = value // BLOCK * layout.rows + tile * COLUMN_TILE
-        base, place = self._get_scales.register, layout.scales + 4 * words * row
+        """The scale of the block of value number `value`, and its negative sums: of the lane's two rows of a tile."""
+        layout, words = self.layout, self.layout.scale_words
+        place = layout.scales + 4 * words * (value // BLOCK * layout.rows + tile * COLUMN_TILE)
         loaded: list[Value] = []
         for start in range(0, 2 * words, 4):
-            loaded += self.k.load_vector(Element("shared", base, place + 4 * start, F32), min(4, 2 * words))
+            element = Element("shared", self.get_scales.register, place + 4 * start, F32)
+            loaded += self.k.load_vector(element, min(4, 2 * words))
         return [tuple(loaded[:words]), tuple(loaded[words:])]

@@ -101,20 +101,11 @@ class WeightTile:
                 self._store_codes(run, number)
                 self._store_scale(run, number)
 
-    def codes(self, value: int) -> tuple[Value, ...]:
-        """The fragment of `mma` for the 32 values from number `value` of the step on: for 16 values rows r and r + 8, then for
-        the next 16."""
-        matrices: tuple[Value, ...] = self.k.ldmatrix(
-            Element("shared", self._get_codes.register, value, U32).address, num="x4", space="shared"
-        )
-        return matrices
-
-    def scales(self, value: int) -> list[tuple[Value, ...]]:
-        """The scale, and the minimum if there is one, of the value of this number: of the lane's rows, r and r + 8."""
-        words = self.layout.scale_words
-        start = self.layout.scale(value // self.format.scale_values)
-        loaded = self.k.load_vector(Element("shared", self._get_scales.register, start, F32), 2 * words)
-        return [tuple(loaded[:words]), tuple(loaded[words:])]
+    def further(self, value: Value) -> TileReader:
+        """What reads the step from this value of it on, a multiple of 32."""
+        layout = self.layout
+        per_value = TILE_ROWS * 4 * layout.scale_words // self.format.scale_values
+        return TileReader(self.k, layout, self._get_codes + value, self.k.mad(value, per_value, self._get_scales))
 
     def _group(self, step: Index) -> Index:
         """The group of the lane's fragment in its block."""
@@ -158,3 +149,28 @@ class WeightTile:
         else:
             with k.when(value % shared == 0):
                 k.store(element, scale)
+
+
+@dataclass(frozen=True)
+class TileReader:
+    """A step of a tile, or the rest of one, for the lanes of the warp: where each finds its codes and its scales."""
+
+    k: KernelBuilder
+    layout: TileLayout
+    get_codes: Value
+    get_scales: Value
+
+    def codes(self, value: int) -> tuple[Value, ...]:
+        """The fragment of `mma` for the 32 values from number `value` on: for 16 values rows r and r + 8, then for
+        the next 16."""
+        matrices: tuple[Value, ...] = self.k.ldmatrix(
+            Element("shared", self.get_codes.register, value, U32).address, num="x4", space="shared"
+        )
+        return matrices
+
+    def scales(self, value: int) -> list[tuple[Value, ...]]:
+        """The scale, and the minimum if there is one, of the value of this number: of the lane's rows, r and r + 8."""
+        words = self.layout.scale_words
+        start = self.layout.scale(value // self.layout.format.scale_values)
+        loaded = self.k.load_vector(Element("shared", self.get_scales.register, start, F32), 2 * words)
+        return [tuple(loaded[:words]), tuple(loaded[words:])]
