@@ -14,6 +14,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, Split
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
+from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
 from tests.ptxgen.kernels.checking import check, run
 from tests.ptxgen.kernels.running import assert_matches_reference
@@ -169,6 +170,26 @@ def test_slots_that_share_a_page_see_the_same_values() -> None:
     arguments["tables"][1, 0], arguments["q"][1] = arguments["tables"][0, 0], arguments["q"][0]
     out = attended(kernel, arguments)["out"]
     assert out[0].tobytes() == out[1].tobytes()
+
+
+def test_a_chunk_of_a_prompt_has_the_bits_of_its_tokens_one_after_another() -> None:
+    """Three rows of a slot, over the edge of a page: written and attended in one step, and in three."""
+    shape = {**SHAPE, "pages": 7, "slots": 1}
+    chunk, single = made(3, kv_type="f16", pages=7, slots=1), made(1, kv_type="f16", pages=7, slots=1)
+    scatter, one = (PagedRopeScatter(rows=rows, **shape, kv_type="f16", neox=True, bias=False) for rows in (3, 1))
+    held = at(single, (31,))
+    held["tables"][0, 1] = next(page for page in range(7) if page != held["tables"][0, 0])
+    new = scatter.inputs(np.random.default_rng(3))
+    places = {"slot": np.zeros(3, np.uint32), "position": np.arange(31, 34, dtype=np.uint32)}
+    caches = {name: held[name] for name in ("k_cache", "v_cache", "tables")}
+    written = run(scatter, new | caches | places)
+    whole = attended(chunk, {**chunk.inputs(np.random.default_rng(1)), **caches, **written, **places})["out"]
+    for row in range(3):
+        now = {name: array[row : row + 1] for name, array in {**new, **places}.items() if name in ("q", "k", "v", *places)}
+        written = run(one, new | caches | now)
+        caches |= {name: written[name] for name in ("k_cache", "v_cache")}
+        alone = attended(single, {**single.inputs(np.random.default_rng(1)), **caches, **now, "q": written["q"]})["out"]
+        assert alone.tobytes() == whole[row].tobytes()
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3])
