@@ -167,6 +167,6 @@ class MmaGemm(DigitGemvType):
         if fixed["format"].name != "Q4_K":
             yield cls(m=1, k=5 * BLOCK if block == BLOCK else block, n=17, digits=3, warps=1, **fixed)
         else:
-            yield cls(m=3, k=256, n=17, digits=3, warps=1, **fixed)
+            yield cls(m=3, k=256, n=17, digits=3, warps=2, **fixed)
             yield cls(m=9, k=1536, n=33, digits=1, warps=2, split=2, ahead=2, **fixed)
             yield cls(m=17, k=768, n=33, digits=2, warps=1, row_tiles=2, split=2, tile=8, steps=2, **fixed)

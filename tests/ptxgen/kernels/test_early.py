@@ -30,7 +30,7 @@ def early(entry: KernelEntry) -> Iterator[KernelType]:
         if kernel.launch().early:
             yield kernel
         for switch in fields(kernel):
-            if isinstance(getattr(kernel, switch.name), bool):
+            if switch.init and isinstance(getattr(kernel, switch.name), bool):
                 try:
                     other = replace(kernel, **{switch.name: not getattr(kernel, switch.name)})
                 except ArgumentError:
