@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
-from executor.layers.projection import Projection, bind
+from executor.layers.projection import Projection, bind, bind_rows
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
@@ -79,18 +79,20 @@ def layer_weights(
     layer: int | None = None,
     flagged: Collection[LayerOperation] = (),
     norms: Mapping[str, GpuBuffer] | None = None,
+    rows: int = 1,
 ) -> ValidatedLayerWeights:
     """The weights called `prefix`.attn_q.weight and so on.
 
     norms: vectors (`attn_norm`, `ffn_norm`) to be used instead of those of that name. flagged: operations whose output has an
-    outlier; what reads it gets an accurate kernel. Raises ModelError for a weight that is not there, is freed, or has another
-    shape than the layer; ArgumentError if no kernel reads its type."""
+    outlier; what reads it gets an accurate kernel. rows: how many tokens go through the layer at once. Raises ModelError for a
+    weight that is not there, is freed, or has another shape than the layer; ArgumentError if no kernel reads its type."""
     s = shape
     norms = norms or {}
 
     def matrix(role: str, *, n: int, k: int) -> Projection:
         accurate = (layer, INPUTS[role]) in flagged
-        return bind(_matrix(weights, f"{prefix}.{role}.weight", n=n, k=k), profile, accurate=accurate)
+        bound = bind(_matrix(weights, f"{prefix}.{role}.weight", n=n, k=k), profile, accurate=accurate)
+        return bound if rows == 1 else bind_rows(bound, profile, rows)
 
     def vector(name: str, n: int) -> GpuBuffer:
         return _vector(weights, f"{prefix}.{name}", n)
@@ -124,9 +126,13 @@ def build_indexed_weights(
     *,
     prefix: Callable[[int], str] = BLOCK.format,
     flagged: Collection[LayerOperation] = (),
+    rows: int = 1,
 ) -> tuple[ValidatedLayerWeights, ...]:
     """The weights of layers 0 to layers - 1. prefix: what the names of a layer start with. See layer_weights."""
-    return tuple(layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged) for layer in range(layers))
+    return tuple(
+        layer_weights(weights, prefix(layer), shape, profile, layer=layer, flagged=flagged, rows=rows)
+        for layer in range(layers)
+    )
 
 
 def _matrix(weights: Mapping[str, LoadedWeight], name: str, *, n: int, k: int) -> LoadedWeight:

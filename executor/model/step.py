@@ -61,6 +61,10 @@ class StepEngine(Protocol):
     def pages(self) -> int:
         """How many pages there are, numbered from 0."""
 
+    @property
+    def model(self) -> object:
+        """What runs: equal to what it was as long as pages computed before are worth what they would be now."""
+
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them."""
 

@@ -1,0 +1,105 @@
+"""The attention of the rows of a step over a paged cache: which kernels run, on which buffers. Where the rows stand, and which
+pages they see, is in device buffers, so that the same launches serve every mixture of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from executor.layers.activations import Activations
+from executor.layers.attention import biases, biases_at_once, normalise_heads
+from executor.layers.calls import LaunchQueue
+from executor.layers.indexed import ValidatedLayerWeights
+from executor.layers.rows import lines
+from executor.layers.shape import LayerShape
+from executor.memory.buffers import GpuBuffer
+from executor.memory.paged_cache import PagedShape
+from executor.memory.workspace import Workspace
+from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
+from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
+
+
+@dataclass(frozen=True)
+class RowPlaces:
+    """Where the rows of a step stand. slot, position: u32[rows]; tables: u32[slots, pages of a sequence]; a row at a position
+    beyond the cache is idle."""
+
+    slot: GpuBuffer
+    position: GpuBuffer
+    tables: GpuBuffer
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.slot.shape[0]
+
+
+@dataclass(frozen=True)
+class RowsAttention:
+    """That of rows over the pages of one layer. caches: its arrays by name; rope_table: f32[max_len, rope_dim / 2, 2]. Parts
+    of a sum go through the workspace."""
+
+    shape: PagedShape
+    caches: Mapping[str, GpuBuffer]
+    places: RowPlaces
+    rope_table: GpuBuffer
+    workspace: Workspace
+
+    def __call__(
+        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, digits: int = 0
+    ) -> None:
+        """As Attention of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
+        position."""
+        self._rotate_and_append(launch, s, w, a)
+        self._attend(launch, s, a, digits)
+
+    def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+        added = biases(w)
+        if not biases_at_once(w):
+            for name, bias in added.items():
+                role = name[0]
+                x: GpuBuffer = getattr(a, role)
+                kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
+                launch(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
+            added = {}
+        normalise_heads(launch, s, w, a)
+        scatter = PagedRopeScatter(
+            neox=s.rope_style == "neox",
+            bias=bool(added),
+            heads=s.heads,
+            rotary_dim=s.rope_dim,
+            rows=a.rows,
+            **asdict(self.shape),
+        )
+        launch("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen())
+
+    def _attend(self, launch: LaunchQueue, s: LayerShape, a: Activations, digits: int) -> None:
+        kernel = PagedAttention(heads=s.heads, rows=a.rows, **asdict(self.shape))
+        parts = self.workspace.arrays(kernel, f"attention of {a.rows}", ("peaks", "totals", "weighted"))
+        launch("attention_parts", kernel, **self._heads(s, a, "q"), **parts, **self._seen())
+        shape = {
+            "rows": a.rows,
+            "heads": s.heads,
+            "head_dim": s.head_dim,
+            "max_len": self.shape.max_len,
+            "splits": kernel.splits,
+            "least": kernel.least,
+        }
+        arguments = {"out": self._heads(s, a, "attended")["attended"], **parts, "position": self.places.position}
+        if digits:
+            attended = a.attended.view(0, lines(a.rows, s.q_dim))
+            reduce = PagedAttentionReduceDigits(**shape, digits=digits)
+            launch.digits.write(launch, "attention", reduce, attended, digits, **arguments)
+        else:
+            launch("attention", PagedAttentionReduce(**shape), **arguments)
+
+    def _seen(self) -> dict[str, Any]:
+        return {**self.caches, "tables": self.places.tables, "slot": self.places.slot, "position": self.places.position}
+
+    def _heads(self, s: LayerShape, a: Activations, *names: str) -> dict[str, GpuBuffer]:
+        """The heads of the rows, f32[rows, heads, head_dim] each."""
+        counts = {"q": s.heads, "attended": s.heads, "k": s.kv_heads, "v": s.kv_heads}
+        return {name: getattr(a, name).view(0, (a.rows, counts[name], s.head_dim)) for name in names}

@@ -1,0 +1,139 @@
+"""The keys and values of many sequences, in pages, and the tables that say which pages a sequence has. Which page is whose is
+page_pool.py's business; the layout is that of ptxgen/kernels/attention/paged_cache.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from executor.base.arguments import whole
+from executor.base.errors import DeviceError
+from executor.device.protocol import DeviceMemory
+from executor.memory.buffers import GpuBuffer, free_on_error
+from executor.memory.kv_cache import KvCache, LayerCache
+from ptxgen.dsl.kernel_type import Array, Signature
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.types import U32
+
+
+@dataclass(frozen=True)
+class PagedShape:
+    """What kernels must know of a paged cache, by the names of their fields. max_len: positions that a sequence may have;
+    slots: sequences that have a table at one time; kv_type: how values are held, `f32`, `f16` or `q8_0`."""
+
+    kv_heads: int
+    head_dim: int
+    page_len: int
+    pages: int
+    slots: int
+    max_len: int
+    kv_type: str = "f32"
+
+    def caches(self) -> Signature:
+        """The arrays of one layer by name. ArgumentError for a shape that attention kernels do not take."""
+        return self._attention().caches("inout")
+
+    def _attention(self) -> PagedAttention:
+        return PagedAttention(
+            rows=1,
+            heads=self.kv_heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            page_len=self.page_len,
+            pages=self.pages,
+            slots=self.slots,
+            max_len=self.max_len,
+            kv_type=self.kv_type,
+        )
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What kernels see of a paged cache. layers: the arrays of each by name; tables: u32[slots, max_len / page_len]."""
+
+    shape: PagedShape
+    layers: tuple[Mapping[str, GpuBuffer], ...]
+    tables: GpuBuffer
+
+
+def as_pages(cache: KvCache, table: GpuBuffer) -> Pages:
+    """The cache of one sequence as one page as long as the sequence may be; table: u32[1, 1] that holds 0. ArgumentError if
+    kernels take no page of this length."""
+    kv_heads, max_len, head_dim = cache.layers[0].keys.shape
+    shape = PagedShape(kv_heads, head_dim, page_len=max_len, pages=1, slots=1, max_len=max_len)
+    arrays = shape.caches()
+
+    def paged(layer: LayerCache) -> dict[str, GpuBuffer]:
+        whole = {"k_cache": layer.keys, "v_cache": layer.values}
+        return {name: whole[name].view(0, array.shape) for name, array in arrays.items() if isinstance(array, Array)}
+
+    return Pages(shape, tuple(map(paged, cache.layers)), table)
+
+
+class PagedKvCache:
+    """Pages for the keys and values of `layers` layers, and a page table for each slot. Which pages hold what is not known
+    here. A page that no table names keeps what is in it."""
+
+    def __init__(self, device: DeviceMemory, layers: int, shape: PagedShape) -> None:
+        """Allocate; contents are undefined until written, and no slot has pages. Raises ArgumentError for a shape that no
+        attention kernel takes, DeviceError when memory is full: nothing stays allocated then."""
+        self.device = device
+        self.shape = shape
+        arrays = shape.caches()
+        self._tables = np.full((shape.slots, shape.max_len // shape.page_len), NO_PAGE, np.uint32)
+
+        def allocated(layer: int) -> dict[str, GpuBuffer]:
+            return {
+                name: GpuBuffer.empty(device, array.dtype, array.shape, f"{name} of layer {layer}")
+                for name, array in arrays.items()
+                if isinstance(array, Array)
+            }
+
+        with free_on_error(device):
+            caches = tuple(map(allocated, range(whole("layers", layers, 1))))
+            self.pages = Pages(shape, caches, GpuBuffer.from_numpy(device, self._tables, U32, "page tables"))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and tables, without what alignment adds."""
+        return sum(buffer.nbytes for buffer in self._buffers)
+
+    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+        """The pages of a slot's sequence, in the order of its positions: page i holds those from i * page_len on. What is there
+        already is not copied again. ArgumentError for a slot or a page that there is not, and for more pages than a
+        sequence may have: then nothing has changed."""
+        slot = whole("the slot", slot, 0, self.shape.slots - 1)
+        if len(pages) > self._tables.shape[1]:
+            raise ArgumentError(f"slot {slot} is given {len(pages)} pages; a sequence has at most {self._tables.shape[1]}")
+        table = np.full(self._tables.shape[1], NO_PAGE, np.uint32)
+        table[: len(pages)] = [whole("a page", page, 0, self.shape.pages - 1) for page in pages]
+        if not np.array_equal(table, self._tables[slot]):
+            self._need_life()
+            self.pages.tables.view(slot * table.nbytes, table.shape).upload(table)
+            self._tables[slot] = table
+
+    def page_of(self, slot: int, position: int) -> int | None:
+        """The page that holds a position of a slot's sequence, None if it has none for it."""
+        page = int(self._tables[slot, position // self.shape.page_len])
+        return None if page == NO_PAGE else page
+
+    def free(self) -> None:
+        """Give the memory back. A second time does nothing."""
+        for buffer in self._buffers:
+            if buffer.alive:
+                buffer.free()
+
+    @property
+    def _buffers(self) -> list[GpuBuffer]:
+        return [self.pages.tables, *(buffer for layer in self.pages.layers for buffer in layer.values())]
+
+    def _need_life(self) -> None:
+        if not self.pages.tables.alive:
+            raise DeviceError("the paged KV cache was freed; make a new one")
+
+
+NO_PAGE = 2**32 - 1
+"""In a table: no page, which kernels do not follow."""

@@ -1,0 +1,132 @@
+"""Steps over many sequences of a model, whose keys and values stand in pages: tokens of several sequences, chunks of prompts,
+drafts, or all of these at once. Which rows make a step is the caller's business (scheduler.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executor.base.arguments import instance, one_of, token, whole
+from executor.base.errors import ModelError
+from executor.launch.launch import Launcher
+from executor.measure.debug import watch
+from executor.memory.buffers import GpuBuffer
+from executor.memory.paged_cache import PagedKvCache, PagedShape
+from executor.model.decoder import Decoder
+from executor.model.row_steps import RowSteps, StepScores
+from executor.model.step import Row
+from executor.model.step_launches import StepModel
+from executor.model.token_launches import rope_cosines
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.kv_type import KV_TYPES
+
+PAGE_LEN = 32
+"""Positions of a page, unless told otherwise: the fewest that kernels take, so that most of a common prefix is shared."""
+
+MOST_ROWS = 512
+"""Rows of the largest step."""
+
+
+class Engine:
+    """Steps over `slots` sequences at a time, of a model whose weights a Decoder has. Keys and values are in pages of its own.
+
+    A row has the same bits in every step that it can be in: alone, among others, as part of a prompt. What a step is captured
+    from (weights, profile, flagged inputs) may change: the next step then prepares and captures anew by itself.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        slots: int,
+        pages: int | None = None,
+        page_len: int = PAGE_LEN,
+        context: int | None = None,
+        rows: int = MOST_ROWS,
+        kv_type: str = "f32",
+    ) -> None:
+        """slots: sequences that can be in one step; pages: of page_len positions each (default: so many that all slots can be
+        full); context: most positions of a sequence, a multiple of page_len (default: the decoder's, rounded down); rows: most
+        of a step; kv_type: how keys and values are held: `f32`, `f16` or `q8_0`. Raises ArgumentError for what is out of range,
+        ModelError for a model of a bundle, DeviceError when memory is full: nothing stays allocated then."""
+        instance("decoder", decoder, Decoder)
+        if decoder.modules.bundle is not None:
+            raise ModelError("a bundle has the kernels of one sequence; load the model without it for several")
+        config = decoder.config
+        page_len, slots = whole("page_len", page_len, 1), whole("slots", slots, 1)
+        if context is None:
+            context = decoder.context // page_len * page_len
+        context = whole("context", context, 1, decoder.context)
+        pages = slots * -(-context // page_len) if pages is None else whole("pages", pages, 1)
+        kind = one_of("kv_type", kv_type, KV_TYPES)
+        shape = PagedShape(config.kv_heads, config.head_dim, page_len, pages, slots, context, kind)
+        self.decoder = decoder
+        self.device = decoder.device
+        self.vocab = config.vocab
+        self.rows = whole("rows", rows, 1, MOST_ROWS)
+        self.launcher = Launcher(self.device, decoder.modules)
+        watch(self.launcher)
+        self.steps = RowSteps(self.launcher, decoder.modules)
+        self.cache = PagedKvCache(self.device, config.layers, shape)
+        try:
+            cosines = rope_cosines(decoder.file, config, context)
+            self._rope = GpuBuffer.from_numpy(self.device, cosines, name="rope table")
+        except BaseException:
+            self.cache.free()
+            raise
+
+    @property
+    def slots(self) -> int:
+        """How many page tables there are."""
+        return self.cache.shape.slots
+
+    @property
+    def context(self) -> int:
+        """Most positions of a sequence."""
+        return self.cache.shape.max_len
+
+    @property
+    def page_len(self) -> int:
+        """Positions of a page."""
+        return self.cache.shape.page_len
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are."""
+        return self.cache.shape.pages
+
+    @property
+    def model(self) -> object:
+        """What keys and values depend on: weights, profile and flagged inputs."""
+        return self.decoder.weights.generation, self.decoder.profile, self.decoder.outliers()
+
+    def set_table(self, slot: int, pages: Sequence[int]) -> None:
+        """The pages of a slot's sequence, in the order of its positions. Errors as PagedKvCache.set_table."""
+        self.cache.set_table(slot, pages)
+
+    def step(self, rows: Sequence[Row]) -> StepScores:
+        """Run rows, at most `self.rows`. Raises ArgumentError for none or too many, a slot, token or position that there is
+        not, and a position without a page; nothing has run then."""
+        self._check(rows)
+        self.steps.use(self.model, self._step_model)
+        return self.steps.run(rows)
+
+    def free(self) -> None:
+        """Give back what the engine has taken beside the weights. A second time does nothing."""
+        self.steps.drop()
+        self.cache.free()
+        if self._rope.alive:
+            self._rope.free()
+
+    def _step_model(self) -> StepModel:
+        decoder = self.decoder
+        return StepModel(decoder.config, decoder.weights, self.cache.pages, self._rope, decoder.profile, decoder.outliers())
+
+    def _check(self, rows: Sequence[Row]) -> None:
+        if not 1 <= len(rows) <= self.rows:
+            raise ArgumentError(f"a step has {len(rows)} rows; allowed: 1 to {self.rows}")
+        for number, row in enumerate(rows):
+            whole(f"the slot of row {number}", row.slot, 0, self.slots - 1)
+            token(f"the token of row {number}", row.token, self.vocab)
+            whole(f"the position of row {number}", row.position, 0, self.context - 1)
+            if self.cache.page_of(row.slot, row.position) is None:
+                raise ArgumentError(f"row {number}: slot {row.slot} has no page for position {row.position}")

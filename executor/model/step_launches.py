@@ -1,0 +1,120 @@
+"""What a step of several rows launches: the calls of its kernels, in order, on buffers of a workspace. Runs nothing: engine.py
+does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from executor.choice.choice import GpuProfile
+from executor.launch.launch import LayerOperation
+from executor.layers.activations import Activations
+from executor.layers.calls import KernelCall, Recorder
+from executor.layers.gemv import project
+from executor.layers.indexed import build_indexed_weights
+from executor.layers.paged_attention import RowPlaces, RowsAttention
+from executor.layers.projection import bind, bind_rows
+from executor.layers.rows import enqueue_rows, lines
+from executor.layers.transformer import normalise, transformer_layer
+from executor.memory.buffers import GpuBuffer
+from executor.memory.paged_cache import Pages
+from executor.memory.weights import Weights
+from executor.memory.workspace import Workspace
+from executor.model.config import ModelConfig
+from ptxgen.kernels.token.argmax import ArgMax
+from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
+from ptxgen.kernels.token.gather_rows import GatherRows
+from ptxgen.types import U32
+
+INPUTS = ("token", "slot", "position", "index")
+"""What the host says of each row of a step, u32; index: of the scored rows, one after another."""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
+    outlier (see executor/layers/outliers.py)."""
+
+    config: ModelConfig
+    weights: Weights
+    pages: Pages
+    rope_table: GpuBuffer
+    profile: GpuProfile
+    flagged: Collection[LayerOperation] = ()
+
+
+@dataclass(frozen=True)
+class StepBody:
+    """The rows through embedding and layers. inputs: u32[4, width], a line for each of INPUTS of which the first `rows` count;
+    activations.hidden: what comes out, f32[rows, hidden]."""
+
+    rows: int
+    inputs: GpuBuffer
+    activations: Activations
+    calls: tuple[KernelCall, ...]
+
+    @classmethod
+    def build(cls, model: StepModel, workspace: Workspace, rows: int) -> StepBody:
+        """Choose the kernels and lay the buffers out in the workspace."""
+        config, shape = model.config, model.config.layer
+        inputs = workspace.buffer("inputs of rows", (len(INPUTS), width(rows)), U32)
+        token, slot, position, _ = (_line(inputs, number, rows) for number in range(len(INPUTS)))
+        a = Activations.of(workspace, shape, rows)
+        places = RowPlaces(slot, position, model.pages.tables)
+        recorder = Recorder(workspace)
+        embedding = model.weights["token_embd.weight"]
+        lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
+        enqueue_rows(recorder, "embed", lookup, rows, y=a.hidden, table=embedding.buffer, token=token)
+        layers = build_indexed_weights(model.weights, config.layers, shape, model.profile, flagged=model.flagged, rows=rows)
+        for recorder.layer, (weights, caches) in enumerate(zip(layers, model.pages.layers, strict=True)):
+            attention = RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace)
+            transformer_layer(recorder, shape, weights, attention, a)
+        return cls(rows, inputs, a, recorder.take())
+
+
+@dataclass(frozen=True)
+class StepHead:
+    """The scored rows through the head: logits, f32[scored, vocab], and the likeliest tokens, u32[scored]. Without a gather all
+    rows of the body are scored."""
+
+    scored: int
+    logits: GpuBuffer
+    likeliest: GpuBuffer
+    calls: tuple[KernelCall, ...]
+
+    @classmethod
+    def build(cls, model: StepModel, workspace: Workspace, body: StepBody, scored: int, *, gathered: bool) -> StepHead:
+        """For `scored` rows of a body, in a workspace of their own."""
+        config, a = model.config, body.activations
+        recorder = Recorder(workspace)
+        hidden = a.hidden
+        if gathered:
+            hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
+            x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
+            gather = GatherRows(n=config.hidden, m=scored, rows=body.rows)
+            recorder("scored_rows", gather, y=y, x=x, index=_line(body.inputs, INPUTS.index("index"), scored))
+        normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
+        logits = workspace.buffer("logits", lines(scored, config.vocab))
+        likeliest = workspace.buffer("likeliest", (scored,), U32)
+        output = model.weights["token_embd.weight" if config.tied else "output.weight"]
+        projection = bind(output, model.profile, accurate=(None, "output_norm") in model.flagged)
+        projection = projection if scored == 1 else bind_rows(projection, model.profile, scored)
+        rows = replace(a, hidden=hidden, normed=normed, rows=scored)
+        normalise(recorder, "output_norm", config.layer, rows, model.weights["output_norm.weight"].buffer, (projection,))
+        project(recorder, "output", projection, x=normed, y=logits)
+        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), scored, out=likeliest, x=logits)
+        return cls(scored, logits, likeliest, recorder.take())
+
+
+ALIGNED = 4
+"""Numbers of a line of the inputs: a multiple of this, so that each starts at 16 bytes."""
+
+
+def width(rows: int) -> int:
+    """Numbers of a line of the inputs."""
+    return -(-rows // ALIGNED) * ALIGNED
+
+
+def _line(inputs: GpuBuffer, number: int, length: int) -> GpuBuffer:
+    """The first numbers of a line of the inputs."""
+    return inputs.view(number * inputs.nbytes // len(INPUTS), (length,))

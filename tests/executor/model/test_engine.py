@@ -1,0 +1,182 @@
+"""Steps of many rows: a row has the bits of its lone decode whatever else is in the step, and logits are those of float64."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.base.errors import ModelError
+from executor.choice.choice import GpuProfile
+from executor.device.protocol import Device
+from executor.model.engine import Engine
+from executor.model.generation import LanguageModel
+from executor.model.step import Row
+from ptxgen.errors import ArgumentError
+from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
+from tests.executor.model.variants import TOKENS, VARIANTS, Variant
+from tests.reference_model import ReferenceModel
+from tests.synthetic import Q, write_model
+
+MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q8_0}
+CONTEXT = 128
+
+# What a smaller cache may cost: keys and values are off by half a step of theirs, 2^-12 of themselves in f16 and 1/254 of the
+# block's peak, some three times their rms, in q8_0; the four layers of the model add theirs, and the largest error of a thousand
+# logits is four times their rms.
+F16 = 4 * 4 * 2.0**-12
+Q8_0 = 4 * 4 * 3 / 254
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return write_model(folder / "m.gguf", "qwen3", MIXED, layers=2, hidden=256, heads=4, kv_heads=2, ff=512, context=CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def model(path: Path, device: Device) -> Iterator[LanguageModel]:
+    with LanguageModel.load(path, device, context=CONTEXT, profile=GpuProfile()) as loaded:
+        yield loaded
+
+
+@pytest.fixture
+def engine(model: LanguageModel) -> Iterator[Engine]:
+    made = Engine(model.decoder, slots=4, rows=16)
+    for slot in range(4):
+        made.set_table(slot, range(slot, made.pages, 4))  # pages far from each other
+    yield made
+    made.free()
+
+
+def rows_of(slot: int, tokens: Sequence[int], start: int = 0, *, scored: bool = True) -> list[Row]:
+    return [Row(slot, token, position, scored) for position, token in enumerate(tokens, start)]
+
+
+def logits(engine: Engine, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
+    scores = engine.step(rows)
+    return [scores.logits(index) for index in range(sum(row.scored for row in rows))]
+
+
+def one_by_one(engine: Engine, slot: int, tokens: Sequence[int]) -> NDArray[np.float32]:
+    return np.array([logits(engine, [row])[0] for row in rows_of(slot, tokens)])
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_a_prompt_in_chunks_has_the_bits_of_its_tokens_one_by_one(engine: Engine, size: int) -> None:
+    lone = one_by_one(engine, 0, TOKENS)
+    chunks = [TOKENS[start : start + size] for start in range(0, len(TOKENS), size)]
+    together = [row for at, chunk in enumerate(chunks) for row in logits(engine, rows_of(1, chunk, at * size))]
+    assert np.array_equal(np.array(together).view(np.uint32), lone.view(np.uint32))
+
+
+def test_a_row_has_the_bits_of_its_lone_decode_beside_other_sequences_and_a_prompt(engine: Engine) -> None:
+    lone = one_by_one(engine, 0, TOKENS)
+    logits(engine, rows_of(1, TOKENS[:5]))
+    logits(engine, rows_of(2, [9, 9]))
+    mixture = [*rows_of(3, [4, 4, 4, 4], scored=False), *rows_of(1, TOKENS[5:6], 5), *rows_of(2, [300], 2)]
+    assert np.array_equal(logits(engine, mixture)[0].view(np.uint32), lone[5].view(np.uint32))
+
+
+def test_logits_are_those_of_decoding_without_pages_within_the_rounding_of_attention(
+    engine: Engine, model: LanguageModel
+) -> None:
+    contiguous = model.logits(TOKENS)
+    paged = np.array(logits(engine, rows_of(0, TOKENS)))
+    assert np.abs(paged - contiguous).max() <= 1e-5 * contiguous.std()
+
+
+def test_the_likeliest_tokens_of_the_scored_rows_are_found_on_the_device(engine: Engine) -> None:
+    rows = [Row(0, token, position, position in (2, 3, 6)) for position, token in enumerate(TOKENS)]
+    scores = engine.step(rows)
+    assert scores.greedy() == [int(np.argmax(scores.logits(index))) for index in range(3)]
+
+
+def test_sequences_that_share_a_page_see_the_same_keys(engine: Engine) -> None:
+    start = [token % 300 for token in range(40)]
+    lone = one_by_one(engine, 0, [*start, 7])[-1]
+    engine.set_table(1, [0, 5])  # the first page of slot 0, and one of its own
+    for row in rows_of(1, start[32:], 32):
+        engine.step([row])
+    assert np.array_equal(logits(engine, rows_of(1, [7], 40))[0].view(np.uint32), lone.view(np.uint32))
+
+
+def test_steps_of_one_size_are_one_graph(engine: Engine) -> None:
+    for position in range(4):
+        engine.step([Row(slot, 5, position, True) for slot in range(3)])
+    assert engine.steps.captures == 1
+    engine.step([Row(slot, 5, 4, True) for slot in range(4)])
+    assert engine.steps.captures == 1
+    engine.step([Row(0, 5, 5, True)])
+    assert engine.steps.captures == 2
+
+
+def test_another_precision_counts_from_the_next_step_on(engine: Engine, model: LanguageModel) -> None:
+    accurate = logits(engine, rows_of(0, TOKENS))
+    model.decoder.profile = GpuProfile("fast")
+    try:
+        fast = logits(engine, rows_of(1, TOKENS))
+    finally:
+        model.decoder.profile = GpuProfile()
+    assert not np.array_equal(fast, accurate)
+    assert np.array_equal(logits(engine, rows_of(2, TOKENS)), accurate)
+
+
+def test_scores_of_an_earlier_step_are_refused(engine: Engine) -> None:
+    scores = engine.step([Row(0, 1, 0, True)])
+    engine.step([Row(0, 1, 1, True)])
+    with pytest.raises(ModelError, match="earlier step"):
+        scores.greedy()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "0 rows; allowed: 1 to 16"),
+        ([Row(0, 1, 0, True)] * 17, "17 rows; allowed: 1 to 16"),
+        ([Row(4, 1, 0, True)], "the slot of row 0"),
+        ([Row(0, 1, 0, True), Row(0, 512, 1, True)], "token id 512 is out of range"),
+        ([Row(0, 1, CONTEXT, True)], "the position of row 0"),
+        ([Row(3, 1, 0, True)], "row 0: slot 3 has no page for position 0"),
+    ],
+)
+def test_rows_that_cannot_run_are_refused_before_anything_runs(engine: Engine, rows: list[Row], message: str) -> None:
+    engine.set_table(3, [])
+    with pytest.raises(ArgumentError, match=message):
+        engine.step(rows)
+    assert engine.steps.count == 0
+
+
+def test_an_engine_gives_its_memory_back(model: LanguageModel, device: Device) -> None:
+    before = device.memory().allocated
+    engine = Engine(model.decoder, slots=2, rows=4)
+    engine.set_table(0, [0])
+    engine.step([Row(0, 1, 0, True)])
+    engine.free()
+    engine.free()
+    assert device.memory().allocated == before
+
+
+@pytest.mark.parametrize(
+    ("variant", "kv_type", "error"),
+    [*((variant, "f32", 1e-4) for variant in MIXED_VARIANTS), (VARIANTS[-1], "f16", F16), (VARIANTS[-1], "q8_0", Q8_0)],
+    ids=str,
+)
+def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
+    variant: Variant, kv_type: str, error: float, device: Device, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """error: the largest allowed, of the logits' standard deviation."""
+    path = variant.write(tmp_path)
+    logits = mixed_logits(path, device, kv_type)
+    exact = ReferenceModel(path).logits(list(TOKENS))[: len(logits)]
+    assert np.abs(logits - exact).max() <= error * exact.std()
+    name = variant.name if kv_type == "f32" else f"{variant.name}, {kv_type}"
+    recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    if pytestconfig.getoption("--update-golden"):
+        RECORDED.write_text(json.dumps(recorded | {name: digest(logits)}, indent=1, sort_keys=True) + "\n")
+    else:
+        assert digest(logits) == recorded[name]
