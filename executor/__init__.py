@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from executor.memory.buffers import GpuBuffer
     from executor.memory.kv_cache import KvCache
     from executor.memory.workspace import Workspace
+    from executor.model.scheduler import Scheduler
 
-__all__ = ["CudaExecutor", "GpuBuffer", "GpuProfile", "KvCache", "ValidatedLayerWeights", "Workspace"]
+__all__ = ["CudaExecutor", "GpuBuffer", "GpuProfile", "KvCache", "Scheduler", "ValidatedLayerWeights", "Workspace"]
 
 _HOMES = {
     "CudaExecutor": "executor.api.executor",
     "GpuBuffer": "executor.memory.buffers",
     "GpuProfile": "executor.choice.choice",
     "KvCache": "executor.memory.kv_cache",
+    "Scheduler": "executor.model.scheduler",
     "ValidatedLayerWeights": "executor.layers.indexed",
     "Workspace": "executor.memory.workspace",
 }

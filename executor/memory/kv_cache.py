@@ -68,12 +68,16 @@ class KvCache:
             raise ArgumentError(
                 f"KV cache: the layers have {self.lengths} positions; only layers of one length advance together"
             )
-        if position + count > self.max_len:
-            raise ArgumentError(
-                f"the context is full: {position} of {self.max_len} positions are filled, {count} more do not fit"
-            )
+        self.require_room(count)
         self.lengths = [position + count] * layers
         return position
+
+    def require_room(self, count: int) -> None:
+        """ArgumentError unless `count` more positions fit after those of the longest layer."""
+        if self.length + count > self.max_len:
+            raise ArgumentError(
+                f"the context is full: {self.length} of {self.max_len} positions are filled, {count} more do not fit"
+            )
 
     def truncate(self, length: int) -> None:
         """Forget all positions from `length` on."""

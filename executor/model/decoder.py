@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import checked
+from executor.base.arguments import checked, whole
 from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile, reads_one_digit
@@ -23,16 +24,29 @@ from executor.layers.position import TokenPosition
 from executor.layers.rope_table import RopeTable
 from executor.measure.debug import watch
 from executor.measure.profiler import ActiveProfiler, TileProfiler
+from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
+from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.prompt_lookup import MAX_DRAFT
+from executor.model.row_steps import RowSteps, StepScores
+from executor.model.step import Row
+from executor.model.step_launches import StepModel
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
+
+
+MOST_ROWS: Final = 512
+"""Tokens of the largest step of `feed`."""
+LEAST_ROWS: Final = 8
+"""Rows of its smallest: as many as a GEMV has sums for while it reads a weight."""
 
 
 class Decoder:
@@ -65,7 +79,8 @@ class Decoder:
         """Its `profiler` times every launch of the steps; the graphs then have events between their kernels, and the bits that
         they have."""
         self.workspace = Workspace(self.device)
-        self._file = file
+        self.file = file
+        """What the weights came from."""
         self._rope = RopeTable(cache, lambda room: rope_cosines(file, config, room))
         self._plans: TokenPlans | None = None
         self._plans_of: object = None  # what they were made for
@@ -73,6 +88,8 @@ class Decoder:
         self._token = TokenPosition(self.workspace)
         self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
         self._activity = ""
+        self._steps = RowSteps(self.launcher, modules)
+        self._page = GpuBuffer.from_numpy(self.device, np.zeros((1, 1), np.uint32), name="page table")
 
     @classmethod
     def build(
@@ -146,6 +163,12 @@ class Decoder:
         self._plans_of = self._dependencies()
         return self._plans
 
+    def outliers(self) -> frozenset[LayerOperation]:
+        """The operations whose output has an outlier, as far as the profile's kernels care: searched for now unless it has been
+        done."""
+        self.prepare()
+        return self.flagged
+
     def step(self, token: int | None = None, *, head: bool = True) -> None:
         """Run one more token: `token`, or the likeliest one after the last. Without `head` its logits are not computed. Raises
         ArgumentError for what is no token of the vocabulary, when the context is full, and where no step with a head has found
@@ -169,10 +192,73 @@ class Decoder:
             self._token.moved_to(position + 1)
         self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
 
+    def feed(self, tokens: Sequence[int]) -> None:
+        """Run more tokens of which no logits are wanted, up to MOST_ROWS of them at a time. One by one, as by `step` without a
+        head, in three cases: a model of a bundle, which has no other kernels; a context that is no multiple of PAGE_UNIT, which
+        no kernel of several queries takes; and while steps are profiled. Errors as `step`, of which those for tokens that are
+        not of the vocabulary or do not fit come before anything has run. After any other exception the sequence ends with a
+        token that has run."""
+        tokens = [checked_token("the token", token, self.config.vocab) for token in tokens]
+        self.cache.require_room(len(tokens))
+        if self.modules.bundle is not None or self.context % PAGE_UNIT or self.profiler is not None:
+            for token in tokens:
+                self.step(token, head=False)
+            return
+        for chunk in chunks(tokens):
+            self._run_rows(chunk, scored=False)
+        self._likeliest = None
+
+    def verify_draft(self, draft: Sequence[int]) -> list[int]:
+        """Run tokens that may come next, up to MAX_DRAFT of them at once, and keep those that greedy decoding would have taken:
+        the first ones that agree with it, which are returned. The sequence ends with them; `argmax` and `logits` are of the
+        last of them, or as they were if there is none. Raises ArgumentError where no step with a head has found the likeliest
+        token, for a draft that is empty, too long or does not fit, and for a context that is no multiple of PAGE_UNIT;
+        ModelError for a model of a bundle. After an exception of any kind the sequence is as it was."""
+        draft = [checked_token("the draft's token", token, self.config.vocab) for token in draft]
+        whole("the length of the draft", len(draft), 1, MAX_DRAFT)
+        if self.modules.bundle is not None:
+            raise ModelError("a bundle has the kernels of one token; load the model without it to verify drafts")
+        if self.context % PAGE_UNIT:
+            raise ArgumentError(f"drafts need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
+        launches, position = self.prepare().launches, self.position
+        if self._likeliest != (position, launches.token.allocation.writes, launches.token.version):
+            raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; run one first")
+        likeliest = [self.argmax()]
+        scores = self._run_rows(draft, scored=True)
+        try:
+            likeliest += scores.greedy()
+            taken = next(at for at, token in enumerate(likeliest) if at == len(draft) or token != draft[at])
+            self.cache.truncate(position + taken)
+            if taken:
+                launches.logits.upload(scores.logits(taken - 1))
+                launches.token.upload(np.array([likeliest[taken]], np.uint32))
+        except BaseException:
+            self.cache.truncate(position)
+            raise
+        self._likeliest = (position + taken, launches.token.allocation.writes, launches.token.version)
+        return draft[:taken]
+
+    def _run_rows(self, tokens: Sequence[int], *, scored: bool) -> StepScores:
+        """Run tokens at once; the sequence has them afterwards, unless it fails."""
+        flagged = self.outliers()
+        self._steps.use(
+            self._dependencies(),
+            lambda: StepModel(
+                self.config, self.weights, as_pages(self.cache, self._page), self._rope.buffer, self.profile, flagged
+            ),
+        )
+        position = self.cache.advance(len(tokens))
+        try:
+            rows = [Row(0, token, at, scored) for at, token in enumerate(tokens, position)]
+            return self._steps.run(rows, LEAST_ROWS)
+        except BaseException:
+            self.cache.truncate(position)
+            raise
+
     @property
     def captures(self) -> int:
         """How many graphs were captured so far."""
-        return self._captures + (0 if self._plans is None else self._plans.captures)
+        return self._captures + self._steps.captures + (0 if self._plans is None else self._plans.captures)
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
@@ -212,7 +298,7 @@ class Decoder:
         before. The sequence stays: they run in a workspace of their own, and its keys and values are set aside."""
         if self._searched == self.weights.generation:
             return
-        trial = Decoder(self._file, self.config, self.weights, self.cache, self.modules, self.profile)
+        trial = Decoder(self.file, self.config, self.weights, self.cache, self.modules, self.profile)
         trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
         tokens = self.calibration[: self.context]
         try:
@@ -243,5 +329,19 @@ class Decoder:
     def _free_own(self) -> None:
         """Give back what this decoder alone uses."""
         self._drop_plans()
+        self._steps.drop()
         self._rope.free()
+        if self._page.alive:
+            self._page.free()
         self.workspace.free()
+
+
+def chunks(tokens: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The tokens in as few steps as leave none of their rows idle but in the last, which has at most LEAST_ROWS: powers of two,
+    the largest first."""
+    at = 0
+    while at < len(tokens):
+        rest = len(tokens) - at
+        size = rest if rest <= LEAST_ROWS else min(MOST_ROWS, 1 << (rest.bit_length() - 1))
+        yield tokens[at : at + size]
+        at += size

@@ -21,13 +21,19 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder, Progress
+from executor.model.engine import Engine
 from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
+from executor.model.scheduler import Scheduler
 from executor.model.tokenizer import Tokenizer
+from executor.model.verify import Drafter
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache would be too large a default
+
+SLOTS = 8
+"""Sequences of a scheduler, unless told otherwise."""
 
 CALIBRATION_TOKENS = 7
 """Spread over the vocabulary."""
@@ -66,6 +72,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.modules = modules
+        self._engines: list[Engine] = []
 
     @classmethod
     def load(
@@ -119,6 +126,8 @@ class LanguageModel:
             self.closed = True
             return
         with self.decoder.busy("closing"):
+            for engine in self._engines:
+                engine.free()
             self.decoder.free()
         self.closed = True
         if self._owns_modules:
@@ -139,6 +148,28 @@ class LanguageModel:
     def context(self) -> int:
         """The most tokens a sequence can have."""
         return self.decoder.context
+
+    def engine(self, *, slots: int, **options: Any) -> Engine:
+        """Runs steps of many rows of up to `slots` sequences with the weights of this model; options and errors as Engine's. It
+        ends with the model, or by its own `free`."""
+        if self.closed:
+            raise ModelError("the model is closed; load it again")
+        engine = Engine(self.decoder, slots=slots, **options)
+        self._engines.append(engine)
+        return engine
+
+    def scheduler(
+        self,
+        *,
+        slots: int = SLOTS,
+        prompt_rows: int | None = None,
+        draft: Callable[[], Drafter] | None = None,
+        **options: Any,
+    ) -> Scheduler:
+        """Runs up to `slots` sequences at a time, which come and go; options and errors as those of Engine and Scheduler. Its
+        engine ends with the model."""
+        engine = self.engine(slots=slots, **options)
+        return Scheduler(engine, self.tokenizer, prompt_rows=prompt_rows, draft=draft, owner=self.device.owner)
 
     def logits(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """f32[len(tokens), vocab]: the logits after each token. Starts a new sequence."""
@@ -188,8 +219,7 @@ class LanguageModel:
         *before, token = prompt
         self.decoder.reset()
         start = time.perf_counter()
-        for earlier in before:
-            self.decoder.step(earlier, head=False)
+        self.decoder.feed(before)
         while True:
             # The likeliest token is on the device already: no copy.
             self.decoder.step(None if sampler.is_greedy and generation.tokens else token)

@@ -97,6 +97,7 @@ class Scheduler:
         self.tokenizer = tokenizer
         self.prompt_rows = engine.rows if prompt_rows is None else whole("prompt_rows", prompt_rows, 1, engine.rows)
         self.pool = PagePool(engine.pages, engine.page_len)
+        self._model = engine.model
         self._draft = draft
         self._owner = owner or OwnerThread("the scheduler")
         self._batch = ContinuousBatch(self.pool, min(engine.slots, engine.rows), engine.rows, self.prompt_rows)
@@ -160,6 +161,9 @@ class Scheduler:
         (Ctrl-C) passes through, and the next step does again what was not done. ModelError in a callback of this scheduler."""
         self._owner.check("a step of the scheduler")
         with self._step():
+            if self._model != self.engine.model:  # what was computed with another one must not be found
+                self.pool.forget()
+                self._model = self.engine.model
             self._batch.admit()
             planned = self._batch.plan()
             if self._batch.queue and not planned:

@@ -48,6 +48,7 @@ class FakeEngine:
             pages,
         )
         self.memory = np.full((pages, page_len), NOTHING)
+        self.model = 0
         self.tables: dict[int, tuple[int, ...]] = {}
         self.steps: list[list[Row]] = []
         self.choose: Callable[[int], int] = lambda value: value % vocab
