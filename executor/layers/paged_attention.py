@@ -17,7 +17,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
-from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 
@@ -77,7 +77,8 @@ class RowsAttention:
         launch("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen())
 
     def _attend(self, launch: LaunchQueue, s: LayerShape, a: Activations, digits: int) -> None:
-        kernel = PagedAttention(heads=s.heads, rows=a.rows, **asdict(self.shape))
+        spread = spread_of(self.shape.kv_heads, a.rows)
+        kernel = PagedAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), spread=spread)
         parts = self.workspace.arrays(kernel, f"attention of {a.rows}", ("peaks", "totals", "weighted"))
         launch("attention_parts", kernel, **self._heads(s, a, "q"), **parts, **self._seen())
         shape = {

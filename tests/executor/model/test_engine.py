@@ -25,9 +25,8 @@ from tests.synthetic import Q, write_model
 MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q8_0}
 CONTEXT = 128
 
-# What a smaller cache may cost: keys and values are off by half a step of theirs, 2^-12 of themselves in f16 and 1/254 of the
-# block's peak, some three times their rms, in q8_0; the four layers of the model add theirs, and the largest error of a thousand
-# logits is four times their rms.
+# What a smaller cache may cost. Keys and values are off by half a step of theirs: in f16 2^-12 of themselves, in q8_0 1/254 of the
+# block's peak, which is some three times their rms. Four layers add theirs, and the largest of a thousand is four times the rms.
 F16 = 4 * 4 * 2.0**-12
 Q8_0 = 4 * 4 * 3 / 254
 
