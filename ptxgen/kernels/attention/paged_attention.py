@@ -28,6 +28,7 @@ SPLITS = 64
 MOST_SPLITS = 256
 LEAST = 128  # positions
 LINE = 128  # bytes of the L2 cache
+ENOUGH_BLOCKS = 528  # four for each of 132 multiprocessors; not measured
 LEAST_ALLOWED = (32, 64, 128, 256)
 
 
@@ -53,6 +54,11 @@ class Split:
     def slices(self, length: int) -> list[slice]:
         """The positions of each part of a row of `length`, which may be 0."""
         return [slice(at, min(at + self.size(length), length)) for at in range(0, length, self.size(length) or 1)]
+
+
+def spread_of(kv_heads: int, rows: int) -> int:
+    """A good `spread` for rows that all have long sequences: enough blocks for a large GPU, and few that find nothing to do."""
+    return min(max(1, ENOUGH_BLOCKS // (kv_heads * rows)), SPLITS)
 
 
 def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direction) -> Signature:
