@@ -35,7 +35,8 @@ class StepSize(NamedTuple):
     @classmethod
     def of(cls, rows: int, scored: int, least: int = 1) -> Self:
         """The smallest that has room, for at least so many rows."""
-        return cls(padded(max(rows, least)), padded(scored), 0 < scored < rows)
+        size = padded(max(rows, least))
+        return cls(size, size if scored == rows else padded(scored), 0 < scored < rows)
 
 
 def padded(rows: int) -> int:

@@ -15,6 +15,7 @@ from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
+from executor.model.row_steps import StepSize
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
@@ -25,8 +26,8 @@ from tests.synthetic import Q, write_model
 MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "token_embd": Q.Q8_0}
 CONTEXT = 128
 
-# What a smaller cache may cost. Keys and values are off by half a step of theirs: in f16 2^-12 of themselves, in q8_0 1/254 of the
-# block's peak, which is some three times their rms. Four layers add theirs, and the largest of a thousand is four times the rms.
+# What a smaller cache may cost. Keys and values are off by half a step of theirs: in f16 2^-12 of themselves, in q8_0 1/254 of
+# the peak of a block, some three times their rms. Four layers add theirs; the largest of a thousand is four times the rms.
 F16 = 4 * 4 * 2.0**-12
 Q8_0 = 4 * 4 * 3 / 254
 
@@ -179,3 +180,17 @@ def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
         RECORDED.write_text(json.dumps(recorded | {name: digest(logits)}, indent=1, sort_keys=True) + "\n")
     else:
         assert digest(logits) == recorded[name]
+
+
+@pytest.mark.parametrize(
+    ("rows", "scored", "least", "size"),
+    [
+        (3, 0, 1, (4, 0, False)),
+        (3, 3, 8, (8, 8, False)),
+        (3, 3, 1, (4, 4, False)),
+        (5, 4, 1, (8, 4, True)),
+        (8, 7, 1, (8, 8, True)),
+    ],
+)
+def test_the_size_of_a_step(rows: int, scored: int, least: int, size: tuple[int, int, bool]) -> None:
+    assert StepSize.of(rows, scored, least) == size
