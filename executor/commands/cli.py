@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from executor.base.environment import help_text
 from executor.base.errors import NumericalFault, SanitizerError
+from executor.commands.bench import bench_command
 from executor.commands.demo import demo_command
 from executor.commands.explain import explain_command
 from executor.commands.generate import generate_command
@@ -17,6 +18,8 @@ main = command_group(
     "Run GGUF language models through emitted PTX, on an NVIDIA GPU or on the CPU emulator.",
     (NumericalFault, SanitizerError),
 )
-for command in (demo_command, explain_command, generate_command, logits_command, profile_command, tune_command):
+for command in (
+    bench_command, demo_command, explain_command, generate_command, logits_command, profile_command, tune_command
+):  # fmt: skip
     main.add_command(command)
 main.epilog = help_text()

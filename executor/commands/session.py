@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,6 +19,16 @@ from ptxgen.errors import ArgumentError
 if TYPE_CHECKING:
     from executor.model.generation import Generation, LanguageModel
     from executor.model.sampling import Sampler
+    from executor.model.scheduler import Scheduler
+    from executor.model.token_sequence import Usage
+
+KV_TYPES: Final = ("f32", "f16", "q8_0")
+"""Those of the kernels (ptxgen/kernels/attention/kv_type.py), which a command that only says --help does not import."""
+
+SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""The settings of a sampler."""
+LOOKUP: Final = "lookup"
+"""The way to guess tokens that there is."""
 
 model_argument = click.argument("path", metavar="MODEL.gguf", type=FILE)
 device_option = click.option(
@@ -30,6 +40,10 @@ precision_option = click.option(
     type=click.Choice(PRECISIONS),
     help="accurate: a dot product is right to 1e-5; fast: activations of 8 bits (default: PTXGEN_PRECISION, else accurate).",
 )
+kv_type_option = click.option(
+    "--kv-type", type=click.Choice(KV_TYPES), default=KV_TYPES[0], show_default=True,
+    help="How keys and values are kept for attention: f16 and q8_0 take less memory and give up bits.",
+)  # fmt: skip
 context_option = click.option(
     "--context", type=click.IntRange(min=1), help="Room for this many tokens (default: the model's own limit, at most 4096)."
 )
@@ -59,6 +73,27 @@ class ModelSession:
         """What the device is, and why it was taken, ready for JSON."""
         return {"reason": self.model.device.reason} | self.model.device.describe()
 
+    def prompt_ids(self, text: str, *, chat: bool) -> list[int]:
+        """Token ids of a prompt, or of a conversation that starts with it. Errors as `chat_ids`."""
+        return self.chat_ids(text) if chat else self.model.tokenizer.encode(text)
+
+    def scheduler(self, needs: Sequence[int], batch: int, draft: str | None) -> Scheduler:
+        """For sequences of up to so many tokens each, prompts included: up to `batch` of them at a time, in a cache in which
+        the longest of them have room together. draft: LOOKUP or nothing. ArgumentError for a context shorter than a page."""
+        from executor.model.engine import PAGE_LEN
+        from executor.model.prompt_lookup import PromptLookup
+
+        context = self.model.context // PAGE_LEN * PAGE_LEN
+        if not context:
+            raise ArgumentError(
+                f"the context is {self.model.context} tokens; for several prompts or drafts at least {PAGE_LEN}"
+            )
+        slots = min(batch, len(needs))
+        longest = sorted((-(-min(need, context) // PAGE_LEN) for need in needs), reverse=True)[:slots]
+        pages = sum(longest) + slots  # one more each: who comes later leaves a page to everyone who runs
+        guess = None if draft is None else PromptLookup
+        return self.model.scheduler(slots=slots, pages=pages, page_len=PAGE_LEN, context=context, draft=guess)
+
     def answer(
         self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
     ) -> tuple[Generation, str]:
@@ -77,6 +112,28 @@ class ModelSession:
         )
         show(stream.finish())
         return generation, "".join(pieces)
+
+    def drafted_answer(
+        self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
+    ) -> tuple[Generation, str, Usage]:
+        """As `answer`, by a greedy sampler, with tokens that are guessed and verified several in a step: the same text. Usage
+        says how many guesses there were, and how many were right."""
+        from executor.model.generation import Generation
+
+        with self.scheduler([len(prompt) + max_tokens], 1, LOOKUP) as scheduler:
+            start = time.perf_counter()
+            request = scheduler.submit(prompt, max_tokens=max_tokens, sampler=sampler)
+            first: float | None = None
+            for piece in request:
+                first = first or time.perf_counter()
+                if piece.text and on_text is not None:
+                    on_text(piece.text)
+            end = time.perf_counter()
+        stopped = request.stopped
+        assert stopped == "eos" or stopped == "length" or stopped == "context"
+        first = first or end
+        generation = Generation(request.tokens, stopped, len(prompt), first - start, end - first)
+        return generation, request.text, request.usage
 
     def warn_if_full(self, generation: Generation) -> None:
         """A line on stderr if the answer ends because the context is full, and what can be done."""

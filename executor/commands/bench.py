@@ -1,0 +1,221 @@
+"""`ptxrun bench`: how fast a model reads prompts and decodes, for one sequence and many, and how that compares."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from executor.commands.session import ModelSession, device_option, kv_type_option, model_argument, precision_option, session
+from ptxgen import __version__
+from ptxgen.commands import console
+from ptxgen.commands.options import FILE, json_option, whole_numbers
+from ptxgen.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from executor.measure.llama_cpp import LlamaCpp
+    from executor.measure.speed import Measured, SpeedCase
+    from executor.model.engine import Engine
+
+
+@click.command("bench")
+@model_argument
+@click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
+@click.option("--prompt", type=click.IntRange(min=1), default=512, show_default=True, metavar="P", help="Tokens of a prompt.")
+@click.option(
+    "--depth", "depths", default="0", show_default=True, metavar="D,...", help="Decode with so many positions before."
+)
+@click.option(
+    "--batch", "batches", default="1", show_default=True, metavar="B,...", help="Decode so many sequences, each after a prompt."
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Time everything so often; medians count."
+)
+@click.option(
+    "--vs", type=click.Choice(["llama.cpp"]), help="Also run llama-bench and llama-batched-bench, found on PATH, in turn."
+)
+@click.option("--plot", metavar="FILE", type=FILE, help="Draw the speeds over depth and batch: .png or .svg.")
+@device_option
+@precision_option
+@kv_type_option
+@json_option("All figures as JSON, with machine, versions and command.")
+def bench_command(
+    path: Path, tokens: int, prompt: int, depths: str, batches: str, rounds: int, vs: str | None, plot: Path | None,
+    device: str, precision: str | None, kv_type: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back before the next one
+    begins, as for a user who reads along. "Of limit" is the share of the speed at which a step would only read weights
+    and cache from the GPU's memory.
+
+    With --vs all is run in turn with llama.cpp on the same file and GPU, its cache in f16 unless --kv-type says q8_0.
+
+    \b
+    Examples:
+      ptxrun bench model.gguf
+      ptxrun bench model.gguf --depth 0,1024,8192 --batch 1,2,4,8,16,32 --vs llama.cpp --plot speed.svg
+    """
+    from executor.device.cuda import CudaDevice
+    from executor.gguf.gguf_file import GgufFile
+    from executor.measure.llama_cpp import LlamaCpp
+    from executor.measure.speed import room_for, speed_cases
+    from executor.measure.speed_plot import plot_speeds, require_speed_plot
+    from executor.model.config import ModelConfig
+    from executor.model.decode_profile import require_unwatched
+    from executor.model.engine import PAGE_LEN
+    from executor.model.matrices import matrices
+
+    cases = speed_cases(
+        prompt,
+        tokens,
+        whole_numbers("--depth", depths, "numbers of positions", "0,1024,8192", low=0),
+        whole_numbers("--batch", batches, "numbers of sequences", "1,2,4,8", low=1),
+    )
+    if plot is not None:
+        require_speed_plot(plot)
+    peer = None if vs is None else LlamaCpp.find(path, kv_type="q8_0" if kv_type == "q8_0" else None)
+    room = room_for(cases)
+    with GgufFile.open(path) as file:
+        weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
+        context = _context(max(room), PAGE_LEN, ModelConfig.from_gguf(file).context_length)
+    with session(path, device, context=context, precision=precision) as running:
+        if peer is not None and isinstance(running.model.device, CudaDevice):
+            peer = peer.on(running.model.device.ordinal)
+        pages = sum(-(-positions // PAGE_LEN) for positions in room)
+        engine = running.model.engine(slots=len(room), pages=pages, page_len=PAGE_LEN, context=context, kv_type=kv_type)
+        require_unwatched(engine.launcher)
+        measured = _measure(engine, cases, rounds, peer, weight_bytes)
+        facts = _facts(path, running, engine, peer, measured, weight_bytes)
+    if as_json:
+        console.print_json(facts)
+    else:
+        _show(facts, measured)
+    if plot is not None:
+        plot_speeds(measured, f"{path.name} on {facts['machine']['name']}, {facts['precision']}", plot)
+
+
+def _context(needed: int, page_len: int, limit: int) -> int:
+    """Positions of a sequence: what is needed, in whole pages."""
+    context = -(-needed // page_len) * page_len
+    if context > limit:
+        raise ArgumentError(
+            f"a sequence needs room for {context} tokens, and the model has a context of {limit}; choose a smaller --prompt, "
+            f"--depth or --tokens"
+        )
+    return context
+
+
+def _measure(
+    engine: Engine, cases: Sequence[SpeedCase], rounds: int, peer: LlamaCpp | None, weight_bytes: int
+) -> list[Measured]:
+    """All cases in turn, `rounds` times, and the peer's after ours in each round."""
+    from executor.measure.bandwidth import bandwidth
+    from executor.measure.speed import Measured, Speed
+    from executor.model.engine_speed import EngineSpeed
+
+    speeds: dict[SpeedCase, list[float]] = {case: [] for case in cases}
+    others: dict[SpeedCase, list[float]] = {case: [] for case in cases}
+    limit = bandwidth(engine.device) if engine.device.kind == "cuda" else None
+    timed = EngineSpeed(engine, cases)
+    with console.progress() as report:
+        timed.prepare(partial(report, "filling caches"))
+        total = rounds * (len(cases) + (peer is not None))
+        steps = count(1)
+        for _ in range(rounds):
+            for case in cases:
+                speeds[case].append(timed.tokens_per_second(case))
+                report("rounds", next(steps), total)
+            if peer is not None:
+                for case, speed in peer.speeds(cases).items():
+                    others[case].append(speed)
+                report("rounds", next(steps), total)
+    a_position = engine.cache.nbytes / (engine.pages * engine.page_len)  # the page tables in it are some bytes a page
+
+    def step_bytes(case: SpeedCase) -> float | None:
+        return None if case.kind == "prompt" else weight_bytes + case.read_positions * a_position
+
+    return [
+        Measured(
+            case,
+            Speed(tuple(speeds[case])),
+            peer=None if peer is None else Speed(tuple(others[case])),
+            step_bytes=step_bytes(case),
+            limit=limit,
+        )
+        for case in cases
+    ]
+
+
+def _facts(
+    path: Path, running: ModelSession, engine: Engine, peer: LlamaCpp | None, measured: Sequence[Measured], weight_bytes: int
+) -> dict[str, Any]:
+    """In the form of the files in benchmarks/results."""
+    return {
+        "what": "prompts, decoding at depths, decoding in batches",
+        "model": path.name,
+        "weight_bytes_a_step": weight_bytes,
+        "precision": running.model.decoder.profile.precision,
+        "kv_type": engine.cache.shape.kv_type,
+        "page_len": engine.page_len,
+        "rows_of_a_prompt_step": engine.rows,
+        "read_limit_bytes_per_second": measured[0].limit,
+        "llama_cpp": None if peer is None else {**peer.facts, "commands": peer.commands},
+        "load_seconds": running.load_seconds,
+        "machine": running.device_facts(),
+        "ptxgen": __version__,
+        "commit": _commit(),
+        "command": shlex.join(["ptxrun", *sys.argv[1:]]),
+        "results": [one.facts() for one in measured],
+    }
+
+
+def _commit() -> str | None:
+    """The commit of a source tree that this package is run from; None where it is installed without one."""
+    root = Path(__file__).parents[2]
+    if shutil.which("git") is None or not (root / ".git").exists():
+        return None
+    git = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return git.stdout.strip() or None
+
+
+def _show(facts: dict[str, Any], measured: Sequence[Measured]) -> None:
+    limit, peer = facts["read_limit_bytes_per_second"], facts["llama_cpp"]
+    columns = ["work", "sequences", "depth", "tokens", "tokens/s", "spread"]
+    columns += ([] if limit is None else ["of limit"]) + ([] if peer is None else ["llama.cpp tokens/s", "ratio"])
+    rows = [_cells(one) for one in measured]
+    console.print_table(columns, rows, numeric=columns[1:], bold="tokens/s" if peer is None else "ratio")
+    console.echo(
+        f"\n{facts['model']}, {facts['precision']}, cache in {facts['kv_type']}, {facts['machine']['name']}; medians", err=True
+    )
+    if limit is None:
+        console.echo("times of the emulator are the CPU's; it has no memory of its own, so no limit of reading", err=True)
+    else:
+        console.echo(f"limit: weights and cache read once a step at {limit / 1e9:.0f} GB/s (measured)", err=True)
+    if peer is not None:
+        said = ", ".join(f"{name} {value}" for name, value in peer.items() if name != "commands")
+        console.echo(f"llama.cpp: {said or 'said nothing of itself'}", err=True)
+
+
+def _cells(one: Measured) -> list[str]:
+    case, speeds = one.case, one.speed.rounds
+    spread = f"{(max(speeds) - min(speeds)) / one.speed.median:.1%}"
+    cells = ["prompt" if case.kind == "prompt" else "decode", str(case.sequences), str(case.depth), str(case.tokens)]
+    cells += [_rounded(one.speed.median), spread]
+    if one.limit is not None:
+        cells.append("" if one.share is None else f"{one.share:.0%}")
+    if one.peer is not None:
+        cells += [_rounded(one.peer.median), f"{one.ratio:.2f}"]
+    return cells
+
+
+def _rounded(speed: float) -> str:
+    """Four digits or all before the point."""
+    return f"{speed:.0f}" if speed >= 1000 else f"{speed:.4g}"
