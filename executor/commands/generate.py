@@ -1,33 +1,47 @@
-"""`ptxrun generate`: continues a prompt, or answers it, with any supported GGUF model."""
+"""`ptxrun generate`: continues prompts, or answers them, with any supported GGUF model."""
 
 from __future__ import annotations
 
 import re
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import ModelSession, model_argument, session, session_options, write_text
+from executor.commands.session import LOOKUP, SAMPLING, ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
-from ptxgen.commands.options import json_option
+from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
+from ptxgen.files import read_regular
 
 if TYPE_CHECKING:
     from executor.model.generation import Generation
     from executor.model.sampling import Sampler
+    from executor.model.token_sequence import Usage
 
-SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
+MOST_BYTES: Final = 1 << 30
+"""Of a file of prompts."""
 NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 """What a sampling option is when another one is given: the model's own distribution."""
 
 
 @click.command("generate")
 @model_argument
-@click.option("-p", "--prompt", required=True, metavar="TEXT", help="The prompt; - reads it from stdin, less its last newline.")
+@click.option("-p", "--prompt", metavar="TEXT", help="The prompt; - reads it from stdin, less its last newline.")
+@click.option(
+    "--prompts",
+    metavar="FILE.jsonl",
+    type=FILE,
+    help='Many prompts: a line each, {"prompt": "..."} and maybe id, max_tokens, stop, temperature, top_k, top_p, min_p, seed.',
+)
+@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="B", help="Most prompts at a time.")
+@click.option(
+    "--draft", type=click.Choice([LOOKUP]), help="Guess tokens by what followed the last ones before; the text is the same."
+)
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Most tokens to generate.")
 @click.option("--greedy", is_flag=True, help="Take the likeliest token each time: the default without the next five.")
 @click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 is greedy.")
@@ -38,21 +52,45 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @session_options
 @json_option("Prompt ids, token ids, text, timings and device as JSON.")
-def generate_command(path: Path, prompt: str, max_tokens: int, greedy: bool, chat: bool, as_json: bool, **options: Any) -> None:
+def generate_command(
+    path: Path, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
+    chat: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
+
+    Many prompts run together; each answer is printed when it is whole, with --json as a line of JSON. What a line of the file
+    does not say is as the options have it.
 
     \b
     Examples:
       ptxrun generate model.gguf -p "The capital of France is" -n 32
       ptxrun generate model.gguf --chat -p "Tell me a joke." --temperature 0.8 --top-p 0.95 --seed 1
+      ptxrun generate model.gguf --prompts prompts.jsonl --json
     """
-    sampler = _sampler(greedy, {name: options.pop(name) for name in SAMPLING})
+    from executor.commands.prompts import accepted_drafts, answer_all, read_prompts
+
+    if (prompt is None) == (prompts is None):
+        raise click.UsageError("give --prompt or --prompts, one of them")
+    given = {name: value for name in SAMPLING if (value := options.pop(name)) is not None}
+    if greedy and given:
+        raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
+    if prompts is not None:
+        lines = read_prompts(str(prompts), _content(prompts), max_tokens, lambda own: _line_sampler(greedy, draft, given, own))
+        with session(path, **options) as running:
+            answer_all(running, str(prompts), lines, chat=chat, draft=draft, batch=batch, as_json=as_json)
+        return
+    assert prompt is not None
+    sampler = _sampler(draft, given)
     prompt = _stdin() if prompt == "-" else prompt
     with session(path, **options) as running:
-        ids = running.chat_ids(prompt) if chat else running.model.tokenizer.encode(prompt)
-        generation, text = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=None if as_json else write_text)
+        ids = running.prompt_ids(prompt, chat=chat)
+        on_text, usage = None if as_json else write_text, None
+        if draft is None:
+            generation, text = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
+        else:
+            generation, text, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         if as_json:
-            console.print_json(_facts(path, running, ids, generation, text, sampler))
+            console.print_json(_facts(path, running, ids, generation, text, sampler, usage))
             return
         console.echo()
         console.echo(
@@ -60,6 +98,8 @@ def generate_command(path: Path, prompt: str, max_tokens: int, greedy: bool, cha
             f"first after {generation.prompt_seconds:.2f} s, {running.model.device.name}",
             err=True,
         )
+        if usage is not None:
+            console.echo(accepted_drafts(usage.accepted_tokens, usage.drafted_tokens), err=True)
         running.warn_if_full(generation)
 
 
@@ -71,20 +111,37 @@ def _stdin() -> str:
         raise ArgumentError(f"stdin is not UTF-8: byte {error.start}") from error
 
 
-def _sampler(greedy: bool, sampling: dict[str, Any]) -> Sampler:
+def _content(path: Path) -> bytes:
+    try:
+        return read_regular(path, MOST_BYTES)
+    except OSError as error:
+        raise ArgumentError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _line_sampler(greedy: bool, draft: str | None, given: Mapping[str, Any], own: Mapping[str, Any]) -> Sampler:
+    """Of a prompt in a file: what it says of its own comes before the options."""
+    if greedy and own:
+        raise ArgumentError(f"--greedy draws nothing, so it does not go with {next(iter(own))}")
+    return _sampler(draft, {**given, **own})
+
+
+def _sampler(draft: str | None, chosen: Mapping[str, Any]) -> Sampler:
+    """By the settings that were chosen; greedy if there are none."""
     from executor.model.sampling import Sampler
 
-    chosen = {name: value for name, value in sampling.items() if value is not None}
-    if greedy and chosen:
-        raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(chosen)).replace('_', '-')}")
     if not chosen:
         return Sampler()
-    return Sampler(**NEUTRAL | {"seed": secrets.randbits(32)} | chosen)
+    sampler = Sampler(**{**NEUTRAL, "seed": secrets.randbits(32), **chosen})
+    if draft is not None and not sampler.is_greedy:
+        raise ArgumentError(f"--draft {draft} is for greedy text, which it leaves as it is; leave out {', '.join(chosen)}")
+    return sampler
 
 
 def _facts(
-    path: Path, running: ModelSession, ids: list[int], generation: Generation, text: str, sampler: Sampler
+    path: Path, running: ModelSession, ids: list[int], generation: Generation, text: str, sampler: Sampler, usage: Usage | None
 ) -> dict[str, Any]:
+    """usage: where tokens were guessed."""
+    drafts = {} if usage is None else {"drafted_tokens": usage.drafted_tokens, "accepted_tokens": usage.accepted_tokens}
     return {
         "model": str(path),
         "prompt_ids": ids,
@@ -98,6 +155,7 @@ def _facts(
             "decode_seconds": generation.decode_seconds,
             "tokens_per_second": generation.tokens_per_second,
         },
+        **drafts,
         "precision": running.model.decoder.profile.precision,
         "kernels": asdict(running.model.modules.counts),
         "device": running.device_facts(),

@@ -39,7 +39,15 @@ def magnitude(value: float) -> str:
 
 def print_json(facts: Any) -> None:
     """Facts as JSON on stdout, in the order in which they were given. What `echo` spells is escaped, as JSON does it."""
-    text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+    _print_json(json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_json_line(facts: Any) -> None:
+    """As `print_json`, in one line: for facts that come one after another."""
+    _print_json(json.dumps(facts, ensure_ascii=False, allow_nan=False))
+
+
+def _print_json(text: str) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
