@@ -16,7 +16,7 @@ import pytest
 
 BUDGET = 300
 """Seconds that the README's test command may take on two processors of a machine for CI; .ci/run sees to it."""
-LONG = 0.4
+LONG = 0.15
 """Processor seconds on a machine for development, set-up and children included: neighbours do not count."""
 RECORDED = Path(__file__).with_name("slow.txt")
 

@@ -37,4 +37,4 @@ def refused(program: str, *words: object, stdin: str | bytes | None = None) -> s
 
 def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter that runs this code."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False, **options)

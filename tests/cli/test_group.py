@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -69,14 +68,14 @@ def test_ctrl_c_in_a_running_command_says_nothing_and_ends_with_130() -> None:
         "@group.command('wait')\n"
         "def wait():\n"
         "    click.echo('ready')\n"
-        "    time.sleep(30)\n"
+        "    time.sleep(200)\n"
         "group(['wait'])\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=120)
     assert (process.returncode, said.strip()) == (130, "")
 
 
@@ -98,20 +97,18 @@ def test_a_closed_pipe_is_quiet(at_once: bool) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(20) == 141
+    assert process.wait(120) == 141
 
 
 def test_importing_ptxgen_is_quick_and_imports_nothing_heavy() -> None:
-    start = time.perf_counter()
-    bare = python("pass")
-    base = time.perf_counter() - start
-    heavy = "{'cuda', 'llvmlite', 'tokenizers', 'numpy', 'jinja2', 'rich', 'gguf'}"
-    start = time.perf_counter()
-    imported = python(f"import ptxgen, sys; print(sorted({heavy} & set(sys.modules)))")
-    seconds = time.perf_counter() - start - base
-    assert bare.returncode == 0
-    assert imported.stdout == "[]\n"
-    assert seconds < 0.3
+    imported = python(
+        "import sys, time\nbegan = time.process_time()\nimport ptxgen\n"
+        "heavy = {'cuda', 'llvmlite', 'tokenizers', 'numpy', 'jinja2', 'rich', 'gguf'} & set(sys.modules)\n"
+        "print(time.process_time() - began, *heavy)"
+    )
+    seconds, *heavy = imported.stdout.split()
+    assert heavy == []
+    assert float(seconds) < 0.9  # three times what is aimed at, for slow machines
 
 
 def test_the_commands_start_without_numpy_or_cuda() -> None:
@@ -133,7 +130,7 @@ def started(program: str, words: str) -> subprocess.CompletedProcess[str]:
     """The command as its entry point starts it, by a shell that may put its streams elsewhere."""
     code = f"import sys; sys.argv[0] = {program!r}; import ptxgen.commands.start as start; start.{program}()"
     line = f"{sys.executable} -c {shlex.quote(code)} {words}"
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +168,7 @@ def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignore
         "import time\n"
         "print('ready', flush=True)\n"
         "try:\n"
-        "    time.sleep(2)\n"
+        f"    time.sleep({2 if ignored else 200})\n"
         "except BaseException as error:\n"  # as modules do that import something optional
         "    raise ImportError('cannot import a part') from error\n"
         "main = lambda: print('ran')\n"
@@ -188,7 +185,7 @@ def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignore
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=20)
+    rest, said = process.communicate(timeout=120)
     assert (process.returncode, rest, said) == ((0, "ran\n", "") if ignored else (130, "", ""))
 
 
@@ -199,10 +196,10 @@ def test_a_second_ctrl_c_says_nothing_either() -> None:
         "def wait():\n"
         "    try:\n"
         "        os.write(1, b'ready\\n')\n"
-        "        time.sleep(30)\n"
+        "        time.sleep(200)\n"
         "    finally:\n"
         "        os.write(1, b'tidying\\n')\n"
-        "        time.sleep(30)\n"
+        "        time.sleep(200)\n"
         "from ptxgen.commands.group import command_group\n"
         "group = command_group('tool', '')\n"
         "group.command('wait')(wait)\n"
@@ -215,5 +212,5 @@ def test_a_second_ctrl_c_says_nothing_either() -> None:
     for said in ("ready\n", "tidying\n"):
         assert process.stdout.readline() == said
         process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=120)
     assert (process.returncode, error) == (130, "")

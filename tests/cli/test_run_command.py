@@ -73,7 +73,7 @@ def test_an_endless_loop_is_told_when_its_time_is_over(tmp_path: Path, sanitize:
     words = ("run", path, "--block", "1024", "--arg", "u32[1]=0", sanitize)
     started = time.monotonic()
     result = invoke("ptxgen", *words, "--timeout", "0.2")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 60
     assert result.exit_code == 1
     assert result.stdout.startswith("timeout: k, block (0,0,0) was running when the time of the launch was over")
     assert result.stderr == "ptxgen: the launch was stopped after 0.2 seconds; --timeout allows more\n"

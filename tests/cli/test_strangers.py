@@ -49,7 +49,7 @@ def run(folder: Path, program: str, *words: str) -> subprocess.CompletedProcess[
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -144,7 +144,7 @@ def test_another_projects_files_in_the_place_of_ours_are_told_from_them(
         (tmp_path / "executor" / name).write_text(f"# {text}\n")
     code = "from ptxgen.neighbour import why_not; print(why_not('executor'))"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert said in done.stdout

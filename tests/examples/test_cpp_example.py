@@ -60,7 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launched(program: Path, *words: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"LD_LIBRARY_PATH": str(program.parent)}
     command = [str(program), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
 
 
 @pytest.mark.parametrize(("cubin", "said"), [(True, "machine code"), (False, "PTX")])

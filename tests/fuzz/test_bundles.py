@@ -24,7 +24,7 @@ from tests.fuzz.cases import Cases
 from tests.fuzz.limits import bounded
 from tests.synthetic import write_model
 
-SECONDS = 5.0
+SECONDS = 15.0
 MEMORY = 1 << 30
 
 ODD: tuple[Any, ...] = (

@@ -27,4 +27,4 @@ def test_one_case_runs_however_short_the_time_and_none_begins_after_it() -> None
     for _ in (fuzzer := Cases("one", seed=3, seconds=0.1)):
         time.sleep(0.01)
     assert fuzzer.last
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60

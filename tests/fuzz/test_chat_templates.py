@@ -129,9 +129,9 @@ def test_a_template_that_does_anything(cases: Cases) -> None:
         except ModelError as error:
             said = str(error)
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime < 5, template[:1000]
+        assert now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime < 8, template[:1000]
         assert now.ru_maxrss < 1 << 20 or now.ru_maxrss == used.ru_maxrss  # KiB; the most of any child, of other tests too
-        assert time.monotonic() - began < 25, template[:1000]
+        assert time.monotonic() - began < 90, template[:1000]
         assert len(said) < 1100
         assert said.isprintable()
         assert "Traceback" not in said

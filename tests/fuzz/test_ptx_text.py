@@ -20,7 +20,7 @@ from tests.fuzz.limits import bounded
 from tests.ptxgen.emulator.ptx import kernel
 from tests.ptxgen.isa.combinations import sensible
 
-SECONDS = 20
+SECONDS = 60
 MEMORY = 1 << 30
 NUMBERS = (
     "0", "1", "2", "3", "4", "7", "16", "31", "32", "33", "64", "255", "65535", "2147483648", "4294967295", "99999999999",

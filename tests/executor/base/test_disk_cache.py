@@ -123,5 +123,5 @@ def test_two_processes_that_write_and_evict_at_once_never_see_half_an_entry(tmp_
     commands = [sys.executable, "-c", WRITER, str(tmp_path / "kernels")]
     processes = [subprocess.Popen(commands, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in processes:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors

@@ -142,7 +142,7 @@ print(modules.counts.misses + modules.counts.disk_hits)
 @pytest.mark.slow
 def test_two_processes_may_fill_one_cache_at_once(own_cache: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", LOADER], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0] for process in processes] == ["20\n", "20\n"]
+    assert [process.communicate(timeout=240)[0] for process in processes] == ["20\n", "20\n"]
     modules = Modules(Assembling())
     modules.preload([Scale(n=n) for n in range(90, 110)])
     assert modules.counts.disk_hits == 20

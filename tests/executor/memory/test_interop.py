@@ -484,5 +484,5 @@ print("ended well")
 
 
 def test_arrays_may_go_during_an_exception_and_at_the_end_of_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended well\n", "")

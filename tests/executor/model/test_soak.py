@@ -48,7 +48,7 @@ def at_once(*work: Callable[[], None]) -> None:
 
     def guarded(one: Callable[[], None]) -> None:
         try:
-            start.wait(timeout=60)
+            start.wait(timeout=240)
             one()
         except BaseException as error:
             failures.append(error)
