@@ -3,6 +3,7 @@ Layers are executor/layers, models executor/model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +225,13 @@ class CudaExecutor:
             decoder.timing = self._profiling.timing  # of a model that was not loaded by this executor
             decoder.step(token)
             return decoder.argmax()
+
+    def verify_draft(self, model: LanguageModel, draft: Sequence[int]) -> list[int]:
+        """Run tokens that may come next, all at once, and keep the first ones that greedy decoding would have taken, which are
+        returned. Errors and what is left behind as Decoder.verify_draft."""
+        decoder = self._decoder(model)
+        with decoder.busy("verifying a draft"):
+            return decoder.verify_draft(draft)
 
     def _decoder(self, model: LanguageModel) -> Decoder:
         from executor.model.generation import LanguageModel

@@ -305,6 +305,7 @@ REFUSED: dict[str, Callable[[CudaExecutor], object]] = {
     ),
     "frequencies that are text": lambda e: e.init_kv_cache(1, HEADS, KV_HEADS, HEAD_DIM, ROOM, rope_freqs="x"),
     "more room than there can be": lambda e: e.sequence.grow(1 << 31),
+    "a draft of no model": lambda e: e.verify_draft(None, [1]),  # type: ignore[arg-type]
     "a replay of no model": lambda e: e.replay_decode(None),  # type: ignore[arg-type]
     "an array of a buffer": lambda e: np.asarray(e.zeros(4)),
     "a sum of a buffer": lambda e: np.add(e.zeros(4), 1),

@@ -57,6 +57,7 @@ NAMES = {
         "batched_bias_broadcast_add",
     ),
     "B18 tile profiler": ("enable_tile_profiling", "disable_tile_profiling", "tile_profiler", "tile_summary"),
+    "B20 speculative verification": ("verify_draft",),
 }
 
 
@@ -82,6 +83,7 @@ def test_the_package_exports_its_classes() -> None:
         "GpuBuffer",
         "GpuProfile",
         "KvCache",
+        "Scheduler",
         "ValidatedLayerWeights",
         "Workspace",
     }
