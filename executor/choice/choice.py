@@ -104,8 +104,9 @@ class GpuProfile:
         return Choice(kernel, f"the profile names {variant} for {format.name}")
 
     def _measured(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
-        """The winner of the user's own measurements, which may have other bits than the default. Where nothing was measured for
-        several rows, and always if `batch_invariant`, the fastest for one row that has a form for several."""
+        """The winner of the user's own measurements, which may have other bits than the default, and for several rows of those
+        that are shipped. Where nothing was measured for several rows, and always if `batch_invariant`, the fastest for one row
+        that has a form for several."""
         if self.batch_invariant:
             return self._fastest(precision, format, k, n, fits=_same_for_any_rows)
         measured = self._fastest(precision, format, k, n, rows)
@@ -117,7 +118,7 @@ class GpuProfile:
         self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None
     ) -> Choice | None:
         for table in self.tables:
-            if table.shipped:
+            if table.shipped and rows == 1:  # of one row it has parameters that leave bits alone, for `_usual`
                 continue
             entry = table.fastest(precision, format, k, n, rows, fits=fits)
             if entry is not None:

@@ -72,7 +72,7 @@ class TuningEntry:
 @dataclass(frozen=True)
 class TuningTable:
     """The entries of one GPU (or of "any"). source: where they come from, for messages; shipped: they come with the package,
-    and hold nothing that changes bits."""
+    and hold nothing that changes the bits of one row."""
 
     source: str
     gpu: GpuModel
@@ -216,13 +216,13 @@ def _entry(place: str, facts: object, shipped: bool) -> TuningEntry:
         raise ArgumentError(f"{place} names {entry.kernel} for {entry.rows} rows, which has no form for several")
     if getattr(kernel, "format", format) != format:
         raise ArgumentError(f"{place} names {entry.kernel} for {format.name}, but that is for {kernel.format}")  # type: ignore[attr-defined]
-    if shipped:
+    if shipped and entry.rows == 1:
         _check_bits(place, entry, default_strategy(format, entry.precision).kernel)
     return entry
 
 
 def _check_bits(place: str, entry: TuningEntry, default: str) -> None:
-    """A shipped table must leave all results as they are without it."""
+    """A shipped table must leave the results of one row of activations as they are without it."""
     if entry.kernel != default:
         raise ArgumentError(f"{place} names {entry.kernel}; a shipped table may only name what is used anyway, {default}")
     for name in entry.parameters:

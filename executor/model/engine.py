@@ -29,8 +29,9 @@ MOST_ROWS = 512
 class Engine:
     """Steps over `slots` sequences at a time, of a model whose weights a Decoder has. Keys and values are in pages of its own.
 
-    A row has the same bits in every step that it can be in: alone, among others, as part of a prompt. What a step is captured
-    from (weights, profile, flagged inputs) may change: the next step then prepares and captures anew by itself.
+    If the profile is `batch_invariant`, or has no measurements of several rows, a row has the same bits in every step that it
+    can be in: alone, among others, as part of a prompt. Else its last bits may depend on how many rows the step has. What a
+    step is captured from (weights, profile, flagged inputs) may change: the next step prepares and captures anew by itself.
     """
 
     def __init__(

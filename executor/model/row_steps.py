@@ -84,6 +84,10 @@ class RowSteps:
             self._graph(size).replay()
         return StepScores(self, len(scored), head.launches if head else None)
 
+    def calls(self, rows: int) -> tuple[KernelCall, ...]:
+        """What a step of so many rows launches before its head."""
+        return self._body(padded(rows)).launches.calls
+
     def drop(self) -> None:
         """Give plans, graphs and their memory back."""
         for graph in self._graphs.values():

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
+from executor.choice.table import TuningEntry, TuningTable
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
@@ -124,6 +126,29 @@ def test_another_precision_counts_from_the_next_step_on(engine: Engine, model: L
         model.decoder.profile = GpuProfile()
     assert not np.array_equal(fast, accurate)
     assert np.array_equal(logits(engine, rows_of(2, TOKENS)), accurate)
+
+
+def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_accurate(
+    engine: Engine, model: LanguageModel, path: Path
+) -> None:
+    entries = tuple(
+        TuningEntry("accurate", w.format.id, w.k, w.n, f"mma_{w.format.id}_gemm", {"digits": 3}, 1e-6, error=1e-7, rows=16)
+        for w in model.decoder.weights.values()
+        if w.format.packed_width and "embd" not in w.name
+    )
+    table = TuningTable("a table", GpuModel.of(model.device), tuple(dict.fromkeys(entries)))
+    model.decoder.profile = GpuProfile(tables=(table,))
+    try:
+        together = np.array(logits(engine, rows_of(0, TOKENS)))
+        kernels = {call.kernel.name for call in engine.steps.calls(len(TOKENS))}
+        model.decoder.profile = GpuProfile(tables=(table,), batch_invariant=True)
+        alike = np.array(logits(engine, rows_of(1, TOKENS)))
+    finally:
+        model.decoder.profile = GpuProfile()
+    exact = ReferenceModel(path).logits(list(TOKENS))
+    assert {"mma_q4k_gemm", "mma_q6k_gemm"} <= kernels
+    assert np.abs(together - exact).max() <= 1e-4 * exact.std()
+    assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
 
 
 def test_scores_of_an_earlier_step_are_refused(engine: Engine) -> None:

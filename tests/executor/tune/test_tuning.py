@@ -25,6 +25,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
+from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
@@ -197,9 +198,20 @@ def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
         for one in table.entries:
             format = next(f for f in FORMATS.values() if f.id == one.format)
             assert one.n is not None
+            if one.rows > 1:
+                continue
             kernel = GpuProfile(one.precision, tables=(table,)).choose(format, one.k, one.n).kernel
             usual = default_strategy(format, one.precision).make(one.k, one.n)
             assert replace(kernel, **{name: getattr(usual, name) for name in kernel.bit_free}) == usual
+
+
+def test_a_shipped_table_decides_for_several_rows_unless_they_must_have_the_bits_of_one() -> None:
+    several = entry(4096, 64, kernel="mma_q4k_gemm", seconds=1e-6, rows=8, error=1e-7, parameters={"digits": 3})
+    chosen = profile(several, shipped=True)
+    assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == MmaGemm(Q4_K, k=4096, n=64, m=5, digits=3)
+    alike = replace(chosen, batch_invariant=True)
+    for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5), chosen.choose(Q4_K, 4096, 64, rows=9)):
+        assert one_row.kernel == default_strategy(Q4_K, "accurate").make(4096, 64)
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
