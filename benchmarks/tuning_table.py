@@ -1,7 +1,8 @@
 """Results of benchmarks/gemv.py -> the tuning table of that GPU that is shipped with the package: of what every device uses
-anyway, the parameters that leave the bits alone. It measures nothing.
+anyway, the parameters that leave the bits alone; and from tables of `ptxrun tune --rows` the fastest kernels for several rows.
+It measures nothing.
 
-python -m benchmarks.tuning_table benchmarks/results/gemv-hw-dp4a-h200.json
+python -m benchmarks.tuning_table benchmarks/results/gemv-hw-dp4a-h200.json --rows benchmarks/results/tune-rows-8b-h200.json
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from executor.choice.store import save, shipped_path
+from executor.choice.store import load, save, shipped_path
 from executor.choice.strategies import DIGITS, bit_free, default_strategy
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
@@ -42,6 +44,16 @@ def table(records: Iterable[Mapping[str, Any]]) -> TuningTable:
         raise ArgumentError("the results have no kernel that is used by default")
     (gpu,) = gpus
     return TuningTable("results", gpu, entries, shipped=True)
+
+
+def several_rows(measured: Iterable[TuningTable]) -> Iterator[TuningEntry]:
+    """Of each shape and number of rows above one, the fastest kernel whose error the precision allows."""
+    formats = {format.id: format for format in FORMATS.values()}
+    for one in measured:
+        shapes = {(entry.precision, entry.format, entry.k, entry.n or 0, entry.rows) for entry in one.entries}
+        for precision, format, k, n, rows in sorted(shapes):
+            if rows > 1 and n and (fastest := one.fastest(precision, formats[format], k, n, rows)):
+                yield fastest
 
 
 def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEntry]:
@@ -88,9 +100,14 @@ def _versions(record: Mapping[str, Any]) -> str:
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-def main(results: tuple[Path, ...]) -> None:
+@click.option("--rows", "several", multiple=True, type=click.Path(exists=True, path_type=Path), help="A table of ptxrun tune.")
+def main(results: tuple[Path, ...], several: tuple[Path, ...]) -> None:
     """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
     shipped = table(json.loads(path.read_text()) for path in results)
+    tuned = [load(path) for path in several]
+    if any(one.gpu != shipped.gpu for one in tuned):
+        raise ArgumentError(f"the results are of {shipped.gpu}; so must the tables for several rows be")
+    shipped = replace(shipped, entries=(*shipped.entries, *several_rows(tuned)))
     path = shipped_path(shipped.gpu)
     save(path, shipped)
     click.echo(f"{path}: {len(shipped.entries)} entries")

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tuning_table import table
+from benchmarks.tuning_table import several_rows, table
 from executor.choice.store import load, shipped_path
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
 from tests.paths import ROOT
@@ -63,4 +64,16 @@ def test_results_of_two_gpus_are_refused_and_so_are_results_of_nothing() -> None
 
 def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
     path = shipped_path(GpuModel("NVIDIA H200", "sm_90", 132))
-    assert table([json.loads((RESULTS / "gemv-hw-dp4a-h200.json").read_text())]).entries == load(path, shipped=True).entries
+    one_row = table([json.loads((RESULTS / "gemv-hw-dp4a-h200.json").read_text())]).entries
+    several = several_rows([load(RESULTS / "tune-rows-8b-h200.json")])
+    assert (*one_row, *several) == load(path, shipped=True).entries
+
+
+def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None:
+    def entry(warps: int, seconds: float, rows: int = 8, error: float = 1e-7) -> TuningEntry:
+        parameters = {"digits": 3, "warps": warps}
+        return TuningEntry("accurate", "q4k", 4096, 64, "mma_q4k_gemm", parameters, seconds, error=error, rows=rows)
+
+    measured = (entry(1, 3e-6), entry(2, 2e-6), entry(4, 1e-6, error=1e-3), entry(2, 5e-6, rows=32), entry(1, 1e-6, rows=1))
+    (eight, more) = several_rows([TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured)])
+    assert (eight, more) == (measured[1], measured[3])
