@@ -69,7 +69,7 @@ class Speed:
 
     def facts(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {"median": self.median, "min": min(self.rounds), "max": max(self.rounds), "rounds": len(self.rounds)}
+        return {"median": self.median, "least": min(self.rounds), "most": max(self.rounds), "rounds": len(self.rounds)}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ptxgen.isa.algebra import Value
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import Address, Immediate, Register, Vector
-from ptxgen.isa.units import Unit
+from ptxgen.isa.units import PERMUTES_BYTES, Unit
 from ptxgen.types import F32, U32
 
 
@@ -161,7 +161,7 @@ def _is_product(step: Step) -> bool:
 
 def _is_of_bytes(step: Step, sources: list[Lanes]) -> bool:
     """Whether it takes every byte of its sources apart. A permutation that is known is a few shifts."""
-    return step.row.unit is Unit.DOT or (step.row.name == "prmt" and sources[-1].constant is None)
+    return step.row.unit is Unit.DOT or (step.row.name in PERMUTES_BYTES and sources[-1].constant is None)
 
 
 def _structure(values: list[Lanes]) -> str:

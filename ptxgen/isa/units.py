@@ -29,6 +29,10 @@ class Unit(Enum):
     CONTROL = "control"
 
 
+PERMUTES_BYTES = frozenset({"prmt"})
+"""Rows that choose bytes from their sources: some fifty operations unless it is known which."""
+
+
 def by_space(modifiers: Mapping[str, str]) -> Unit:
     """The unit of an access to the state space that the modifiers name."""
     space = modifiers.get("space", "global")

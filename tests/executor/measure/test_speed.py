@@ -41,7 +41,7 @@ def test_the_share_of_the_limit_is_that_of_the_bytes_of_a_step() -> None:
     """4 sequences make 200 tokens/s in all, so 50 steps/s of 1 GB each: half of 100 GB/s."""
     one = Measured(SpeedCase("batch", 8, depth=4, sequences=4), Speed((100.0, 200.0, 300.0)), step_bytes=1e9, limit=100e9)
     assert one.share == pytest.approx(0.5)
-    assert one.facts()["tokens_per_second"] == {"median": 200.0, "min": 100.0, "max": 300.0, "rounds": 3}
+    assert one.facts()["tokens_per_second"] == {"median": 200.0, "least": 100.0, "most": 300.0, "rounds": 3}
     assert one.facts()["ratio"] is None
 
 

@@ -66,8 +66,8 @@ def answer(model: LanguageModel) -> list[int]:
 def test_memory_that_ends_at_any_allocation_leaves_nothing(path: Path, shared: tuple[Small, Modules]) -> None:
     device, modules = shared
     with LanguageModel.load(path, device, modules=modules) as model:
-        expected = answer(model)
         allocations = (1 << 30) - device.room
+        expected = answer(model)
     assert allocations > 5
     for room in range(allocations):
         device.room = room
