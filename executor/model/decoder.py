@@ -18,6 +18,7 @@ from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
+from executor.layers.batched import TILE
 from executor.layers.indexed import sites
 from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
@@ -31,7 +32,7 @@ from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.prompt_lookup import MAX_DRAFT
-from executor.model.row_steps import RowSteps, StepScores
+from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
 from executor.model.step import Row
 from executor.model.step_launches import StepModel
 from executor.model.token_launches import TokenLaunches, rope_cosines
@@ -43,10 +44,8 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
 
 
-MOST_ROWS: Final = 512
-"""Tokens of the largest step of `feed`."""
-LEAST_ROWS: Final = 8
-"""Rows of its smallest: as many as a GEMV has sums for while it reads a weight."""
+LEAST_ROWS: Final = TILE
+"""Rows of the smallest step of `feed`: as many as read the weights together."""
 
 
 class Decoder:

@@ -12,7 +12,7 @@ from executor.measure.debug import watch
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedKvCache, PagedShape
 from executor.model.decoder import Decoder
-from executor.model.row_steps import RowSteps, StepScores
+from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
 from executor.model.step import Row
 from executor.model.step_launches import StepModel
 from executor.model.token_launches import rope_cosines
@@ -21,9 +21,6 @@ from ptxgen.kernels.attention.kv_type import KV_TYPES
 
 PAGE_LEN = 32
 """Positions of a page, unless told otherwise: the fewest that kernels take, so that most of a common prefix is shared."""
-
-MOST_ROWS = 512
-"""Rows of the largest step."""
 
 
 class Engine:

@@ -20,6 +20,9 @@ from executor.memory.workspace import Workspace
 from executor.model.step import Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, width
 
+MOST_ROWS = 512
+"""Rows of the largest step."""
+
 NOWHERE = 2**32 - 1
 """A position or an index of no row."""
 
