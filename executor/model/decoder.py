@@ -205,7 +205,7 @@ class Decoder:
             return
         for chunk in chunks(tokens):
             self._run_rows(chunk, scored=False)
-        self._likeliest = None
+            self._likeliest = None
 
     def verify_draft(self, draft: Sequence[int]) -> list[int]:
         """Run tokens that may come next, up to MAX_DRAFT of them at once, and keep those that greedy decoding would have taken:

@@ -86,6 +86,13 @@ def test_a_prompt_that_does_not_fit_leaves_the_sequence_as_it_was(model: Languag
     assert model.decoder.position == 45
 
 
+def test_no_tokens_leave_the_likeliest_one_as_it_was(model: LanguageModel) -> None:
+    model.decoder.step(1)
+    model.decoder.feed([])
+    model.decoder.step()
+    assert model.decoder.position == 2
+
+
 def test_the_likeliest_token_is_not_that_of_before_the_prompt(model: LanguageModel) -> None:
     model.decoder.step(1)
     model.decoder.feed(PROMPT[:3])
