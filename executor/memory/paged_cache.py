@@ -4,7 +4,7 @@ page_pool.py's business; the layout is that of ptxgen/kernels/attention/paged_ca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -34,20 +34,7 @@ class PagedShape:
 
     def caches(self) -> Signature:
         """The arrays of one layer by name. ArgumentError for a shape that attention kernels do not take."""
-        return self._attention().caches("inout")
-
-    def _attention(self) -> PagedAttention:
-        return PagedAttention(
-            rows=1,
-            heads=self.kv_heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            page_len=self.page_len,
-            pages=self.pages,
-            slots=self.slots,
-            max_len=self.max_len,
-            kv_type=self.kv_type,
-        )
+        return PagedAttention(rows=1, heads=self.kv_heads, **asdict(self)).caches("inout")
 
 
 @dataclass(frozen=True)
