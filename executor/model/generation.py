@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.decoder = decoder
         self.modules = modules
-        self._engines: list[Engine] = []
+        self._engines: WeakSet[Engine] = WeakSet()  # one that nobody holds any more gives its memory back by itself
 
     @classmethod
     def load(
@@ -126,7 +127,7 @@ class LanguageModel:
             self.closed = True
             return
         with self.decoder.busy("closing"):
-            for engine in self._engines:
+            for engine in list(self._engines):
                 engine.free()
             self.decoder.free()
         self.closed = True
@@ -151,11 +152,11 @@ class LanguageModel:
 
     def engine(self, *, slots: int, **options: Any) -> Engine:
         """Runs steps of many rows of up to `slots` sequences with the weights of this model; options and errors as Engine's. It
-        ends with the model, or by its own `free`."""
+        ends with the model, by its own `free`, or when nobody holds it any more."""
         if self.closed:
             raise ModelError("the model is closed; load it again")
         engine = Engine(self.decoder, slots=slots, **options)
-        self._engines.append(engine)
+        self._engines.add(engine)
         return engine
 
     def scheduler(
@@ -167,7 +168,7 @@ class LanguageModel:
         **options: Any,
     ) -> Scheduler:
         """Runs up to `slots` sequences at a time, which come and go; options and errors as those of Engine and Scheduler. Its
-        engine ends with the model."""
+        engine ends with it or with the model."""
         engine = self.engine(slots=slots, **options)
         return Scheduler(engine, self.tokenizer, prompt_rows=prompt_rows, draft=draft, owner=self.device.owner)
 

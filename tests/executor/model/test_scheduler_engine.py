@@ -88,3 +88,15 @@ def test_another_profile_finds_no_pages_of_the_one_before(model: LanguageModel) 
         finally:
             model.decoder.profile = GpuProfile()
         assert request.usage.cached_prompt_tokens == 0
+
+
+def test_a_scheduler_that_nobody_holds_gives_its_engine_s_memory_back(model: LanguageModel) -> None:
+    model.generate([1, 2, 3], max_tokens=1, sampler=Sampler())
+    model.device.synchronize()
+    before = model.device.memory().allocated
+    for _ in range(2):
+        with scheduler(model, slots=1) as running:
+            running.submit([1, 2, 3], max_tokens=2).result()
+        del running
+        model.device.synchronize()
+        assert model.device.memory().allocated == before
