@@ -7,7 +7,7 @@ from typing import Final
 
 import gguf
 
-from executor.model.byte_level import byte_characters
+from executor.text.byte_level import byte_characters
 
 SPECIAL: Final = 256
 MERGES_PER_TOKEN: Final = 280147 / 128000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from executor.memory.buffers import GpuBuffer
     from executor.memory.kv_cache import KvCache
     from executor.memory.workspace import Workspace
-    from executor.model.scheduler import Scheduler
+    from executor.model.scheduling.scheduler import Scheduler
 
 __all__ = ["CudaExecutor", "GpuBuffer", "GpuProfile", "KvCache", "Scheduler", "ValidatedLayerWeights", "Workspace"]
 
@@ -22,7 +22,7 @@ _HOMES = {
     "GpuBuffer": "executor.memory.buffers",
     "GpuProfile": "executor.choice.choice",
     "KvCache": "executor.memory.kv_cache",
-    "Scheduler": "executor.model.scheduler",
+    "Scheduler": "executor.model.scheduling.scheduler",
     "ValidatedLayerWeights": "executor.layers.indexed",
     "Workspace": "executor.memory.workspace",
 }

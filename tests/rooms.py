@@ -29,6 +29,7 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "executor.base": ("ptxgen", "ptxgen.formats"),
     "executor.gguf": ("ptxgen", "executor.base"),
+    "executor.text": ("ptxgen", "executor.base", "executor.gguf"),
     "executor.device": ("ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "executor.base"),
     "executor.memory": (
         "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.gguf", "executor.device",
@@ -49,7 +50,8 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "executor.model": (
         "ptxgen", "ptxgen.isa", "ptxgen.formats", "ptxgen.kernels", "ptxgen.explain", "executor.base", "executor.gguf",
-        "executor.device", "executor.memory", "executor.launch", "executor.choice", "executor.layers", "executor.measure",
+        "executor.text", "executor.device", "executor.memory", "executor.launch", "executor.choice", "executor.layers",
+        "executor.measure",
     ),
     "executor.bundle": (
         "ptxgen", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels", "executor.base", "executor.gguf", "executor.device",
@@ -64,8 +66,8 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "executor.launch", "executor.choice", "executor.layers", "executor.measure", "executor.model",
     ),
     "executor.commands": (
-        "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.device", "executor.choice", "executor.measure",
-        "executor.model", "executor.bundle", "executor.tune", "executor.api",
+        "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text", "executor.device", "executor.choice",
+        "executor.measure", "executor.model", "executor.bundle", "executor.tune", "executor.api",
     ),
     "executor": ("executor.memory", "executor.choice", "executor.layers", "executor.model", "executor.api"),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from ptxgen.files import read_regular
 if TYPE_CHECKING:
     from executor.model.generation import Generation
     from executor.model.sampling import Sampler
-    from executor.model.token_sequence import Usage
+    from executor.model.scheduling.token_sequence import Usage
 
 MOST_BYTES: Final = 1 << 30
 """Of a file of prompts."""

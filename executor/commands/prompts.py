@@ -18,9 +18,9 @@ from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from executor.model.request import Request
     from executor.model.sampling import Sampler
-    from executor.model.scheduler import Scheduler
+    from executor.model.scheduling.request import Request
+    from executor.model.scheduling.scheduler import Scheduler
 
 KEYS: Final = ("prompt", "id", "max_tokens", "stop", *SAMPLING)
 

@@ -19,8 +19,8 @@ from ptxgen.errors import ArgumentError
 if TYPE_CHECKING:
     from executor.model.generation import Generation, LanguageModel
     from executor.model.sampling import Sampler
-    from executor.model.scheduler import Scheduler
-    from executor.model.token_sequence import Usage
+    from executor.model.scheduling.scheduler import Scheduler
+    from executor.model.scheduling.token_sequence import Usage
 
 KV_TYPES: Final = ("f32", "f16", "q8_0")
 """Those of the kernels (ptxgen/kernels/attention/kv_type.py), which a command that only says --help does not import."""
@@ -81,7 +81,7 @@ class ModelSession:
         """For sequences of up to so many tokens each, prompts included: up to `batch` of them at a time, in a cache in which
         the longest of them have room together. draft: LOOKUP or nothing. ArgumentError for a context shorter than a page."""
         from executor.model.engine import PAGE_LEN
-        from executor.model.prompt_lookup import PromptLookup
+        from executor.model.scheduling.prompt_lookup import PromptLookup
 
         context = self.model.context // PAGE_LEN * PAGE_LEN
         if not context:
@@ -145,7 +145,7 @@ class ModelSession:
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
         from executor.base.errors import ModelError
-        from executor.model.chat import chat_ids
+        from executor.text.chat import chat_ids
 
         tokenizer = self.model.tokenizer
         if tokenizer.chat_template is None:

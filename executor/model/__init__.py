@@ -1,1 +1,1 @@
-"""Models: what their files mean, tokenizer and chat template, the decode loop, sampling."""
+"""Models: what their files mean, the decode loop, sampling, many sequences at once."""

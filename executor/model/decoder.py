@@ -31,8 +31,8 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.prompt_lookup import MAX_DRAFT
 from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
+from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
 from executor.model.step_launches import StepModel
 from executor.model.token_launches import TokenLaunches, rope_cosines

@@ -25,9 +25,9 @@ from executor.model.decoder import Decoder, Progress
 from executor.model.engine import Engine
 from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
-from executor.model.scheduler import Scheduler
-from executor.model.tokenizer import Tokenizer
-from executor.model.verify import Drafter
+from executor.model.scheduling.scheduler import Scheduler
+from executor.model.scheduling.verify import Drafter
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.load import STAGES, child
 from benchmarks.vocabulary import SPECIAL, add_vocabulary
 from executor.gguf.gguf_file import GgufFile
-from executor.model.tokenizer import Tokenizer
+from executor.text.tokenizer import Tokenizer
 from tests.synthetic import Q, write_model
 
 

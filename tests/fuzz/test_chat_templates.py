@@ -13,9 +13,9 @@ from jinja2.filters import FILTERS
 from jinja2.tests import TESTS
 
 from executor.base.errors import ModelError
-from executor.model.chat import Limits, render_spans
-from executor.model.special_tokens import Span
-from tests.executor.model.conversations import (
+from executor.text.chat import Limits, render_spans
+from executor.text.special_tokens import Span
+from tests.executor.text.conversations import (
     CONTROLS,
     HARMLESS,
     HOSTILE,

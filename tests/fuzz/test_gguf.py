@@ -10,7 +10,7 @@ from pathlib import Path
 
 from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.tokenizer import Tokenizer
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.fuzz.cases import Cases
 from tests.fuzz.limits import bounded

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.tokenizer import Tokenizer
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import PtxGenError
 from tests.synthetic import Q, write_model
 

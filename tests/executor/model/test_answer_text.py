@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.model.answer_text import StopStrings
+from executor.model.scheduling.answer_text import StopStrings
 from ptxgen.errors import ArgumentError
 
 LETTERS = st.text("ab", max_size=5)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from executor.base.errors import ModelError, OutOfPages
 from executor.memory.page_pool import PagePool, PageTable
-from executor.model.prompt_lookup import PromptLookup
+from executor.model.scheduling.prompt_lookup import PromptLookup
+from executor.model.scheduling.verify import accepted, verify
 from executor.model.step import Row
-from executor.model.verify import accepted, verify
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from tests.executor.model.fake_engine import FakeEngine

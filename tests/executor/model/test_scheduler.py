@@ -12,12 +12,12 @@ import pytest
 
 from executor.base.errors import DeviceError, DeviceFailed, ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model.prompt_lookup import PromptLookup
-from executor.model.request import Request
 from executor.model.sampling import Sampler
-from executor.model.scheduler import Scheduler
+from executor.model.scheduling.prompt_lookup import PromptLookup
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.scheduler import Scheduler
 from executor.model.step import Row
-from executor.model.tokenizer import Tokenizer
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from tests.executor.model.fake_engine import FakeEngine, Letters

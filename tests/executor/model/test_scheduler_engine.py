@@ -10,10 +10,10 @@ import pytest
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
-from executor.model.prompt_lookup import PromptLookup
-from executor.model.request import Request
 from executor.model.sampling import Sampler
-from executor.model.scheduler import Scheduler
+from executor.model.scheduling.prompt_lookup import PromptLookup
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.scheduler import Scheduler
 from tests.synthetic import Q, write_model
 
 VOCABULARY = 512

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from executor.model.prompt_lookup import PromptLookup
-from executor.model.request import Request
 from executor.model.sampling import Sampler
-from executor.model.scheduler import Scheduler
-from executor.model.token_sequence import Stopped
+from executor.model.scheduling.prompt_lookup import PromptLookup
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.scheduler import Scheduler
+from executor.model.scheduling.token_sequence import Stopped
 from tests.executor.model.fake_engine import FakeEngine, Letters
 
 CONTEXT = 40

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.special_tokens import Span, SpecialTokens
-from executor.model.tokenizer import Tokenizer
-from executor.model.vocabulary import TokenKind
+from executor.text.special_tokens import Span, SpecialTokens
+from executor.text.tokenizer import Tokenizer
+from executor.text.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model
 
 KINDS = {"c": TokenKind.CONTROL, "u": TokenKind.USER_DEFINED, "n": TokenKind.NORMAL}

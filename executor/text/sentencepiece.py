@@ -8,7 +8,7 @@ from typing import Final
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+from executor.text.vocabulary import TokenKind, Vocabulary, VocabularyKeys
 
 SPACE: Final = "\u2581"  # stands for a space inside a token
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")

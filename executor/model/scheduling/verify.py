@@ -7,7 +7,7 @@ from typing import Protocol
 
 from executor.base.errors import ModelError
 from executor.memory.page_pool import PageTable
-from executor.model.prompt_lookup import MAX_DRAFT
+from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row, StepEngine
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER

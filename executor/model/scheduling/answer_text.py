@@ -10,7 +10,7 @@ from ptxgen.errors import ArgumentError
 
 
 class Pieces(Protocol):
-    """Text out of tokens that arrive one by one: executor/model/tokenizer.py has it."""
+    """Text out of tokens that arrive one by one: executor/text/tokenizer.py has it."""
 
     def push(self, index: int, /) -> str:
         """The text that this token completes, maybe none."""

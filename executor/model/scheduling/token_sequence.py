@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from executor.memory.page_pool import PageTable
-from executor.model.answer_text import AnswerText
-from executor.model.prompt_lookup import MAX_DRAFT
 from executor.model.sampling import Sampler
-from executor.model.verify import Drafter
+from executor.model.scheduling.answer_text import AnswerText
+from executor.model.scheduling.prompt_lookup import MAX_DRAFT
+from executor.model.scheduling.verify import Drafter
 
 State = Literal["queued", "running", "finished"]
 Stopped = Literal["eos", "stop", "length", "context", "cancelled", "failed"]

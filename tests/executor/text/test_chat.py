@@ -14,9 +14,9 @@ from jinja2.filters import FILTERS
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model import chat
-from executor.model.chat import Limits, render
-from executor.model.tokenizer import Tokenizer
+from executor.text import chat
+from executor.text.chat import Limits, render
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import smollm2_path
 
@@ -115,8 +115,8 @@ def test_no_template_takes_memory() -> None:
     script = f"""
 import resource, sys
 from executor.base.errors import ModelError
-from executor.model import chat
-from executor.model.chat import Limits, render
+from executor.text import chat
+from executor.text.chat import Limits, render
 for template in {HUGE[-3:]!r}:
     try:
         render(template, [], limits=Limits(cpu_seconds=1))
@@ -135,7 +135,7 @@ print(max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss))
 def test_the_process_that_renders_can_open_nothing() -> None:
     script = """
 import socket, subprocess, sys
-from executor.model.rendering.child import confine
+from executor.text.rendering.child import confine
 confine(1, 512 << 20)
 for attempt in (lambda: open("/dev/null"), socket.socket, lambda: subprocess.run(["true"])):
     try:
@@ -155,7 +155,7 @@ except MemoryError:
 def test_every_filter_works_where_nothing_can_be_opened() -> None:
     """Nothing that Jinja2 imports late is missed."""
     script = f"""
-from executor.model.rendering import child, sandbox
+from executor.text.rendering import child, sandbox
 child.confine(20, 512 << 20)
 for text in ("'a b'", "[3, 1]", "{{'a': 1}}"):
     for name in {sorted(FILTERS)!r}:

@@ -13,8 +13,8 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
-from executor.model.rendering.sandbox import render
-from executor.model.rendering.traced import runs
+from executor.text.rendering.sandbox import render
+from executor.text.rendering.traced import runs
 
 LATE = ("encodings.unicode_escape", "html", "jinja2.debug", "pprint", "textwrap")
 """What Jinja2 and MarkupSafe import only when a template calls for it; by then this process can open no file."""

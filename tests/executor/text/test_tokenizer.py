@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.tokenizer import Tokenizer
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, byte_characters, write_model

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from executor.memory.page_pool import PagePool
-from executor.model.token_sequence import TokenSequence, Waiting
+from executor.model.scheduling.token_sequence import TokenSequence, Waiting
 
 _log = logging.getLogger(__name__)
 

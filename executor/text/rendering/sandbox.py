@@ -16,7 +16,7 @@ from jinja2.filters import sync_do_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import pass_eval_context
 
-from executor.model.rendering.traced import TracedText, joined, own_of, written
+from executor.text.rendering.traced import TracedText, joined, own_of, written
 
 ROLES: Final = frozenset({"system", "user", "assistant", "tool", "developer", "function", "ipython", "observation", "model"})
 """Names that programs give to the parts of a conversation. Templates build control tokens of them: <|user|>."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from executor.model.token_sequence import Piece, State, Stopped, TokenSequence, Usage, Waiting
+from executor.model.scheduling.token_sequence import Piece, State, Stopped, TokenSequence, Usage, Waiting
 
 
 @dataclass(frozen=True)

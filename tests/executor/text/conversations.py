@@ -14,11 +14,11 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.rendering import sandbox
-from executor.model.rendering.traced import runs
-from executor.model.special_tokens import Span
-from executor.model.tokenizer import Tokenizer
-from executor.model.vocabulary import TokenKind
+from executor.text.rendering import sandbox
+from executor.text.rendering.traced import runs
+from executor.text.special_tokens import Span
+from executor.text.tokenizer import Tokenizer
+from executor.text.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model
 
 BOS: Final = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -20,13 +20,13 @@ from executor.base.arguments import described, instance, tokens, whole
 from executor.base.errors import DeviceFailed, ModelError
 from executor.device.owner import OwnerThread
 from executor.memory.page_pool import PagePool, PageTable
-from executor.model.answer_text import AnswerText, Pieces, StopStrings
-from executor.model.continuous_batch import ContinuousBatch, Share
-from executor.model.request import Request
 from executor.model.sampling import MAX_SEED, Sampler
+from executor.model.scheduling.answer_text import AnswerText, Pieces, StopStrings
+from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.token_sequence import Limits, Stopped, TokenSequence, Waiting
+from executor.model.scheduling.verify import Drafter, accepted, rows_of
 from executor.model.step import Row, Scores, StepEngine
-from executor.model.token_sequence import Limits, Stopped, TokenSequence, Waiting
-from executor.model.verify import Drafter, accepted, rows_of
 from ptxgen.errors import ArgumentError
 
 _log = logging.getLogger(__name__)

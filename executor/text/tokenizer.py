@@ -9,10 +9,10 @@ from typing import Final, Protocol
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.model.byte_level import ByteLevelEncoder
-from executor.model.sentencepiece import SentencePieceEncoder
-from executor.model.special_tokens import Span, SpecialTokens
-from executor.model.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template
+from executor.text.byte_level import ByteLevelEncoder
+from executor.text.sentencepiece import SentencePieceEncoder
+from executor.text.special_tokens import Span, SpecialTokens
+from executor.text.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template
 from ptxgen.errors import ArgumentError
 
 ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] = {
@@ -98,7 +98,7 @@ class Tokenizer:
 
     def encode_spans(self, spans: Iterable[Span], *, add_special: bool = True) -> list[int]:
         """Ids of the text that the spans are together. A control token counts where all of it stands in trusted spans; the
-        words around it are encoded as if the spans were one text. executor/model/chat.py makes such spans."""
+        words around it are encoded as if the spans were one text. executor/text/chat.py makes such spans."""
         _, encoder = self._parts()
         spans = list(spans)
         for span in spans:

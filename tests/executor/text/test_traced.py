@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.model.rendering.traced import TracedText, joined, own_of, runs, written
+from executor.text.rendering.traced import TracedText, joined, own_of, runs, written
 
 # The template's characters and the others' are different ones, so a result tells who wrote it.
 OWN, OTHER = "<A B|", "x\ty\n"

@@ -11,7 +11,7 @@ import numpy as np
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile, Value
-from executor.model.special_tokens import SpecialTokens, bracketed, looks_like_control
+from executor.text.special_tokens import SpecialTokens, bracketed, looks_like_control
 
 KEY: Final = "tokenizer.ggml."
 

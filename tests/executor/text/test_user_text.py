@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from executor.gguf.gguf_file import GgufFile
-from executor.model.chat import chat_ids, render_spans
-from executor.model.tokenizer import Tokenizer
-from tests.executor.model.conversations import (
+from executor.text.chat import chat_ids, render_spans
+from executor.text.tokenizer import Tokenizer
+from tests.executor.text.conversations import (
     HARMLESS,
     HOSTILE,
     TEMPLATES,

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from executor.base.errors import ModelError
-from executor.model.special_tokens import Span
+from executor.text.special_tokens import Span
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from executor.model.tokenizer import Tokenizer
+    from executor.text.tokenizer import Tokenizer
 
     Message = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ MAX_REASON: Final = 1_000  # characters of an error that the template chooses
 BYTES_A_CHARACTER: Final = 24
 """Of an answer, at most, but for its brackets: a run of one character costs most."""
 
-_START: Final = "import sys; sys.path += sys.argv[1:]; from executor.model.rendering.child import main; main()"
+_START: Final = "import sys; sys.path += sys.argv[1:]; from executor.text.rendering.child import main; main()"
 
 
 @dataclass(frozen=True)
