@@ -132,6 +132,22 @@ class Work:
 
 
 @dataclass(frozen=True)
+class HalfForm:
+    """In which form a kernel for f16 tensor cores reads activations (ptxgen/kernels/quantize/activation_halves.py). parts: how
+    many f16 stand for a value, 1 or 2; lane_run: how many values in a row, 64 or 4, belong to one lane of a quad.
+    ArgumentError for others."""
+
+    parts: int
+    lane_run: int
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("parts", (1, 2)), ("lane_run", (4, 64))):
+            value = getattr(self, name)
+            if not is_whole(value) or value not in allowed:
+                raise ArgumentError(f"activation halves have {name} {allowed[0]} or {allowed[1]}, got {value!r}")
+
+
+@dataclass(frozen=True)
 class KernelType(ABC):
     """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What its arrays do not refuse it
     checks in `__post_init__`, which raises ArgumentError (`require` of shape.py does). `family` groups kernels in lists."""
@@ -194,6 +210,11 @@ class KernelType(ABC):
     def activation_digits(self) -> int:
         """How many activation digits (ptxgen/kernels/quantize) it multiplies a matrix by; 0 if it takes f32 activations."""
         return 0
+
+    @property
+    def activation_halves(self) -> HalfForm | None:
+        """The form of the activation halves (ptxgen/kernels/quantize) that it multiplies a matrix by; None if it reads none."""
+        return None
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
         """The kernels that do for m rows what this one does for one, the likeliest first: which one it is may depend

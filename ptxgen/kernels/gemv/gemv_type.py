@@ -12,10 +12,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import HIDDEN, HalfForm, KernelType, Signature, Work, read, write
 from ptxgen.formats import Format, find
 from ptxgen.kernels.accuracy import gamma, with_outlier
-from ptxgen.kernels.quantize.activation_digits import arrays
+from ptxgen.kernels.quantize import activation_digits, activation_halves
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
@@ -44,10 +44,17 @@ def model_cases(
         yield cls(**named, **fixed)
 
 
-def gemv_arguments(format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0) -> Signature:
+def gemv_arguments(
+    format: Format, k: int, n: int, batch: tuple[int, ...] = (), digits: int = 0, halves: HalfForm | None = None
+) -> Signature:
     """The arguments of a matrix-vector kernel for n rows of k weights. y: f32[*batch, n]; w: u8[n, row_bytes]; x: f32[*batch,
-    k], or the activation digits that stand for it: one row of them where there is no batch."""
-    vector = arrays(prod(batch), digits, k, "in") if digits else {"x": read(F32, *batch, k)}
+    k], or the activation digits or halves that stand for it: one row of them where there is no batch."""
+    if halves is not None:
+        vector: Signature = {**activation_halves.arrays(prod(batch), k, halves, "in")}
+    elif digits:
+        vector = {**activation_digits.arrays(prod(batch), digits, k, "in")}
+    else:
+        vector = {"x": read(F32, *batch, k)}
     return {"y": write(F32, *batch, n), "w": read(U8, n, format.row_bytes(k), constant=True), **vector}
 
 
@@ -89,7 +96,7 @@ class GemvType(KernelType):
         return (BatchedGemv(self.format, k=self.k, n=self.n, m=m),)
 
     def signature(self) -> Signature:
-        return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits)
+        return gemv_arguments(self.format, self.k, self.n, self.batch, self.activation_digits, self.activation_halves)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         weights, x = self._in_float64(arguments)

@@ -1,0 +1,192 @@
+"""The kernel that makes activation halves, f32 activations for f16 tensor cores; `write_halves` for the kernels that do it to
+values of their own. What the halves mean is said in activation_halves.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work, read
+from ptxgen.dsl.memory import Index
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import OUTLIER
+from ptxgen.kernels.quantize.activation_halves import PEAK_EXPONENT, STEPS, SUMMED, TILE, WINDOW, arrays, pack, unwritten
+from ptxgen.kernels.quantize.quantize import magnitude
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.types import B32, F16, F32, U32
+
+LANES = STEPS
+"""Lanes side by side that have a window of a row: each has the 16 values of a step, in four runs of four."""
+
+RUN = 4
+"""Values in a row of a lane: one 16-byte load."""
+
+THREADS = TILE * LANES
+
+INFINITY = 0x7F800000
+"""As bits."""
+
+
+@register
+@dataclass(frozen=True)
+class PackHalves(KernelType):
+    """Activations as f16 for tensor cores, one or two for each, with a scale for every 256 and the sums of every 16.
+
+    x: f32[m, k] -> halves: f16[ceil(m / 8), ceil(k / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(k / 256)], powers of two.
+    x ~ scale * half (parts=1) or scale * (half + half) (parts=2). Where which value stands, and what is made of zeros,
+    infinities and NaN: activation_halves.pack. k is a multiple of 4; lane_run is 64 or 4."""
+
+    name = "pack_halves"
+    m: int
+    k: int
+    parts: int
+    lane_run: int
+
+    family = "quantize"
+    least_sm = 80
+
+    def __post_init__(self) -> None:
+        require(self, "m", high=TILE * MOST_ROWS)
+        require(self, "k", multiple=RUN)
+        assert self.form  # checks parts and lane_run
+
+    @property
+    def form(self) -> HalfForm:
+        """In which form it writes them."""
+        return HalfForm(self.parts, self.lane_run)
+
+    def signature(self) -> Signature:
+        return {**arrays(self.m, self.k, self.form, "out"), "x": read(F32, self.m, self.k)}
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(-(-self.k // WINDOW), -(-self.m // TILE)), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        window, row = k.ctaid.x, k.ctaid.y * TILE + k.tid.x // LANES
+        # Past the end the last values again, which are not used: a load in a branch would wait for the one before.
+        line = k.min(row, self.m - 1) if self.m % TILE else row
+        xs: list[Value] = []
+        for start in run_starts(k, self.form):
+            place = window * WINDOW + start
+            inside = place if self.k % WINDOW == 0 else k.min(place, self.k - RUN)
+            run = k.load_vector(k.arg.x[line, inside], RUN)
+            xs += [k.select((row < self.m) & (place < self.k), x, 0.0) for x in run] if self._has_rest else run
+        write_halves(k, self.form, row, window, xs)
+
+    @property
+    def _has_rest(self) -> bool:
+        return bool(self.m % TILE or self.k % WINDOW)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return pack(arguments["x"], self.form)._asdict()
+
+    def tolerance(self, **_: Any) -> Mapping[str, float]:
+        """Nothing but correctly rounded operations in a fixed order."""
+        return {"halves": 0.0, "scales": 0.0}
+
+    def work(self) -> Work:
+        """A product and, but for the last part, a subtraction of each value, and its addition to a sum."""
+        size = self.m * self.k
+        return Work(flops=size * (1 + self.parts), bytes=F32.bytes * size + _written(self))
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Normal activations, with one channel that is massive, and some zeros and some of the largest f16 wherever there is
+        room."""
+        x = rng.standard_normal((self.m, self.k)).astype(np.float32)
+        x[:, 0] = OUTLIER
+        x[:, 256:300] = 65504.0
+        x[:, 512:768] = 0.0
+        return {**unwritten(self.m, self.k, self.form), "x": x}
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[PackHalves]:
+        yield cls(m=3, k=800, parts=2, lane_run=64)
+        yield cls(m=17, k=576, parts=2, lane_run=4)
+        yield cls(m=8, k=1024, parts=1, lane_run=64)
+
+
+def _written(kernel: PackHalves) -> int:
+    return sum(array.nbytes for array in arrays(kernel.m, kernel.k, kernel.form, "out").values())
+
+
+def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:
+    """Where the lane's four runs of four values start in the window that it shares with 15 others."""
+    step = k.lane & (LANES - 1)
+    if form.lane_run == 4:
+        return [step * (4 * RUN) + t * RUN for t in range(4)]
+    return [step * RUN + t * form.lane_run for t in range(4)]
+
+
+def write_halves(k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value]) -> None:
+    """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales.
+
+    xs: the lane's 16 values, its runs (`run_starts`) one after the other, zeros past the end of the row and for a row past the
+    last. 16 lanes side by side have a window; all lanes of the warp must come here. Every kernel that makes halves makes them
+    here, so the bits are the same."""
+    peak = magnitude(k, xs[0])
+    for x in xs[1:]:
+        peak = k.max(peak, magnitude(k, x))
+    peak = k.warp_max(peak, width=LANES)
+    exponent = k.max(peak >> 23, PEAK_EXPONENT + 1) - PEAK_EXPONENT
+    usable = peak < INFINITY
+    inverse = k.bits((254 - exponent) << 23, F32)
+    ratios = [k.select(usable, x * inverse, 0.0) for x in xs]
+    step, tile, place = k.lane & (LANES - 1), row // TILE, row % TILE
+    for part, words in enumerate(_parts(k, form, [(ratios[at], ratios[at + 2]) for at in _FIRSTS])):
+        for c in range(2):
+            target = k.arg.halves[tile, window, step, part, c, place, 0]
+            k.store(replace(target, dtype=U32), [k.bits(word, U32) for word in words[4 * c : 4 * c + 4]])
+    sum, number = _sum(k, form, ratios)
+    t, i = number >> 2, number & 3
+    for part, half in enumerate(_sum_parts(k, form, sum)):
+        k.store(k.arg.halves[tile, window, STEPS, part, i & 1, place, t * 2 + (i >> 1)], half)
+    rows = k.arg.scales.shape[0]
+    scale = k.select(usable, k.select(peak == 0, 127, exponent) << 23, peak)
+    with k.when((step == 0) & (k.u32(row) < rows)):
+        k.store(k.arg.scales[row, window], k.bits(scale, F32))
+
+
+_FIRSTS = [4 * t + c for c in range(2) for t in range(4)]
+"""Of the lane's 16 values the first of each pair, the other of which is two places on; in the order of the stores."""
+
+
+def _parts(k: KernelBuilder, form: HalfForm, pairs: Sequence[tuple[Value, Value]]) -> Iterator[list[Value]]:
+    """Pairs of f32 as pairs of f16, the first lower, part by part."""
+    for part in range(form.parts):
+        words = [k.op("cvt", second, first, to="f16x2") for first, second in pairs]
+        yield words
+        if part + 1 < form.parts:
+            halves = [k.write("mov", [k.bits(word, B32)], result=F16) for word in words]
+            pairs = [
+                (first - k.f32(low), second - k.f32(high))
+                for (first, second), (low, high) in zip(pairs, halves, strict=True)
+            ]  # fmt: skip
+
+
+def _sum_parts(k: KernelBuilder, form: HalfForm, sum: Value) -> Iterator[Value]:
+    for _ in range(form.parts):
+        half = k.convert(sum, F16)
+        yield half
+        sum = sum - k.f32(half)
+
+
+def _sum(k: KernelBuilder, form: HalfForm, ratios: Sequence[Value]) -> tuple[Value, Value]:
+    """The sum that this lane writes, one of the window's sixteen, and its number among them. Added by pairs of neighbours."""
+    step = k.lane & (LANES - 1)
+    sums = [(a + b) + (c + d) for a, b, c, d in (ratios[at : at + RUN] for at in range(0, len(ratios), RUN))]
+    if form.lane_run == 4:
+        a, b, c, d = sums
+        return (a + b) + (c + d), step
+    # Four lanes have the runs of a sum for each of the quad's lanes; all of them add all four, and each keeps another.
+    for offset in (1, 2):
+        sums = [sum + k.shuffle_xor(sum, offset) for sum in sums]
+    mine, rest = step % (SUMMED // RUN), sums[0]
+    for t in range(1, 4):
+        rest = k.select(mine == t, sums[t], rest)
+    return rest, mine * 4 + step // (SUMMED // RUN)
