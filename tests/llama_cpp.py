@@ -86,12 +86,10 @@ def stand_in(folder: Path, *, bench: str | None = None, batched: str | None = No
         listed = f"if [ \"$1\" = --list-devices ]; then cat <<'END'\n{DEVICES}END\nexit; fi"
         noise = "echo 'llama_model_loader: loaded meta data with 26 key-value pairs' >&2"
         path = folder / name
-        path.write_text(
-            f"#!/bin/sh\n{listed}\nprintf '%s\\n' \"$@\" >{shlex.quote(str(folder / name))}.asked\n{noise}\n{body}\n"
-        )
+        path.write_text(f'#!/bin/bash\n{listed}\necho "${{@@Q}}" >>{shlex.quote(str(folder / name))}.asked\n{noise}\n{body}\n')
         path.chmod(0o755)
 
 
 def asked(folder: Path, name: str) -> list[str]:
-    """The words that a program was given last."""
-    return (folder / f"{name}.asked").read_text().splitlines()
+    """What a program was given each time, as a shell takes it."""
+    return [shlex.join(shlex.split(line)) for line in (folder / f"{name}.asked").read_text().splitlines()]

@@ -30,38 +30,44 @@ if TYPE_CHECKING:
 @click.command("bench")
 @model_argument
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
-@click.option("--prompt", type=click.IntRange(min=1), default=512, show_default=True, metavar="P", help="Tokens of a prompt.")
+@click.option("--prompt", "prompts", default="512", show_default=True, metavar="P,...", help="Read prompts of so many tokens.")
 @click.option(
     "--depth", "depths", default="0", show_default=True, metavar="D,...", help="Decode with so many positions before."
 )
+@click.option("--batch", "batches", default="1", show_default=True, metavar="B,...", help="Decode so many sequences together.")
 @click.option(
-    "--batch", "batches", default="1", show_default=True, metavar="B,...", help="Decode so many sequences, each after a prompt."
-)
+    "--batch-depth", type=click.IntRange(min=1), default=128, show_default=True, metavar="D",
+    help="Positions before, of each sequence of a batch: what llama-batched-bench calls -npp.",
+)  # fmt: skip
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Time everything so often; medians count."
 )
 @click.option(
     "--vs", type=click.Choice(["llama.cpp"]), help="Also run llama-bench and llama-batched-bench, found on PATH, in turn."
 )
-@click.option("--plot", metavar="FILE", type=FILE, help="Draw the speeds over depth and batch: .png or .svg.")
+@click.option("--vs-args", default="", metavar="WORDS", help="More options for both programs, such as '-ub 2048'.")
+@click.option("--vs-env", multiple=True, metavar="NAME=VALUE", help="Set for both, such as GGML_CUDA_GRAPH_OPT=1.")
+@click.option("--plot", metavar="FILE", type=FILE, help="Draw the speeds over prompt, depth and batch: .png or .svg.")
 @device_option
 @precision_option
 @kv_type_option
 @json_option("All figures as JSON, with machine, versions and command.")
 def bench_command(
-    path: Path, tokens: int, prompt: int, depths: str, batches: str, rounds: int, vs: str | None, plot: Path | None,
-    device: str, precision: str | None, kv_type: str, as_json: bool,
+    path: Path, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, rounds: int, vs: str | None,
+    vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str, precision: str | None, kv_type: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back before the next one
     begins, as for a user who reads along. "Of limit" is the share of the speed at which a step would only read weights
     and cache from the GPU's memory.
 
-    With --vs all is run in turn with llama.cpp on the same file and GPU, its cache in f16 unless --kv-type says q8_0.
+    With --vs all is run in turn with llama.cpp, ours first in one round and llama.cpp in the next, on the same file and GPU:
+    the same prompts, depths, batches and tokens; its cache in f16 unless --kv-type says q8_0.
 
     \b
     Examples:
       ptxrun bench model.gguf
-      ptxrun bench model.gguf --depth 0,1024,8192 --batch 1,2,4,8,16,32 --vs llama.cpp --plot speed.svg
+      ptxrun bench model.gguf --prompt 512,8192 --depth 0,1024,8192 --batch 1,2,4,8,16,32 --vs llama.cpp --plot speed.svg
+      ptxrun bench model.gguf --prompt 2048 --vs llama.cpp --vs-args '-ub 2048' --vs-env GGML_CUDA_GRAPH_OPT=1
     """
     from executor.device.cuda import CudaDevice
     from executor.gguf.gguf_file import GgufFile
@@ -74,14 +80,22 @@ def bench_command(
     from executor.model.matrices import matrices
 
     cases = speed_cases(
-        prompt,
+        whole_numbers("--prompt", prompts, "numbers of tokens", "512,8192", low=1),
         tokens,
         whole_numbers("--depth", depths, "numbers of positions", "0,1024,8192", low=0),
         whole_numbers("--batch", batches, "numbers of sequences", "1,2,4,8", low=1),
+        batch_depth,
     )
     if plot is not None:
         require_speed_plot(plot)
-    peer = None if vs is None else LlamaCpp.find(path, kv_type="q8_0" if kv_type == "q8_0" else None)
+    words, environment = _words(vs_args), _variables(vs_env)
+    if vs is None and (words or environment):
+        raise ArgumentError("--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp, or leave them out")
+    peer = (
+        None
+        if vs is None
+        else LlamaCpp.find(path, kv_type="q8_0" if kv_type == "q8_0" else None, words=words, environment=environment)
+    )
     room = room_for(cases)
     with GgufFile.open(path) as file:
         weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
@@ -108,15 +122,32 @@ def _context(needed: int, page_len: int, limit: int) -> int:
     if context > limit:
         raise ArgumentError(
             f"a sequence needs room for {context} tokens, and the model has a context of {limit}; choose a smaller --prompt, "
-            f"--depth or --tokens"
+            f"--depth, --batch-depth or --tokens"
         )
     return context
+
+
+def _words(text: str) -> list[str]:
+    """The words of --vs-args, as a shell takes them apart."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ArgumentError(f"--vs-args {text[:80]!r} is not what a shell could read: {error}") from error
+
+
+def _variables(settings: Sequence[str]) -> dict[str, str]:
+    """Of --vs-env."""
+    for setting in settings:
+        if not setting.partition("=")[0].isidentifier() or "=" not in setting:
+            raise ArgumentError(f"--vs-env {setting[:80]!r} is not NAME=VALUE, such as GGML_CUDA_GRAPH_OPT=1")
+    return dict(setting.split("=", 1) for setting in settings)
 
 
 def _measure(
     engine: Engine, cases: Sequence[SpeedCase], rounds: int, peer: LlamaCpp | None, weight_bytes: int
 ) -> list[Measured]:
-    """All cases in turn, `rounds` times, and the peer's after ours in each round."""
+    """All cases in turn, `rounds` times, and the peer's after ours in one round, before ours in the next: a GPU that becomes
+    warm favours neither."""
     from executor.measure.bandwidth import bandwidth
     from executor.measure.speed import Measured, Speed
     from executor.model.engine_speed import EngineSpeed
@@ -129,14 +160,21 @@ def _measure(
         timed.prepare(partial(report, "filling caches"))
         total = rounds * (len(cases) + (peer is not None))
         steps = count(1)
-        for _ in range(rounds):
+
+        def time_ours() -> None:
             for case in cases:
                 speeds[case].append(timed.tokens_per_second(case))
                 report("rounds", next(steps), total)
+
+        def time_peer() -> None:
             if peer is not None:
                 for case, speed in peer.speeds(cases).items():
                     others[case].append(speed)
                 report("rounds", next(steps), total)
+
+        for number in range(rounds):
+            for side in (time_peer, time_ours) if number % 2 else (time_ours, time_peer):
+                side()
     a_position = engine.cache.nbytes / (engine.pages * engine.page_len)  # the page tables in it are some bytes a page
 
     def step_bytes(case: SpeedCase) -> float | None:
@@ -172,7 +210,7 @@ def _facts(
         "machine": running.device_facts(),
         "ptxgen": __version__,
         "commit": _commit(),
-        "command": shlex.join(["ptxrun", *sys.argv[1:]]),
+        "command": shlex.join(["ptxrun", *(path.name if word == str(path) else word for word in sys.argv[1:])]),
         "results": [one.facts() for one in measured],
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import shlex
 import shutil
@@ -36,19 +37,28 @@ class LlamaCppError(PtxGenError):
 @dataclass
 class LlamaCpp:
     """Both programs, on one model. gpu: the number of the GPU to use, as the CUDA driver counts; None lets them choose.
-    kv_type: how keys and values are held; None is their default (f16). facts: what they said of themselves in a run; commands:
-    how each was run last."""
+    kv_type: how keys and values are held; None is their default (f16). words: more options for both; environment: variables
+    that are set for them. facts: what they said of themselves in a run; commands: all that was run last, without folders."""
 
     bench: str
     batched: str
     model: Path
     gpu: int | None = None
     kv_type: str | None = None
+    words: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    commands: dict[str, str] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
 
     @classmethod
-    def find(cls, model: Path, *, kv_type: str | None = None) -> LlamaCpp:
+    def find(
+        cls,
+        model: Path,
+        *,
+        kv_type: str | None = None,
+        words: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> LlamaCpp:
         """The programs on PATH. LlamaCppError, with what to install, if one is missing."""
         missing = [name for name in (BENCH, BATCHED) if shutil.which(name) is None]
         if missing:
@@ -59,11 +69,11 @@ class LlamaCpp:
         bench, batched = shutil.which(BENCH), shutil.which(BATCHED)
         assert bench is not None
         assert batched is not None
-        return cls(bench, batched, model, kv_type=kv_type)
+        return cls(bench, batched, model, kv_type=kv_type, words=tuple(words), environment=environment or {})
 
     def on(self, gpu: int) -> LlamaCpp:
         """The same on this GPU. LlamaCppError if llama.cpp does not see it: it would time the CPU then, and not say so."""
-        said = _run([self.bench, "--list-devices"])
+        said = _run([self.bench, "--list-devices"], self.environment)
         if not re.search(rf"\bCUDA{gpu}\b", said):
             raise LlamaCppError(
                 f"{self.bench} cannot use GPU {gpu}: its --list-devices names no CUDA{gpu}, but says{_shown(said)}"
@@ -71,23 +81,27 @@ class LlamaCpp:
         return replace(self, gpu=gpu)
 
     def speeds(self, cases: Sequence[SpeedCase]) -> dict[SpeedCase, float]:
-        """Run each program once; tokens a second of each case, of all its sequences. LlamaCppError if that fails."""
-        single = [case for case in cases if case.kind != "batch"]
-        batches = [case for case in cases if case.kind == "batch"]
-        return self._single(single) | self._batches(batches)
+        """Run what the cases need once; tokens a second of each, of all its sequences. LlamaCppError if that fails."""
+        self.commands.clear()
+        kinds: dict[str, list[SpeedCase]] = {"prompt": [], "depth": [], "batch": []}
+        for case in cases:
+            kinds[case.kind].append(case)
+        # Prompts alone, since llama-bench would run each of them at each depth, too.
+        return self._single(kinds["prompt"]) | self._single(kinds["depth"]) | self._batches(kinds["batch"])
 
     def _single(self, cases: Sequence[SpeedCase]) -> dict[SpeedCase, float]:
+        """Prompts, or one sequence at depths."""
         if not cases:
             return {}
+        lengths, prompts = _listed(case.tokens for case in cases), cases[0].kind == "prompt"
         words = ["-r", "1", "-fa", "1", "-o", "jsonl", *self._common()]
-        for option, kind in (("-p", "prompt"), ("-n", "depth")):
-            words += [option, _listed(case.tokens for case in cases if case.kind == kind) or "0"]
+        words += ["-p", lengths, "-n", "0"] if prompts else ["-p", "0", "-n", lengths]
         words += ["-d", _listed(case.depth for case in cases)]
         rows, printed = self._rows(self.bench, words)
         self.facts |= {name: rows[0][name] for name in FACTS if rows and name in rows[0]}
 
         def speed(case: SpeedCase) -> float:
-            prompt, answer = (case.tokens, 0) if case.kind == "prompt" else (0, case.tokens)
+            prompt, answer = (case.tokens, 0) if prompts else (0, case.tokens)
             wanted = {"n_prompt": prompt, "n_gen": answer, "n_depth": case.depth}
             return _number(BENCH, rows, printed, wanted, "avg_ts")
 
@@ -115,12 +129,12 @@ class LlamaCpp:
             words += ["-dev", f"CUDA{self.gpu}"]
         if self.kv_type is not None:
             words += ["-ctk", self.kv_type, "-ctv", self.kv_type]
-        return words
+        return [*words, *self.words]
 
     def _rows(self, program: str, words: Sequence[str]) -> tuple[list[Mapping[str, Any]], str]:
         """The JSON objects that it printed, a line each, and all that it printed."""
-        self.commands[Path(program).name] = shlex.join([program, *words])
-        printed = _run([program, *words])
+        self.commands.append(self._command(program, words))
+        printed = _run([program, *words], self.environment)
         rows = []
         for line in printed.splitlines():
             if line.startswith("{"):
@@ -130,12 +144,19 @@ class LlamaCpp:
                     raise LlamaCppError(f"{program} printed a line that is no JSON ({error}):{_shown(line)}") from error
         return rows, printed
 
+    def _command(self, program: str, words: Sequence[str]) -> str:
+        """The command as a shell takes it, its variables first, without the folders of program and model."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        named = [self.model.name if word == str(self.model) else word for word in words]
+        return " ".join([*variables, shlex.join([Path(program).name, *named])])
 
-def _run(command: Sequence[str]) -> str:
-    """Its stdout. LlamaCppError, with the end of its stderr, if it fails."""
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Its stdout, with these variables set beside our own. LlamaCppError, with the end of its stderr, if it fails."""
     _log.info("%s", shlex.join(command))
+    variables = os.environ | environment
     try:
-        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        run = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=variables)
     except OSError as error:
         raise LlamaCppError(f"{command[0]} cannot be started: {error}") from error
     if run.returncode:

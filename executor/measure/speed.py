@@ -41,12 +41,15 @@ class SpeedCase:
         return self.sequences * (self.depth + (self.tokens + 1) / 2)
 
 
-def speed_cases(prompt: int, tokens: int, depths: Sequence[int], batches: Sequence[int]) -> tuple[SpeedCase, ...]:
-    """A prompt; `tokens` more at each depth; and in batches, each sequence after such a prompt. What is named twice is one."""
+def speed_cases(
+    prompts: Sequence[int], tokens: int, depths: Sequence[int], batches: Sequence[int], batch_depth: int
+) -> tuple[SpeedCase, ...]:
+    """Prompts; `tokens` more at each depth; and in batches, each sequence after `batch_depth` positions. What is named twice is
+    one."""
     return (
-        SpeedCase("prompt", prompt),
+        *(SpeedCase("prompt", prompt) for prompt in dict.fromkeys(prompts)),
         *(SpeedCase("depth", tokens, depth) for depth in dict.fromkeys(depths)),
-        *(SpeedCase("batch", tokens, prompt, sequences) for sequences in dict.fromkeys(batches)),
+        *(SpeedCase("batch", tokens, batch_depth, sequences) for sequences in dict.fromkeys(batches)),
     )
 
 

@@ -15,7 +15,7 @@ from tests.llama_cpp import bench_rows, stand_in
 from tests.synthetic import write_model
 
 EMULATOR = ("--device", "emulator")
-SMALL = ("--tokens", "2", "--prompt", "2", "--rounds", "2", *EMULATOR)
+SMALL = ("--tokens", "2", "--prompt", "2", "--batch-depth", "2", "--rounds", "2", *EMULATOR)
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +93,12 @@ def test_without_llama_cpp_nothing_is_done_but_saying_what_to_build(
         (("--depth", "0,x"), "--depth '0,x' is not numbers of positions separated by commas, such as 0,1024,8192"),
         (("--depth", "-1"), "--depth '-1' is not numbers of positions"),
         (("--batch", "0"), "--batch '0' is not numbers of sequences"),
+        (("--prompt", "0"), "--prompt '0' is not numbers of tokens"),
+        (("--vs-args", "-ub 2048"), "--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp"),
+        (("--vs", "llama.cpp", "--vs-args", "'x"), '--vs-args "\'x" is not what a shell could read: No closing quotation'),
+        (("--vs", "llama.cpp", "--vs-env", "OPT"), "--vs-env 'OPT' is not NAME=VALUE, such as GGML_CUDA_GRAPH_OPT=1"),
         (
-            ("--depth", "60", "--tokens", "8", "--prompt", "1"),
+            ("--depth", "60", "--tokens", "8", "--prompt", "1", "--batch-depth", "1"),
             "a sequence needs room for 96 tokens, and the model has a context of 64",
         ),
         (("--plot", "speed.pdf"), "--plot speed.pdf: a picture ends in .png or .svg"),

@@ -12,7 +12,7 @@ from executor.measure.llama_cpp import LlamaCpp, LlamaCppError
 from executor.measure.speed import SpeedCase, speed_cases
 from tests.llama_cpp import BATCHED_ROW, BENCH_ROW, DEVICES, asked, stand_in
 
-CASES = speed_cases(512, 128, [0, 1024], [1, 4])
+CASES = speed_cases([512], 128, [0, 1024], [1, 4], batch_depth=512)
 
 
 @pytest.fixture
@@ -37,18 +37,29 @@ def test_each_case_gets_the_speed_of_its_own_row(programs: Path) -> None:
 
 
 def test_the_programs_are_asked_for_the_same_work_on_the_same_gpu_and_cache(programs: Path) -> None:
-    peer = LlamaCpp.find(Path("my model.gguf"), kv_type="q8_0").on(0)
+    model = programs / "my model.gguf"
+    peer = LlamaCpp.find(model, kv_type="q8_0").on(0)
     peer.speeds(CASES)
-    bench, batched = (asked(programs, name) for name in ("llama-bench", "llama-batched-bench"))
-    common = "-m 'my model.gguf' -ngl 99 -dev CUDA0 -ctk q8_0 -ctv q8_0"
-    assert shlex.join(bench) == f"-r 1 -fa 1 -o jsonl {common} -p 512 -n 128 -d 0,1024"
-    assert shlex.join(batched) == f"-fa on --output-format jsonl {common} -c 3072 -npp 512 -ntg 128 -npl 1,4"
-    assert peer.commands["llama-bench"] == shlex.join([f"{programs}/llama-bench", *bench])
+    common = f"-m '{model}' -ngl 99 -dev CUDA0 -ctk q8_0 -ctv q8_0"
+    assert asked(programs, "llama-bench")[-2:] == [
+        f"-r 1 -fa 1 -o jsonl {common} -p 512 -n 0 -d 0",
+        f"-r 1 -fa 1 -o jsonl {common} -p 0 -n 128 -d 0,1024",
+    ]
+    batched = f"-fa on --output-format jsonl {common} -c 3072 -npp 512 -ntg 128 -npl 1,4"
+    assert asked(programs, "llama-batched-bench") == [batched]
+    assert peer.commands[-1] == f"llama-batched-bench {batched}".replace(str(model), model.name)
+    peer.speeds(CASES)
+    assert len(peer.commands) == 3  # those of the last run
 
 
-def test_the_prompt_is_timed_at_depth_0_even_where_nothing_else_is(programs: Path) -> None:
-    LlamaCpp.find(Path("m.gguf")).speeds(speed_cases(512, 128, [1024], [1]))
-    assert shlex.join(asked(programs, "llama-bench")).endswith("-p 512 -n 128 -d 0,1024")
+def test_both_programs_get_the_words_and_variables_of_the_user(programs: Path) -> None:
+    ask = "echo $GGML_CUDA_GRAPH_OPT >&2; exit 1"
+    stand_in(programs, bench=ask, batched=ask)
+    peer = LlamaCpp.find(Path("m.gguf"), words=["-ub", "2048"], environment={"GGML_CUDA_GRAPH_OPT": "yes"})
+    for case in (CASES[0], CASES[-1]):
+        with pytest.raises(LlamaCppError, match=r"-ub 2048 .* ended with exit code 1:\n.*\n  yes"):
+            peer.speeds([case])
+        assert peer.commands[0].startswith("GGML_CUDA_GRAPH_OPT=yes llama-")
 
 
 def test_a_missing_program_is_named_with_what_to_build(programs: Path) -> None:

@@ -14,12 +14,12 @@ from ptxgen.errors import ArgumentError
 
 
 def test_a_slot_has_room_for_every_case_that_it_is_in() -> None:
-    cases = speed_cases(prompt=10, tokens=4, depths=[0, 100], batches=[1, 3])
-    assert room_for(cases) == (104, 14, 14)
+    cases = speed_cases([10, 12], tokens=4, depths=[0, 100], batches=[1, 3], batch_depth=9)
+    assert room_for(cases) == (104, 13, 13)
 
 
 def test_what_is_named_twice_is_measured_once() -> None:
-    assert len(speed_cases(8, 4, [0, 0], [2, 2])) == 3
+    assert len(speed_cases([8, 8], 4, [0, 0], [2, 2], 8)) == 3
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def measured(peer: bool = True) -> list[Measured]:
     other = Speed((50.0,)) if peer else None
     return [
         Measured(case, Speed((100.0,)), peer=other, step_bytes=1e6, limit=1e9)
-        for case in speed_cases(prompt=4, tokens=4, depths=[8, 0], batches=[1, 4])
+        for case in speed_cases([4, 8], tokens=4, depths=[8, 0], batches=[1, 4], batch_depth=4)
     ]
 
 
@@ -65,7 +65,10 @@ def test_the_plot_has_both_curves_and_the_limit(tmp_path: Path, name: str) -> No
     plot_speeds(measured(), "a model on a GPU", path)
     content = path.read_bytes()
     if name.endswith("svg"):
-        assert all(word in content.decode() for word in ("ptxgen", "llama.cpp", "limit of reading", "sequences", "a model on"))
+        assert all(
+            word in content.decode()
+            for word in ("ptxgen", "llama.cpp", "limit of reading", "sequences", "of a prompt", "a model on")
+        )
     else:
         assert content.startswith(b"\x89PNG")
 

@@ -88,7 +88,7 @@ def test_a_batch_is_a_row_of_each_sequence_in_pages_of_its_own() -> None:
 
 def test_before_the_timing_caches_are_filled_and_each_case_has_run() -> None:
     engine = Recorder(rows=16)
-    cases = speed_cases(prompt=5, tokens=4, depths=[0, 11], batches=[1, 3])
+    cases = speed_cases([5], tokens=4, depths=[0, 11], batches=[1, 3], batch_depth=5)
     reports: list[tuple[int, int]] = []
     EngineSpeed(engine, cases).prepare(lambda done, total: reports.append((done, total)))
     filled = [(step[0].slot, len(step)) for step in engine.steps[:3]]
