@@ -94,7 +94,7 @@ def move_bit(word: Value, source: int, target: int) -> Value:
     return word >> (source - target) if source > target else word << (target - source)
 
 
-def merge(k: KernelBuilder, high: Value, mask: int, low: Value | int) -> Value:
+def merge(k: KernelBuilder, high: Value, mask: Value | int, low: Value | int) -> Value:
     """(high & mask) | low, in one instruction."""
     merged: Value = k.lop3(high, mask, low, _AND_OR)
     return merged

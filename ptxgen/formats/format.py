@@ -12,6 +12,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
+from ptxgen.formats.half_weights import HalfWeights
 from ptxgen.formats.packed import Run
 from ptxgen.types import U32
 
@@ -76,7 +77,11 @@ class Format(ABC):
     that takes columns side by side (the `width` of its reader) reads as many bytes of codes in one load.
 
     A format that can be decoded to packed 8-bit codes says how many columns of a group make a fragment (`packed_width`), the
-    work of one lane, and defines `load_packed` and `unpack`."""
+    work of one lane, and defines `load_packed` and `unpack`.
+
+    A format whose weights are scales times integers that f16 holds exactly says how many neighbouring values of a window of
+    256 a lane of a quad takes (`half_run`), and defines `load_halves` and `unpack_halves`. With a run of 64 lane t has the 64
+    values from 64 t on, and in step s the four from 64 t + 4 s on; with a run of 4 it has the four from 16 s + 4 t on."""
 
     name: ClassVar[str]
     id: ClassVar[str]
@@ -100,6 +105,9 @@ class Format(ABC):
     minimum: ClassVar[LargestMinimum | None] = None
     """How large the minima of its runs can be; None for a format whose runs have none."""
 
+    half_run: ClassVar[int] = 0
+    """Neighbouring values of a lane that decodes to integers in f16: 64 or 4; 0 for a format that does not."""
+
     @abstractmethod
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
@@ -114,6 +122,21 @@ class Format(ABC):
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         """The runs of the fragment, from what `load_packed` loaded."""
         raise ArgumentError(f"{self.name} has no packed 8-bit codes")
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        """What the rows and windows of lane `number` (u32) of a quad have in common, for the two methods below."""
+        return (number,)
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        """Write the loads of a lane's share of 256 values, and nothing else, so that a kernel can put them far ahead of their
+        use. window: the row from the first block of them on; last: the number of the row's last block from there on, after
+        which nothing is read."""
+        raise ArgumentError(f"{self.name} has no integers in f16")
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        """The lane's share of the weights, from what `load_halves` loaded. Past the row's last block they may be anything
+        finite."""
+        raise ArgumentError(f"{self.name} has no integers in f16")
 
     @property
     def has_minimum(self) -> bool:

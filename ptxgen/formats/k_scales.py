@@ -5,17 +5,22 @@ the upper nibble) of the high minima, whose top two bits are the top two bits of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import biased, bit_field, merge, scaled, split_scales
 from ptxgen.formats.format import LaneAddress
+from ptxgen.formats.half_weights import BY_WORD, HalfMinima, HalfStep, HalfWeights, Scaling, integers, scaling
+from ptxgen.types import U32
 
 _SIX_BITS = 0x3F3F3F3F
 _NIBBLES = 0x0F0F0F0F
 _TOP_BITS = 0x30303030
+
+# prmt's selector of the two lower bytes of both operands, and what makes the two upper ones of it.
+_LOWEST_TWO, _NEXT_TWO = 0x5410, 0x2222
 
 
 class KScales:
@@ -79,3 +84,35 @@ def pair_of_group(k: KernelBuilder, header: Sequence[Value], group: Index) -> tu
         for position in (0, 8)
     )
     return (first[0], first[1]), (second[0], second[1])
+
+
+def header_constants(k: KernelBuilder, lane: Value) -> tuple[Value, ...]:
+    """What `halves` needs of the number (u32) of a lane of a quad: where its two bytes stand in a word and in the next, how far
+    the words of six bits are moved, and what of these and of the nibbles it takes."""
+    early = lane < 2
+    return (
+        k.mad(lane & 1, _NEXT_TWO, _LOWEST_TWO),
+        lane & 2,
+        k.select(early, k.u32(_SIX_BITS), _TOP_BITS),
+        k.select(early, k.u32(0), _NIBBLES),
+    )
+
+
+def halves(
+    k: KernelBuilder,
+    header: Sequence[Value],
+    constants: Sequence[Value],
+    step: Callable[[int, Sequence[Scaling]], HalfStep],
+    shift: int = 0,
+) -> HalfWeights:
+    """The weights of a lane of a quad that takes the two sub-blocks of its group. `step` decodes a step with the scaling of one
+    of them; the fields of the second stand `shift` bits high."""
+    selector, moved, mask, nibbles = constants
+    pair, scales, minima, rest = header
+    d, dmin = split_scales(k, pair)
+    six_bits = k.prmt(scales, minima, selector, result=U32) >> moved
+    high_nibbles = k.prmt(rest, rest >> 4, selector, result=U32) & nibbles
+    mine = merge(k, six_bits, mask, high_nibbles)  # two bytes of scales, two of minima
+    scalings = scaling(k, mine, 0), scaling(k, mine, 1, shift)
+    both = integers(k, mine, 2, 3)
+    return HalfWeights([d], lambda number: step(number, scalings), BY_WORD, HalfMinima((both, both), dmin))

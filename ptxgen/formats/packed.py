@@ -17,7 +17,7 @@ NIBBLES = 0x0F0F0F0F
 HIGH_NIBBLES = 0xF0F0F0F0
 
 # A whole line of the L2 cache at a time: a warp's steps want all of it.
-_PREFETCH = "L2::128B"
+PREFETCH = "L2::128B"
 
 
 class Run(NamedTuple):
@@ -38,7 +38,7 @@ def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int) -> tuple[Value, ..
     weight is read once: a lane's two loads share sectors and lines, which would else be fetched twice (docs/performance.md)."""
     words: list[Value] = []
     for offset in range(0, nbytes, 16):
-        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=_PREFETCH)
+        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=PREFETCH)
     return tuple(words)
 
 
@@ -65,7 +65,7 @@ def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Valu
     """The first two bytes, as the low half of a u32 (the high half is anything), and the words that follow."""
     *words, half, odd = raw
     shift = (odd ^ 2) << 3
-    ordered = _shifted(k, (*words, half), shift)
+    ordered = shifted_down(k, (*words, half), shift)
     return k.select(odd == 0, words[0], half), ordered
 
 
@@ -75,9 +75,9 @@ def load_across(k: KernelBuilder, start: GlobalArray, size: int) -> tuple[Value,
     bytes before these, and up to `size` behind, must be readable. `cut_out` gives those that were wanted."""
     pieces = replace(start, base=start.base & (2**64 - size))
     if size == 4:
-        return tuple(k.load(pieces[offset], U32, nc=True, prefetch=_PREFETCH) for offset in (0, 4))
+        return tuple(k.load(pieces[offset], U32, nc=True, prefetch=PREFETCH) for offset in (0, 4))
     return tuple(
-        word for offset in (0, size) for word in k.load_vector(pieces[offset], size // 4, U32, nc=True, prefetch=_PREFETCH)
+        word for offset in (0, size) for word in k.load_vector(pieces[offset], size // 4, U32, nc=True, prefetch=PREFETCH)
     )
 
 
@@ -89,11 +89,11 @@ def cut_out(k: KernelBuilder, raw: Sequence[Value], behind: Value) -> list[Value
         far = (behind & (4 * count)) != 0
         words = [k.select(far, b, a) for a, b in zip(words[:-count], words[count:], strict=True)]
         count //= 2
-    return _shifted(k, words, (behind & 2) << 3)
+    return shifted_down(k, words, (behind & 2) << 3)
 
 
-def _shifted(k: KernelBuilder, words: Sequence[Value], bits: Value) -> list[Value]:
-    """All words but the last, each so many bits (0 or 16) further."""
+def shifted_down(k: KernelBuilder, words: Sequence[Value], bits: Value) -> list[Value]:
+    """All words but the last, each so many bits (below 32) further in the row of words."""
     return [k.shf(a, b, bits, direction="r", mode="wrap") for a, b in pairwise(words)]
 
 

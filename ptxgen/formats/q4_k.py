@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.k_scales import KScales, pair_of_group
+from ptxgen.formats.half_weights import HalfStep, HalfWeights, Scaling, lower_bytes
+from ptxgen.formats.k_scales import KScales, halves, header_constants, pair_of_group
 from ptxgen.formats.packed import Run, high_nibbles, low_nibbles, stream
+
+# The lower nibbles of two halves.
+_FIELDS = 0x000F000F
 
 
 @register_format
@@ -31,6 +35,7 @@ class Q4K(Format):
     scales = (ScaleField(0, 0.0039), ScaleField(2, 0.029))
     packed_width = 32
     minimum = LargestMinimum(2, 63)
+    half_run = 64
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         scales = KScales(k, place)
@@ -54,3 +59,18 @@ class Q4K(Format):
             Run(0, low_nibbles(raw[4:]), False, scale, minimum),
             Run(32, high_nibbles(raw[4:]), False, high_scale * 0.0625, high_minimum),
         ]
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        return (number, *header_constants(k, number))
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return stream(k, window, 16) + stream(k, window.at(lane[0] * 32).at(16), 32)
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        words = lower_bytes(raw[4:])
+
+        def step(number: int, scalings: Sequence[Scaling]) -> HalfStep:
+            second, word = divmod(number, 8)
+            return HalfStep(scalings[second].products(k, words(word), _FIELDS << 4 * second))
+
+        return halves(k, raw[:4], lane[1:], step, shift=4)

@@ -4,14 +4,25 @@ scales, f16 d. A weight is (d * scale) * (code - 32). Its 210 bytes keep only 2-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bit, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
-from ptxgen.formats.packed import Run, cut_out, load_across, low_half
-from ptxgen.types import S8, U16
+from ptxgen.formats.half_weights import (
+    BY_WORD,
+    THOUSANDS,
+    HalfStep,
+    HalfWeights,
+    constant_pair,
+    exact_product,
+    lower_bytes,
+    signed_integers,
+)
+from ptxgen.formats.packed import PREFETCH, Run, cut_out, load_across, low_half, shifted_down
+from ptxgen.types import F16X2, S8, U16, U32
 
 _NIBBLES, _PAIRS, _SCALES, _D = 0, 128, 192, 208  # byte offsets in the block
 
@@ -23,6 +34,10 @@ _HIGHEST, _MIDDLE, _SIGNS = 0xC0C0C0C0, 0x3C3C3C3C, 0x80808080
 
 # lop3's table of (a & b) ^ c.
 _AND_XOR = 0x6A
+
+
+# Of two halves that are to become 1024 + code.
+_NIBBLE_OF_HALVES, _TOP_PAIR_OF_HALVES = 0x000F000F, 0x00300030
 
 
 @register_format
@@ -42,6 +57,7 @@ class Q6K(Format):
     scales = (ScaleField(_D, 0.00073, signed=True),)
     packed_width = 8
     scale_values = 16
+    half_run = 64
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
@@ -89,3 +105,43 @@ class Q6K(Format):
             ]
             runs.append(Run(32 * t, codes, True, k.f32(scales[t]) * quarter))
         return runs
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        """The number, and how many bits the lane's nibbles and pairs stand high in their bytes."""
+        return number, (number & 1) * 4
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        """Of the lane's half of the values the nibbles, of which it takes one in a byte, and the pairs, of which it takes two:
+        aligned words, and one more than they fill; its four scales, two by two; d; how far the first byte is behind a word."""
+        number, half = lane[0], lane[0] >> 1
+        odd = (k.u32(window.base) + window.offset) & 2
+        aligned = replace(window, base=window.base - k.u64(odd))
+        nibbles, pairs, scales = aligned.at(half * 64), aligned.at(half * 32), window.at(number * 4)
+        return (
+            *(k.load(nibbles[_NIBBLES + i], U32, nc=True, prefetch=PREFETCH) for i in range(0, 68, 4)),
+            *(k.load(pairs[_PAIRS + i], U32, nc=True, prefetch=PREFETCH) for i in range(0, 36, 4)),
+            *(k.load(scales[_SCALES + i], U16, nc=True) for i in (0, 2)),
+            k.load(window[_D], U16, nc=True),
+            odd,
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        *words, two_scales, two_more, d, odd = raw
+        bits = (odd << 3) + lane[1]
+        nibbles, pairs = lower_bytes(shifted_down(k, words[:17], bits)), shifted_down(k, words[17:], bits)
+        scales = signed_integers(k, k.prmt(two_scales, two_more, 0x5410, result=U32))
+        centre = constant_pair(k, -1024 - 32)
+
+        def code(word: Value, top: Value) -> Value:
+            six_bits = merge(k, top, _TOP_PAIR_OF_HALVES, merge(k, word, _NIBBLE_OF_HALVES, THOUSANDS))
+            return k.bits(six_bits, F16X2) + centre
+
+        def step(number: int) -> HalfStep:
+            second, word = divmod(number, 8)
+            pair = pairs[word]
+            tops = (pair << 2, pair >> 6) if second else (pair << 4, pair >> 4)
+            scale = scales[number // 4]
+            first, other = (exact_product(k, scale, code(*both)) for both in zip(nibbles(number), tops, strict=True))
+            return HalfStep((first[0], other[0]), (first[1], other[1]))
+
+        return HalfWeights([low_half(k, d)], step, BY_WORD)
