@@ -108,12 +108,12 @@ def _cell(figure: Figure, least: float) -> str:
     return f"{time}; {figure.terabytes_per_second:.2f}; {figure.share_of_floor:.0%}"
 
 
-def replaced(document: str, text: str) -> str:
+def replaced(document: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """The document with `text` between the two markers. ArgumentError if it has not each of them once, in this order."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end or document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ArgumentError(f"the document needs the line {BEGIN} and below it the line {END}, each once")
+    before, _, rest = document.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found or document.count(begin) != 1 or document.count(end) != 1:
+        raise ArgumentError(f"the document needs the line {begin} and below it the line {end}, each once")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 
