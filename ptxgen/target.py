@@ -9,6 +9,8 @@ from typing import Final
 from ptxgen.errors import ArgumentError
 
 WARP_SIZE: Final = 32
+WARPGROUP_SIZE: Final = 4 * WARP_SIZE
+"""Threads of four warps in a row, the first of which is the 4 n-th of its block."""
 FULL_WARP: Final = 0xFFFFFFFF
 """The mask of all lanes of a warp."""
 
@@ -44,6 +46,10 @@ class Target:
         """The first PTX version that knows it."""
         return max(FIRST_PTX[self.sm], (8, 0)) if self.feature else FIRST_PTX[self.sm]
 
+    def has(self, sm: int, feature: str = "") -> bool:
+        """Whether it has what came with sm_`sm`; with a feature, what sm_`sm``feature` alone has."""
+        return (self.sm, self.feature) == (sm, feature) if feature else self.sm >= sm
+
     def __str__(self) -> str:
         return self.name
 
@@ -58,16 +64,11 @@ class Target:
         return cls(int(match[1]), match[2])
 
 
+HOPPER = Target(90, "a")
+"""The H100 and H200 with what they alone have: products of warpgroups."""
+
 ALL = tuple(Target(sm) for sm in (75, 80, 86, 89, 90, 100, 120))
 """The targets that every kernel is assembled for in tests."""
 
 DEFAULT = Target(75)
 """What is emitted when nobody names a target: runs on every supported GPU."""
-
-
-def oldest(sm: int) -> Target:
-    """The oldest of ALL that has all that sm_`sm` has. ArgumentError if none does."""
-    for target in ALL:
-        if target.sm >= sm:
-            return target
-    raise ArgumentError(f"no target is as new as sm_{sm}; known: {', '.join(map(str, ALL))}")

@@ -109,6 +109,8 @@ def write_bundle(
 def _kernel(folder: Path, kernel: KernelType, target: Target, cubin: bool) -> dict[str, Any]:
     """Write the text (and machine code) of a kernel; its entry in the manifest."""
     emitted = emit(plain(kernel), target)
+    if emitted.target != target:
+        raise ArgumentError(f"{kernel} is written for {emitted.target} alone; write the bundle for that, not for {target}")
     stem = re.sub(r"[^A-Za-z0-9]+", "_", str(kernel)).strip("_")
     facts = emitted.manifest()
     for parameter in facts["parameters"]:

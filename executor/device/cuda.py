@@ -4,6 +4,7 @@ not through cuda-core: docs/design-records/cuda-core.md."""
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -235,7 +236,7 @@ class CudaDevice(Device):
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
         try:
-            return assemble(text, self.gpu).cubin
+            return assemble(text, _assembly_target(text, self.gpu)).cubin
         except UnsupportedTarget as error:
             _log.info("%s: %s; the driver compiles instead", self.name, error)
             return None
@@ -370,6 +371,12 @@ class CudaDevice(Device):
 
 def _gpus(count: int) -> str:
     return "no GPU" if count == 0 else "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
+
+
+def _assembly_target(text: str, gpu: Target) -> Target:
+    """What the assembler is asked for: the GPU, with the feature of it that the text says it uses."""
+    named = re.search(r"^\.target (sm_\d+a)\b", text, re.MULTILINE)
+    return gpu if named is None or Target.parse(named[1]).sm != gpu.sm else Target.parse(named[1])
 
 
 def _emission_target(name: str, gpu: Target) -> Target:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass
 from math import isfinite
@@ -17,7 +17,7 @@ from ptxgen.commands.options import FILE, TARGETS, json_option, set_option, targ
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
-from ptxgen.target import ALL, DEFAULT, Target
+from ptxgen.target import DEFAULT, Target
 
 if TYPE_CHECKING:
     from ptxgen.dsl.kernel_type import KernelType
@@ -92,7 +92,7 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 )
 @click.option(
     "target_names", "--target", multiple=True, default=(str(DEFAULT),), show_default=True,
-    help=f"GPU target, or `all`; may be repeated. Targets: {TARGETS}",
+    help=f"GPU target, or `all` that the kernel is for; may be repeated. Targets: {TARGETS}",
 )  # fmt: skip
 @json_option()
 @click.pass_context
@@ -118,14 +118,14 @@ def check_command(
         raise ArgumentError("--models and --set both say which shapes to check; give one of them")
     if not names:
         name_broken()
-    targets = list(
-        dict.fromkeys(target for name in target_names for target in (ALL if name == "all" else (Target.parse(name),)))
-    )
+    named = dict.fromkeys(Target.parse(name) for name in target_names if name != "all")
+    everywhere = "all" in target_names
     chosen = [find(name) for name in names] or list(entries().values())
     kernels = [kernel for entry in chosen for kernel in _kernels(entry, settings, models)]
     if names and not kernels:
         raise ArgumentError(f"{', '.join(names)}: known models have no shape for it; --models is for kernels that have k and n")
-    results = list(_checked(kernels, targets))
+    pairs = [(kernel, target) for kernel in kernels for target in _targets(kernel, named, everywhere=everywhere)]
+    results = list(_checked(pairs))
     failures = [result for result in results if result.error]
     if as_json:
         console.print_json([asdict(result) for result in results])
@@ -173,11 +173,15 @@ def _kernels(entry: KernelEntry, settings: tuple[str, ...], models: bool) -> Ite
         yield from entry.cases()
 
 
-def _checked(kernels: Sequence[KernelType], targets: Sequence[Target]) -> Iterator[CheckResult]:
+def _targets(kernel: KernelType, named: Iterable[Target], *, everywhere: bool) -> Iterable[Target]:
+    """The targets to check a kernel on: those named, and with `everywhere` all that it is for."""
+    return dict.fromkeys([*(kernel.targets() if everywhere else ()), *named])
+
+
+def _checked(pairs: Sequence[tuple[KernelType, Target]]) -> Iterator[CheckResult]:
     """In this order; many of them by several processes."""
     from multiprocessing import get_context
 
-    pairs = [(kernel, target) for kernel in kernels for target in targets]
     with console.progress() as report, get_context("spawn").Pool() if len(pairs) >= MANY else nullcontext() as pool:
         results = pool.imap(_checked_pair, pairs, chunksize=16) if pool is not None else map(_checked_pair, pairs)
         for done, result in enumerate(results):
@@ -196,13 +200,14 @@ def checked_on(kernel: KernelType, target: Target) -> CheckResult:
     from ptxgen.toolchain.module import emit
 
     try:
-        assembled = assemble(emit(kernel, target).text, target)
+        emitted = emit(kernel, target)
+        assembled = assemble(emitted.text, emitted.target)
     except PtxGenError as error:
         return CheckResult(str(kernel), str(target), error=str(error))
     spilled = assembled.spill_stores + assembled.spill_loads
     fault = "; ".join(faults(assembled, kernel.launch().threads)) or None
     figures = (assembled.registers, spilled, assembled.stack, assembled.shared, assembled.code)
-    return CheckResult(str(kernel), str(target), *figures, fault)
+    return CheckResult(str(kernel), str(emitted.target), *figures, fault)
 
 
 def _row(result: CheckResult) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal
-from ptxgen.target import DEFAULT, Target, oldest
+from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.cuda_source import CudaSourceKernel
 from ptxgen.toolchain.module import Emitted, emit, printed, verified
 
@@ -30,6 +30,7 @@ CANARY = 0xA5
 def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
     """As `ptxgen.toolchain.module.emit`, once for all checks of a kernel, and written once for all targets where the author did
     not ask which it is."""
+    target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
         return emit(kernel, target, lines=lines)
     return printed(kernel, _function(kernel, target), target, lines=lines)
@@ -39,7 +40,7 @@ def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False
 def _function(kernel: KernelType, target: Target) -> Function:
     """The kernel for a target. What is right for an older GPU, and does not depend on which it is, is the same for this one:
     the verifier only asks whether the target is new enough."""
-    if kernel.least_sm < target.sm and (older := oldest(kernel.least_sm)).sm < target.sm:
+    if kernel.least_sm < target.sm and (older := kernel.targets()[0]).sm < target.sm:
         function = _function(kernel, older)
         if not function.target_matters:
             return function
@@ -95,7 +96,7 @@ def emulate(
     done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
-    text = emitted(kernel, target or oldest(kernel.least_sm), lines=True)
+    text = emitted(kernel, target or kernel.targets()[0], lines=True)
     launch = kernel.launch()
     passed: list[Any] = []
     results: Arrays = {}

@@ -136,9 +136,9 @@ def _clean(kernel: KernelType, arguments: dict[str, Any], target: Target, *, see
     return results
 
 
-def targets(kernel: KernelType) -> list[Target]:
+def targets(kernel: KernelType) -> tuple[Target, ...]:
     """The targets that the kernel is meant for."""
-    meant = [target for target in ALL if target.sm >= kernel.least_sm]
+    meant = kernel.targets()
     if not meant:
         raise Nonconformity(f"least_sm is {kernel.least_sm}; the targets are {', '.join(map(str, ALL))}")
     return meant

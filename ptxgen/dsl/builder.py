@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from ptxgen.dsl.cooperation import Cooperation
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
 from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.dsl.warpgroup import Warpgroup
 from ptxgen.errors import AuthorError
 from ptxgen.isa.operands import Address, Symbol
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import U64
 
 
-class KernelBuilder(Cooperation):
+class KernelBuilder(Warpgroup):
     """Writes one kernel. `k.arg.NAME` are its arguments; `k.tid.x`, `k.ctaid.x`, `k.lane`, `k.warp` say which thread runs.
 
     Every row of the instruction table is a method: `k.fma(a, b, c)`, `k.dp4a(a, b, c)`, `k.lop3(...)` (`and`, `or`, `not`

@@ -28,7 +28,8 @@ _PLAIN_OPERANDS = (int, float, *get_args(AnyOperand))
 
 # Frames of these modules are the builder's own; the first one outside is the author's.
 _OWN = frozenset(
-    f"ptxgen.dsl.{name}" for name in ("core", "builder", "value", "flow", "memory", "cooperation", "resolve", "mathlib")
+    f"ptxgen.dsl.{name}"
+    for name in ("core", "builder", "value", "flow", "memory", "cooperation", "warpgroup", "resolve", "mathlib")
 ) | {"contextlib"}
 
 # How registers are named in the text, by the type they are declared with.
@@ -145,11 +146,14 @@ class Core:
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)
-        if self._target.sm < sm:
+        if not self._target.has(sm, fit.row.feature):
             raise UnavailableInstruction(
-                f"{fit.row.opcode(fit.modifiers)} needs sm_{sm} and PTX {ptx[0]}.{ptx[1]}, the target is {self._target}",
+                f"{fit.row.opcode(fit.modifiers)} needs sm_{sm}{fit.row.feature} and PTX {ptx[0]}.{ptx[1]}, the target is "
+                f"{self._target}",
                 self.where(),
-                "choose by k.target.sm in the kernel, or emit for a newer target",
+                f"say in the kernel type that it is for sm_{sm}{fit.row.feature} alone (only_on)"
+                if fit.row.feature
+                else "choose by k.target.sm in the kernel, or emit for a newer target",
             )
 
     # Registers

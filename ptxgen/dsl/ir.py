@@ -53,8 +53,8 @@ class Op:
 
     @cached_property
     def written(self) -> tuple[Register, ...]:
-        """The destination registers; a guarded instruction may leave them as they are."""
-        return _registers(self.operands, self.row.destinations)
+        """The registers that it writes; a guarded instruction may leave them as they are."""
+        return _registers(self.operands, self.row.results)
 
     @cached_property
     def read(self) -> tuple[Register, ...]:

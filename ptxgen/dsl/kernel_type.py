@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ptxgen.errors import ArgumentError
+from ptxgen.target import ALL, Target
 from ptxgen.types import DType
 
 if TYPE_CHECKING:
@@ -162,10 +163,32 @@ class KernelType(ABC):
     batched_alike: ClassVar[bool] = True
     """Whether a row has the bits that this kernel gives it in the forms of `batched`, too."""
 
+    only_on: ClassVar[Target | None] = None
+    """The one target that it is written for, such as HOPPER, whose instructions no newer GPU has; None where every GPU from
+    `least_sm` on runs it."""
+
     @property
     def least_sm(self) -> int:
         """The oldest GPU that it can be written for. A plain class attribute where all shapes have one."""
-        return 75
+        return 75 if self.only_on is None else self.only_on.sm
+
+    def targets(self) -> tuple[Target, ...]:
+        """What it is assembled for in tests, the oldest first: the one that it is for alone, or those of ptxgen.target.ALL that
+        it can be written for."""
+        return tuple(target for target in ALL if target.sm >= self.least_sm) if self.only_on is None else (self.only_on,)
+
+    def runs_on(self, gpu: Target) -> bool:
+        """Whether it can be written so that this GPU runs it."""
+        return gpu.sm >= self.least_sm if self.only_on is None else gpu.sm == self.only_on.sm
+
+    def target_for(self, gpu: Target) -> Target:
+        """What to write it for, so that this GPU runs it: sm_90a on an sm_90 for a kernel that is for that alone. ArgumentError
+        on a GPU that such a kernel cannot be for."""
+        if self.only_on is None:
+            return gpu
+        if not self.runs_on(gpu):
+            raise ArgumentError(f"{self.name} is written for {self.only_on} alone, and the target is {gpu}")
+        return self.only_on
 
     @property
     @abstractmethod

@@ -145,7 +145,10 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
         if isinstance(operand, Register):
             into.add(operand.name)
         elif isinstance(operand, Vector):
-            into.update(x.name for x in operand.elements if isinstance(x, Register))
+            names = {x.name for x in operand.elements if isinstance(x, Register)}
+            into.update(names)
+            if place.name == step.row.updates:
+                writes.update(names)
         elif isinstance(operand, Negated):
             reads.add(operand.register.name)
         elif isinstance(operand, Address) and isinstance(operand.base, Register):

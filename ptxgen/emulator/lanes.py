@@ -41,6 +41,23 @@ class LaneAlgebra(MemoryOperations):
             after = word + 1 if kind == "warp" else word | Lanes(self, U32, self.mask, True)  # flow.py makes the lanes meet
             self.e.do(f"store {after.llvm_type} {after.name}, ptr {pointer}, align 4")
 
+    def product(
+        self, c: Sequence[Value], a: Sequence[Value], b: Value, scale_d: Value, type: str, *, negative: bool
+    ) -> tuple[Lanes, ...]:
+        raise ValueError("products of warpgroups are not emulated yet")
+
+    def product_fence(self) -> None:
+        return None
+
+    def commit_products(self) -> None:
+        return None
+
+    def wait_products(self, pending: int) -> None:
+        return None
+
+    def proxy_fence(self) -> None:
+        return None
+
     def trap(self) -> None:
         return None
 
@@ -66,7 +83,7 @@ class LaneAlgebra(MemoryOperations):
             raise ParseError(f"{step.row.opcode(step.modifiers)} is not emulated with these operands: {e}", step.line) from e
         if self.ordering.fence:
             self.fence()
-        places = step.row.destinations
+        places = step.row.results
         results = result if len(places) > 1 else (result,) * len(places)
         for place, value in zip(places, results, strict=True):
             if place.name in step.operands:

@@ -135,7 +135,7 @@ def explain(kernel: KernelType, target: Target, gpu: Product) -> Explanation:
     import numpy as np
 
     emitted = emit(kernel, target)
-    assembled = assemble(emitted.text, target, line_info=True)
+    assembled = assemble(emitted.text, emitted.target, line_info=True)
     try:
         sass, no_sass = disassemble(assembled.cubin, emitted.entry), ""
     except NoDisassembler as error:

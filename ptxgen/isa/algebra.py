@@ -187,6 +187,25 @@ class Algebra(Protocol):
     def wait_async(self, pending: int) -> None:
         """Complete all but the last `pending` groups."""
 
+    # Asynchronous products of a warpgroup (PTX ISA 9.7.15)
+    def product(
+        self, c: Sequence[Value], a: Sequence[Value], b: Value, scale_d: Value, type: str, *, negative: bool
+    ) -> tuple[Value, ...]:
+        """The warp's 16 rows of c + a b (a b where scale_d is false), f32, or of c - a b; b [n, 16] of f16 or bf16 (`type`)
+        lies in shared memory as the descriptor b says."""
+
+    def product_fence(self) -> None:
+        """Registers that were written before may be read by products that follow."""
+
+    def commit_products(self) -> None:
+        """Make a group of the products since the last one."""
+
+    def wait_products(self, pending: int) -> None:
+        """Complete all but the last `pending` groups."""
+
+    def proxy_fence(self) -> None:
+        """What the threads have written before may be read by products that follow."""
+
     # Control
     def barrier(self, kind: str, *operands: Value) -> None:
         """kind: `block` (bar.sync, barrier.sync) with the barrier's number and, if given, thread count; `warp` with a mask;

@@ -21,6 +21,16 @@ class Effect(Enum):
     """Reads and writes memory in one step."""
     ASYNC_COPY = auto()
     """Copies from global to shared memory some time later, or groups such copies, or waits for them."""
+    ASYNC_PRODUCT = auto()
+    """Multiplies matrices some time later: until it was waited for, its registers and its shared memory are in use."""
+    PRODUCT_FENCE = auto()
+    """Lets products that follow see the registers that were written before."""
+    PRODUCT_GROUP = auto()
+    """Makes a group of the products since the last one."""
+    PRODUCT_WAIT = auto()
+    """Waits for all but the last few groups of products."""
+    PROXY_FENCE = auto()
+    """Lets asynchronous products and copies see what ordinary instructions wrote before."""
     PREFETCH = auto()
     """Names an address without reading or writing what is there."""
     FENCE = auto()

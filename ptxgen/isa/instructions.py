@@ -23,6 +23,7 @@ from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its r
     memory,
     move,
     warp,
+    warpgroup,
 )
 from ptxgen.isa.table import REGISTERED, Instruction
 from ptxgen.printable import did_you_mean

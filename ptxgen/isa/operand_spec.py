@@ -8,6 +8,7 @@
 "{type}*"     one register, or a vector of as many as the modifier `vec` says (v2, v4, v8); "{type}+*" is both
 "b32[4]"      a vector of exactly 4, in braces
 "b32[num]"    a vector of as many as the modifier `num` says (x1, x2, x4), in braces
+"f32[shape]"  a vector of a thread's share of the m x n results of a warpgroup's product (shape: m64n16k16), in braces
 "addr"        a memory operand, in the space that the modifier `space` names; "global addr" in this one
 "label" a branch target;  "symbol" the name of a variable;  "imm" an integer constant
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 
+from ptxgen.target import WARPGROUP_SIZE
 from ptxgen.types import BY_NAME, DType
 
 
@@ -36,6 +38,7 @@ class OperandKind(Enum):
 _KINDS = {
     "addr": OperandKind.ADDRESS, "label": OperandKind.LABEL, "symbol": OperandKind.SYMBOL, "imm": OperandKind.CONSTANT,
 }  # fmt: skip
+_SHAPE = re.compile(r"m(?P<m>\d+)n(?P<n>\d+)k\d+")
 _VALUE = re.compile(
     r"=(?P<like>\w+)|(?P<twice>2)?\{(?P<modifier>\w+)\}(?P<wider>\+)?(?P<vec>\*)?|(?P<types>[\w|]+)(\[(?P<braces>\w+)\])?"
 )
@@ -78,7 +81,9 @@ class OperandSpec:
         """How many registers stand in the place: 1 for a plain one, n for {..n..}."""
         if isinstance(self.braces, int):
             return self.braces or int(modifiers.get("vec", "v1")[1:] if self.vec else 1)
-        return int(modifiers[self.braces][1:])
+        word = modifiers[self.braces]
+        shape = _SHAPE.fullmatch(word)
+        return int(shape["m"]) * int(shape["n"]) // WARPGROUP_SIZE if shape else int(word[1:])
 
     def in_braces(self, modifiers: Mapping[str, str]) -> bool:
         """Whether the operand is written in braces, which a vector of one may be."""

@@ -15,9 +15,9 @@ there, in the language of operand_spec.py; a trailing `?` lets it be missing. `d
 How a meaning is called: `meaning(v, *sources, **modifiers)`. A source arrives as a `Value` of the type that its spec names (its
 register's bits seen as that type; of several types its register's own, else the first), a vector as a tuple of them, `addr` as
 an `Address`, `imm` as an int. Absent optional operands and modifiers are not passed. It returns the destination's `Value`, a
-tuple for a vector, a tuple of one entry a place where the row has two destinations. The caller fits a value to a wider
-register by the sign of the value's type. The meanings of rows that branch, call or return do nothing: whoever runs a program
-moves its program counter by the row's effect.
+tuple for a vector, a tuple of one entry a place where the row has two destinations; what a row `updates` counts as one. The
+caller fits a value to a wider register by the sign of the value's type. The meanings of rows that branch, call or return do
+nothing: whoever runs a program moves its program counter by the row's effect.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ class Instruction:
     defaults: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, Need] = field(default_factory=dict)
     rule: Callable[[Modifiers], str] | None = None  # what is wrong with these modifiers together; "" if nothing is
+    feature: str = ""  # "a": only sm_{sm}a has it, and no newer GPU
+    updates: str = ""  # the source that it writes as well, in place
 
     @cached_property
     def destinations(self) -> tuple[Operand, ...]:
@@ -92,6 +94,11 @@ class Instruction:
     def sources(self) -> tuple[Operand, ...]:
         """The operand places that it reads."""
         return tuple(o for o in self.operands if not o.is_destination)
+
+    @cached_property
+    def results(self) -> tuple[Operand, ...]:
+        """The operand places that hold something else afterwards: its destinations, and the source that it updates."""
+        return tuple(o for o in self.operands if o.is_destination or o.name == self.updates)
 
     @cached_property
     def modifiers(self) -> tuple[OpcodeSlot, ...]:
@@ -267,6 +274,8 @@ def instruction(
     reads_carry: bool = False,
     writes_carry: bool = False,
     canonical_nan: bool = False,
+    feature: str = "",
+    updates: str = "",
     sm: int = 75,
     ptx: tuple[int, int] = (6, 3),
     section: str,
@@ -279,7 +288,8 @@ def instruction(
     """Add a row to the table. `places` are the modifiers (tuples) and operands (strings) in the order of the text; `name` is
     the builder's name for the row (by default the function's): several rows may share it, told apart by operand types.
     `defaults` are modifiers that the builder writes when the author says nothing (`rnd="rn"`: decision 5 of the design); `rule`
-    says which modifiers do not go together. ValueError for a row whose attributes do not suit its text."""
+    says which modifiers do not go together; `updates` names the source that holds the result afterwards. ValueError for a row
+    whose attributes do not suit its text."""
     slots = []
     mnemonic, *words = template.split(".")
     for word in words:
@@ -300,7 +310,7 @@ def instruction(
     def add(meaning: Callable[..., Any]) -> Callable[..., Any]:
         row = Instruction(
             name or meaning.__name__.rstrip("_"), mnemonic, tuple(slots), operands, meaning, sm, ptx, section, effect, unit,
-            lanes, reads_carry, writes_carry, canonical_nan, dict(defaults or {}), dict(needs or {}), rule,
+            lanes, reads_carry, writes_carry, canonical_nan, dict(defaults or {}), dict(needs or {}), rule, feature, updates,
         )  # fmt: skip
         _check(row, template)
         REGISTERED.append(row)
@@ -316,7 +326,9 @@ def _check(row: Instruction, template: str) -> None:
         raise ValueError(f"{template}: an instruction with an address does something to memory; say what (effect=)")
     if (OperandKind.LABEL in kinds) != (row.effect in BRANCHES):
         raise ValueError(f"{template}: an instruction with a label is a branch, and only one with a label (effect=)")
-    if row.collective and row.destinations and row.lanes is LaneResult.OWN:
+    if row.updates and row.updates not in {place.name for place in row.sources}:
+        raise ValueError(f"{template}: it has no source {row.updates} to update")
+    if row.collective and row.results and row.lanes is LaneResult.OWN:
         raise ValueError(f"{template}: lanes execute it together; say what each of them gets (lanes=)")
     if not row.collective and "mask" in {place.name for place in row.operands}:
         raise ValueError(f"{template}: the lanes of a mask execute an instruction together (.sync)")

@@ -73,7 +73,10 @@ def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
     line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser.
 
-    Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds."""
+    A kernel that is for one target alone is written for that (KernelType.target_for), which `target` of the result names.
+    Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds, and
+    ArgumentError for a target that the kernel is not for."""
+    target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)

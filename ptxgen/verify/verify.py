@@ -94,7 +94,7 @@ def _check_instructions(function: Function, target: Target) -> None:
     variables = {p.name for p in function.parameters} | {array.name for array in function.shared}
     types: dict[str, str] = {}
     for op in function.ops:
-        _check_need(op, "", op.row.need(op.modifiers), target)
+        _check_need(op, "", op.row.need(op.modifiers), target, op.row.feature)
         problems = op.row.problems(op.modifiers, op.operands)
         if problems:
             raise VerifyError(f"{op.opcode}: {'; '.join(problems)}", op.where, f"see PTX ISA {op.row.section}")
@@ -122,14 +122,17 @@ def _check_instructions(function: Function, target: Target) -> None:
                 )  # fmt: skip
 
 
-def _check_need(op: Op, special_register: str, need: Need, target: Target) -> None:
+def _check_need(op: Op, special_register: str, need: Need, target: Target, feature: str = "") -> None:
     sm, ptx = need
-    if target.sm >= sm and ptx <= NEWEST_PTX:
+    available = target.has(sm, feature)
+    if available and ptx <= NEWEST_PTX:
         return
     what = special_register or op.opcode
-    if target.sm < sm:
+    if not available:
         hint = "choose by k.target.sm in the kernel, or emit for a newer target"
-        raise VerifyError(f"{what} needs sm_{sm}, the target is {target}", op.where, hint)
+        if feature:
+            hint = f"emit for sm_{sm}{feature}"
+        raise VerifyError(f"{what} needs sm_{sm}{feature}, the target is {target}", op.where, hint)
     newest = f"{NEWEST_PTX[0]}.{NEWEST_PTX[1]}"
     raise VerifyError(
         f"{what} needs PTX {ptx[0]}.{ptx[1]}, the newest that supported drivers load is {newest}", op.where,

@@ -13,7 +13,7 @@ from executor.device import Device
 from executor.device.parameters import ParameterBlock
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.isa import instructions
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import Target
 from ptxgen.types import U8, U64
 from tests.ptxgen.isa import operand_values, probe
 from tests.ptxgen.isa.comparison import first_difference
@@ -46,7 +46,7 @@ def run(device: Device, batch: probe.Batch, records: NDArray[np.uint8]) -> NDArr
         device.upload(pointers[1], records)
         for name, value in zip(signature, (*pointers, WORD), strict=True):
             parameters.set(name, value)
-        device.launch(kernel, (len(records) // WARP_SIZE, 1, 1), (WARP_SIZE, 1, 1), parameters)
+        device.launch(kernel, (len(records) // batch.threads, 1, 1), (batch.threads, 1, 1), parameters)
         device.download(pointers[0], out)
     finally:
         for pointer in pointers:
@@ -60,7 +60,7 @@ def test_gpu_gives_what_the_emulator_gives(name: str, gpu: Device, recording: Re
     ran = False
     for row in instructions.named(name):
         for batch in probe.batches(row):
-            if batch.need[0] > gpu.target.sm:
+            if not Target(gpu.target.sm, row.feature).has(batch.need[0], row.feature):
                 continue
             ran = True
             records = operand_values.records(batch, MADE)

@@ -15,7 +15,7 @@ from ptxgen.isa.instructions import ROWS
 from ptxgen.isa.operand_spec import OperandKind
 from ptxgen.isa.operands import AnyOperand, Immediate, Register, Vector
 from ptxgen.isa.table import Instruction, Need, Operand
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE, Target
 from ptxgen.types import B32, PRED, S32, DType
 from tests.ptxgen.isa.combinations import sensible
 
@@ -60,10 +60,20 @@ class Batch:
     in_bytes: int
     out_bytes: int
 
-    def text(self, need: Need | None = None) -> str:
-        """The module's text, for its own least GPU and PTX version or for others."""
-        sm, (major, minor) = need or self.need
-        return f".version {major}.{minor}\n.target sm_{sm}\n.address_size 64\n{self.body}"
+    @property
+    def target(self) -> Target:
+        """The oldest that has the instruction."""
+        return Target(self.need[0], self.row.feature)
+
+    @property
+    def threads(self) -> int:
+        """Of a block: those that execute the instruction together."""
+        return WARPGROUP_SIZE if self.row.feature else WARP_SIZE
+
+    def text(self, target: Target | None = None, ptx: tuple[int, int] | None = None) -> str:
+        """The module's text, for its own oldest target and PTX version or for others."""
+        major, minor = ptx or self.need[1]
+        return f".version {major}.{minor}\n.target {target or self.target}\n.address_size 64\n{self.body}"
 
 
 @dataclass
@@ -221,7 +231,8 @@ _START = (
     "cvta.to.global.u64 %in, %in;",
     "mov.u32 %lane, %tid.x;",
     "mov.u32 %block, %ctaid.x;",
-    f"mad.lo.u32 %i, %block, {WARP_SIZE}, %lane;",
+    "mov.u32 %threads, %ntid.x;",
+    "mad.lo.u32 %i, %block, %threads, %lane;",
 )
 
 
@@ -238,7 +249,7 @@ def _batch(row: Instruction, need: Need, members: list[tuple[dict[str, str], For
         f".visible .entry {ENTRY}(.param .u64 out, .param .u64 in, .param .u64 word)",
         "{",
         ".reg .u64 %out, %in;",
-        ".reg .u32 %i, %lane, %block;",
+        ".reg .u32 %i, %lane, %block, %threads;",
         *w.registers,
         *w.local,
         *_START,

@@ -24,6 +24,7 @@ CHAPTERS = (
     ("9.7.12.", "Control flow", "control-flow-instructions"),
     ("9.7.13.", "Synchronisation and communication", "parallel-synchronization-and-communication-instructions"),
     ("9.7.14.", "Matrices in a warp", "warp-level-matrix-instructions"),
+    ("9.7.15.", "Matrices in a warpgroup", "asynchronous-warpgroup-level-matrix-instructions"),
     ("9.7.19.", "Miscellaneous", "miscellaneous-instructions"),
 )
 
@@ -59,7 +60,7 @@ def _section(row: Instruction) -> list[int]:
 
 
 def _line(row: Instruction, anchor: str) -> str:
-    needs = [f"sm_{row.sm}, {row.ptx[0]}.{row.ptx[1]}"]
+    needs = [f"sm_{row.sm}{row.feature}, {row.ptx[0]}.{row.ptx[1]}"]
     for name, (sm, ptx) in row.needs.items():
         slot, _, value = name.partition("=")
         if any(s.name == slot and (not value or value in s.values) for s in row.modifiers):
@@ -87,7 +88,9 @@ def _anchor(row: Instruction) -> str:
         "bar_warp_sync": "bar-warp-sync", "ld_nc": "ld-global-nc", "add_cc": "add-cc", "sub_cc": "sub-cc", "mad_cc": "mad-cc",
         "cp_async": "cp-async", "cp_async_commit_group": "cp-async-commit-group",
         "cp_async_wait_group": "cp-async-wait-group-cp-async-wait-all",
-        "cp_async_wait_all": "cp-async-wait-group-cp-async-wait-all",
+        "cp_async_wait_all": "cp-async-wait-group-cp-async-wait-all", "wgmma_fence": "wgmma-fence",
+        "wgmma_mma_async": "wgmma-mma-async", "wgmma_commit_group": "wgmma-commit-group",
+        "wgmma_wait_group": "wgmma-wait-group",
     }  # fmt: skip
     if row.section == "9.7.9.4":
         return "mov-2"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ptxgen.isa import instructions, special
-from ptxgen.isa.table import Instruction, Need
+from ptxgen.isa.table import Instruction
 from ptxgen.target import ALL, FIRST_PTX, Target
 from ptxgen.toolchain.assemble import AssembleError, assemble
 from tests.ptxgen.isa import probe
@@ -21,36 +21,38 @@ PTX_VERSIONS = [(6, 3), (6, 4), (6, 5), *((7, i) for i in range(9)), *((8, i) fo
 TAKEN_EARLIER = {"cp_async"}
 
 
-def _older(need: Need) -> Iterator[Need]:
-    sm, ptx = need
+def _older(batch: probe.Batch) -> Iterator[tuple[Target, tuple[int, int]]]:
+    sm, ptx = batch.need
     below = [target.sm for target in ALL if target.sm < sm]
     if below:
-        yield max(below), max(ptx, FIRST_PTX[max(below)])
+        yield Target(max(below)), max(ptx, FIRST_PTX[max(below)])
+    if batch.target.feature:
+        yield Target(sm), ptx
     if ptx > FIRST_PTX[sm]:
-        yield sm, PTX_VERSIONS[PTX_VERSIONS.index(ptx) - 1]
+        yield batch.target, PTX_VERSIONS[PTX_VERSIONS.index(ptx) - 1]
 
 
 @pytest.mark.parametrize("name", cases())
 def test_row_assembles_for_its_least_gpu_and_ptx_version(name: str) -> None:
     for row in instructions.named(name):
         for batch in probe.batches(row):
-            assemble(batch.text(), Target(batch.need[0]))
+            assemble(batch.text(), batch.target)
 
 
 @pytest.mark.parametrize("name", cases())
 def test_row_is_refused_below_its_least_gpu_and_ptx_version(name: str) -> None:
     for row in instructions.named(name):
         for batch in probe.batches(row):
-            for older in _older(batch.need):
-                accepted = _accepted(batch, older)
+            for target, ptx in _older(batch):
+                accepted = _accepted(batch, target, ptx)
                 if name not in TAKEN_EARLIER:
-                    assert not accepted, f"needs {batch.need}, taken at {older}: {accepted[0]}"
+                    assert not accepted, f"needs {batch.target} and {batch.need[1]}, taken at {target} and {ptx}: {accepted[0]}"
 
 
-def _accepted(batch: probe.Batch, need: Need) -> list[str]:
+def _accepted(batch: probe.Batch, target: Target, ptx: tuple[int, int]) -> list[str]:
     """The instructions of the batch that the assembler does not complain of."""
     try:
-        assemble(batch.text(need), Target(need[0]))
+        assemble(batch.text(target, ptx), target)
         refused: set[int] = set()
     except AssembleError as error:
         refused = {int(line) for line in re.findall(r"line (\d+); error", error.log)}

@@ -30,7 +30,8 @@ Digests = dict[str, dict[str, str]]
 
 
 def texts(kernel: KernelType) -> Texts:
-    return {target.name: emit(kernel, target).text for target in TARGETS if target.sm >= kernel.least_sm}
+    meant = [target for target in TARGETS if target.sm >= kernel.least_sm] if kernel.only_on is None else [kernel.only_on]
+    return {target.name: emit(kernel, target).text for target in meant}
 
 
 def digests(folder: Path = FOLDER) -> Digests:

@@ -1,0 +1,73 @@
+"""Asynchronous matrix products of a warpgroup, four warps, on sm_90a: wgmma (PTX ISA 9.7.15), and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from ptxgen.isa import table
+from ptxgen.isa.algebra import Algebra, Value
+from ptxgen.isa.effects import Effect, LaneResult
+from ptxgen.isa.units import Unit
+
+instruction = partial(table.instruction, sm=90, ptx=(8, 0), feature="a", unit=Unit.CONTROL)
+
+WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Columns of a product. The hardware has every multiple of 8 up to 256."""
+HALVES = ("f16", "bf16")
+SHAPES = tuple(f"m64n{n}k16" for n in WIDTHS)
+
+
+@instruction("wgmma.fence.sync.aligned", name="wgmma_fence", effect=Effect.PRODUCT_FENCE, section="9.7.15.7.1")
+def wgmma_fence(v: Algebra) -> None:
+    """Let the products that follow see the registers that were written before: before the first one, and wherever others than
+    products of the same shape have written (accumulators) or read or written (a) their registers since."""
+    v.product_fence()
+
+
+@instruction("wgmma.commit_group.sync.aligned", name="wgmma_commit_group", effect=Effect.PRODUCT_GROUP, section="9.7.15.7.2")
+def wgmma_commit_group(v: Algebra) -> None:
+    """Make a group of the warpgroup's products since the last one."""
+    v.commit_products()
+
+
+@instruction("wgmma.wait_group.sync.aligned", pending="imm", name="wgmma_wait_group", effect=Effect.PRODUCT_WAIT,
+             section="9.7.15.7.3")  # fmt: skip
+def wgmma_wait_group(v: Algebra, pending: int) -> None:
+    """Wait until at most the last `pending` groups (0 to 7) are still under way."""
+    v.wait_products(pending)
+
+
+def _one_type(modifiers: Mapping[str, str]) -> str:
+    a, b = modifiers.get("a_type"), modifiers.get("b_type")
+    return "" if a == b else f"a and b are of one type, not {a} and {b}"
+
+
+@instruction("wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}", shape=SHAPES, a_type=HALVES, b_type=HALVES,
+             c="f32[shape]", a="b32[4]", b="b64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm", rule=_one_type,
+             name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED, updates="c",
+             section="9.7.15.5.2")  # fmt: skip
+def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
+                    scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
+    """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has
+    rows 16 w to 16 w + 15 of a [64, 16] and c [64, n], in the fragments of mma m16n8k16; b, [n, 16] and K-major, is in shared
+    memory, as the descriptor says (`matrix_descriptor` makes one). scale_a, scale_b: 1, or -1 to negate; trans_b: 0. Summed in
+    f32 in the order of k; a GPU sums in another."""
+    if trans_b or scale_a not in (1, -1) or scale_b not in (1, -1):
+        raise ValueError(f"scales are 1 or -1 and trans_b is 0, got {scale_a}, {scale_b} and {trans_b}")
+    return v.product(c, a, b, scale_d, a_type, negative=scale_a != scale_b)
+
+
+@instruction("fence.proxy.{proxy}", proxy=("async", "async.global", "async.shared::cta"), name="fence_proxy", feature="",
+             effect=Effect.PROXY_FENCE, section="9.7.13.4")  # fmt: skip
+def fence_proxy(v: Algebra, proxy: str) -> None:
+    """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have written
+    (and it has waited for); a barrier after it is for what the other threads wrote."""
+    v.proxy_fence()
+
+
+@instruction("setmaxnreg.{action}.sync.aligned.u32", action=("inc", "dec"), count="imm", effect=Effect.NONE,
+             section="9.7.19.5")  # fmt: skip
+def setmaxnreg(v: Algebra, count: int, action: str) -> None:
+    """Ask for more registers a thread, or give some back: `count` of them, 24 to 256, a multiple of 8, by all four warps."""
+    v.no_effect()

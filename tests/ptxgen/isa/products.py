@@ -1,0 +1,142 @@
+"""Kernels that multiply by products of a warpgroup (wgmma), with operands to match: what the emulator and a GPU are asked. No
+test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.ir import Function
+from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.isa.instructions import named
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.target import HOPPER, WARP_SIZE, WARPGROUP_SIZE
+from ptxgen.toolchain.module import module_text
+from ptxgen.types import B32, BY_NAME, F32
+from ptxgen.verify.verify import verify
+
+Array = NDArray[Any]
+
+ENTRY = "products"
+ROWS, DEPTH = 64, 16  # of a product: rows of a, values of k
+CORE_WORDS = 32  # of a core matrix: 8 rows of 16 bytes
+
+SHAPES = next(slot.values for slot in named("wgmma_mma_async")[0].modifiers if slot.name == "shape")
+WIDTHS = tuple(int(shape[len("m64n") : -len("k16")]) for shape in SHAPES)
+
+
+@dataclass(frozen=True)
+class Products:
+    """y = sum over `steps` of a[step] b[step]^T, by one warpgroup a block.
+
+    y: f32[blocks, 64, n]; a: [blocks, steps, 64, 16], b: [blocks, steps, n, 16] of `type`. In shared memory the core matrices
+    of b lie `leading` (along k) and `stride` (along n) bytes apart, the next step's behind them, all after `skipped` bytes."""
+
+    n: int
+    type: str = "f16"
+    steps: int = 1
+    leading: int = 128
+    stride: int = 256
+    skipped: int = 0
+
+    @property
+    def step_bytes(self) -> int:
+        """Shared memory of one step."""
+        return self.leading + self.stride * (self.n // 8 - 1) + 4 * CORE_WORDS
+
+    def function(self, blocks: int) -> Function:
+        """The kernel, not verified."""
+        words = self.n * DEPTH // 2
+        signature: Signature = {
+            "y": write(F32, blocks, WARPGROUP_SIZE, self.n // 2),
+            "a": read(B32, blocks, self.steps, WARPGROUP_SIZE, 4),
+            "b": read(B32, blocks, self.steps, words),
+        }
+        k = KernelBuilder(ENTRY, signature, LaunchConfig(blocks, WARPGROUP_SIZE), HOPPER)
+        thread, block = k.tid.x, k.ctaid.x
+        shared = k.shared(B32, (self.skipped + self.steps * self.step_bytes) // 4, align=128)
+        for step in range(self.steps):
+            for i in k.strided(thread, words, step=WARPGROUP_SIZE):
+                core, inside = i // CORE_WORDS, i % CORE_WORDS
+                place = (core // 2) * (self.stride // 4) + (core % 2) * (self.leading // 4) + inside
+                k.store(shared[place + (self.skipped + step * self.step_bytes) // 4], k.load(k.arg.b[block, step, i]))
+        k.fence_proxy(proxy="async.shared::cta")
+        k.barrier()
+        accumulators = [k.variable(0.0, F32) for _ in range(self.n // 2)]
+        a = [k.load_vector(k.arg.a[block, step, thread, 0], 4) for step in range(self.steps)]
+        k.wgmma_fence()
+        start = k.matrix_descriptor(shared.start().at(self.skipped // 4), leading=self.leading, stride=self.stride)
+        for step in range(self.steps):
+            b = start + step * self.step_bytes // 16 if step else start
+            k.wgmma(accumulators, a[step], b, BY_NAME[self.type], accumulate=step > 0)
+        k.wgmma_commit_group()
+        k.wgmma_wait_group(0)
+        for j in range(0, len(accumulators), 4):
+            k.store(k.arg.y[block, thread, j], accumulators[j : j + 4])
+        return k.finish()
+
+    def text(self, blocks: int = 1) -> str:
+        """The module, verified."""
+        function = self.function(blocks)
+        verify(function, HOPPER)
+        return module_text([function], HOPPER)
+
+    def operands(self, blocks: int, seed: int = 0) -> tuple[Array, Array]:
+        """a and b as bits, uint16: numbers of many sizes and both signs, subnormal ones and zeros among them; neither infinity
+        nor NaN. Of f16 from 2^-24 to 4, of bf16 from 2^-133 to 4."""
+        rng = np.random.default_rng(seed)
+        fraction_bits, largest = (10, 17) if self.type == "f16" else (7, 129)
+        shapes = ((blocks, self.steps, rows, DEPTH) for rows in (ROWS, self.n))
+        a, b = (
+            rng.integers(0, (largest << fraction_bits) - 1, shape, np.uint16)
+            | rng.integers(0, 2, shape, np.uint16) << np.uint16(15)
+            for shape in shapes
+        )
+        return a, b
+
+    def numbers(self, bits: Array) -> Array:
+        """Operands as float64."""
+        if self.type == "f16":
+            return bits.view(np.float16).astype(np.float64)
+        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+    def reference(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """y in float64, and how far an f32 sum may lie from it, [blocks, 64, n].
+
+        In units of 2^-24 times the sum of all magnitudes, which no partial sum exceeds: a GPU cuts the 17 terms of a product at
+        2^-24 of the largest or finer, and the sum to f32 (an ulp, 2 units); whoever adds one by one rounds 16 times by half
+        an ulp. So 3 * 16 for each step. Of subnormal numbers an f32 has the last bit 2^-149, at most one for each term."""
+        x, w = self.numbers(a), self.numbers(b).swapaxes(2, 3)
+        magnitude = (np.abs(x) @ np.abs(w)).sum(axis=1)
+        terms = 3 * DEPTH * self.steps
+        return (x @ w).sum(axis=1), terms * (UNIT * magnitude + 2.0**-149)
+
+
+def fragments_of(a: Array) -> Array:
+    """The registers of a for the threads of a warpgroup: uint32[..., 128, 4] of uint16[..., 64, 16]."""
+    lane = np.arange(WARPGROUP_SIZE) % WARP_SIZE
+    row = 16 * (np.arange(WARPGROUP_SIZE) // WARP_SIZE) + lane // 4
+    words = np.ascontiguousarray(a).view(np.uint32)
+    registers = [words[..., row + 8 * (i % 2), lane % 4 + 4 * (i // 2)] for i in range(4)]
+    return np.ascontiguousarray(np.stack(registers, axis=-1))
+
+
+def cores_of(b: Array) -> Array:
+    """b as core matrices, the two of 8 rows side by side: uint32[..., n * 8] of uint16[..., n, 16]."""
+    words = np.ascontiguousarray(b).view(np.uint32)
+    cores = words.reshape(*b.shape[:-2], b.shape[-2] // 8, 8, 2, 4).swapaxes(-3, -2)
+    return np.ascontiguousarray(cores).reshape(*b.shape[:-2], -1)
+
+
+def matrix_of(y: Array) -> Array:
+    """The results of a warpgroup's threads as a matrix: [..., 64, n] of [..., 128, n / 2]."""
+    lane = np.arange(WARPGROUP_SIZE) % WARP_SIZE
+    row = 16 * (np.arange(WARPGROUP_SIZE) // WARP_SIZE) + lane // 4
+    full = np.zeros((*y.shape[:-2], ROWS, 2 * y.shape[-1]), y.dtype)
+    for i in range(y.shape[-1]):
+        full[..., row + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (lane % 4) + i % 2] = y[..., i]
+    return full

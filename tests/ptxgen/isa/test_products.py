@@ -1,0 +1,30 @@
+"""Products of a warpgroup (wgmma): they assemble for sm_90a and for nothing else, in every shape."""
+
+from __future__ import annotations
+
+import pytest
+
+from ptxgen.errors import AuthorError, UnavailableInstruction
+from ptxgen.target import HOPPER, Target
+from ptxgen.toolchain.assemble import assemble
+from tests.ptxgen.dsl.writing import written
+from tests.ptxgen.isa.products import WIDTHS, Products
+
+
+@pytest.mark.parametrize(("n", "type"), [*((n, "f16") for n in WIDTHS), (48, "bf16")])
+def test_every_shape_assembles(n: int, type: str) -> None:
+    made = assemble(Products(n, type).text(), HOPPER)
+    assert made.spill_stores == 0
+    assert "serialized" not in made.log
+
+
+@pytest.mark.parametrize("target", [Target(90), Target(100), Target(100, "a")], ids=str)
+def test_a_product_is_refused_by_other_gpus(target: Target) -> None:
+    with pytest.raises(UnavailableInstruction, match="needs sm_90a and PTX"):
+        written(lambda k: k.wgmma_fence(), target=target)
+
+
+@pytest.mark.parametrize("offset", [8, 1 << 18])
+def test_an_offset_that_a_descriptor_cannot_hold_is_refused(offset: int) -> None:
+    with pytest.raises(AuthorError, match="stride must be a multiple of 16 below 262144"):
+        Products(8, stride=offset).text()
