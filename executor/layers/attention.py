@@ -9,6 +9,7 @@ from math import prod
 from executor.layers.activations import Activations
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
+from executor.layers.packed import Form
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
@@ -32,11 +33,11 @@ class TokenAttention:
     rope_table: GpuBuffer
 
     def __call__(
-        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, digits: int = 0
+        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """As Attention of transformer.py; of the length, the token itself is the last."""
         self._rotate_and_append(launch, s, w, a)
-        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, digits=digits)
+        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, form=form)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
@@ -85,8 +86,10 @@ def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer
     launch("kv_scatter", kernel, k_cache=cache.keys, v_cache=cache.values, k=k, v=v, position=position)
 
 
-def attend(launch: LaunchQueue, cache: LayerCache, *, q: GpuBuffer, out: GpuBuffer, length: GpuBuffer, digits: int = 0) -> None:
-    """`out` is what q attends to among the first `length` positions of the cache, and its digits, if `digits` says how many.
+def attend(
+    launch: LaunchQueue, cache: LayerCache, *, q: GpuBuffer, out: GpuBuffer, length: GpuBuffer, form: Form | None = None
+) -> None:
+    """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as.
 
     q, out: f32[heads, head_dim], q rotated already; length: u32[1].
     """
@@ -94,8 +97,8 @@ def attend(launch: LaunchQueue, cache: LayerCache, *, q: GpuBuffer, out: GpuBuff
     kv_heads, _, _ = cache.keys.shape
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    if digits:
-        kernel = IncrementalAttentionDigits(True, **shape, digits=digits)
-        launch.digits.write(launch, "attention", kernel, out.view(0, (heads * head_dim,)), digits, **arguments)
+    if launch.fused and isinstance(form, int):
+        kernel = IncrementalAttentionDigits(True, **shape, digits=form)
+        launch.packed.write(launch, "attention", kernel, out.view(0, (heads * head_dim,)), form, **arguments)
     else:
         launch("attention", IncrementalAttention(True, **shape), **arguments)

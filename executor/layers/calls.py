@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
-from executor.layers.digits import DigitCache, Enqueue
+from executor.layers.packed import Enqueue, PackedActivations
 from executor.memory.buffers import Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, KernelType
@@ -17,8 +17,8 @@ class LaunchQueue(Enqueue, Protocol):
     """What layers give their launches to."""
 
     @property
-    def digits(self) -> DigitCache:
-        """The activation digits that its launches share."""
+    def packed(self) -> PackedActivations:
+        """The activation digits and halves that its launches share."""
 
     @property
     def fused(self) -> bool:
@@ -29,10 +29,10 @@ class LaunchBatch:
     """The launches that one call makes: each is checked when it is named, and `start` launches them when all have been. What
     they will write counts as written from the moment they are named, so that what is derived from it is derived anew.
 
-    digits: where activations are shared with calls before; layer: the one that runs, for messages and profiles."""
+    packed: where activations are shared with calls before; layer: the one that runs, for messages and profiles."""
 
-    def __init__(self, launcher: Launcher, digits: DigitCache, layer: int | None = None, *, fused: bool = True) -> None:
-        self.digits = digits
+    def __init__(self, launcher: Launcher, packed: PackedActivations, layer: int | None = None, *, fused: bool = True) -> None:
+        self.packed = packed
         self.fused = fused
         self.layer = layer
         self._launcher = launcher
@@ -68,7 +68,7 @@ class Recorder:
 
     def __init__(self, workspace: Workspace, layer: int | None = None, *, fused: bool = True) -> None:
         writes: Counter[Writes] = Counter()  # not `self` in the lambda: the cycle would keep a dropped model's workspace
-        self.digits = DigitCache(workspace, lambda buffer: writes[buffer.allocation.writes])
+        self.packed = PackedActivations(workspace, lambda buffer: writes[buffer.allocation.writes])
         self.fused = fused
         self.layer = layer
         self._calls: list[KernelCall] = []

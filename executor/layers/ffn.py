@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from executor.layers.calls import LaunchQueue
-from executor.layers.gemv import digits_read, project, rows
+from executor.layers.gemv import form_read, project, rows
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines
 from executor.memory.buffers import GpuBuffer
@@ -41,11 +41,11 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]."""
     project(launch, "ffn_gate", gate, x=x, y=b.gate)
     project(launch, "ffn_up", up, x=x, y=b.up)
-    n, m, digits = up.weight.n, rows(x), digits_read(down)
+    n, m, form = up.weight.n, rows(x), form_read(down)
     arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
-    if launch.fused and digits:
-        kernel = for_rows(FusedSwigluDigits(n=n, digits=digits), m, **arguments)
-        launch.digits.write(launch, "ffn_swiglu", kernel, b.activated, digits, **arguments)
+    if launch.fused and isinstance(form, int):
+        kernel = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
+        launch.packed.write(launch, "ffn_swiglu", kernel, b.activated, form, **arguments)
     else:
         enqueue_rows(launch, "ffn_swiglu", FusedSwiglu(n=n), m, **arguments)
 

@@ -1,5 +1,5 @@
-"""Matrix times vector, or times each of several rows, for any weight type: the launches of its kernel on f32 activations or on
-their digits."""
+"""Matrix times vector, or times each of several rows, for any weight type: the launches of its kernel on f32 activations, their
+digits or their halves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from math import prod
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue
+from executor.layers.packed import Form, form_of
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
 from executor.memory.buffers import GpuBuffer
@@ -18,10 +19,10 @@ from ptxgen.kernels.activation.elementwise import ResidualAdd
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
     """y = x W^T; x: f32[k] and y: f32[n], or f32[m, k] and f32[m, n], in memory of its own. Several rows go in tiles of 8, each
-    of which reads the weights once, unless the kernel takes all m at once. A kernel on digits shares them with all that read
-    the same x. Raises ArgumentError for several rows and a kernel that has no form for them."""
+    of which reads the weights once, unless the kernel takes all m at once. Digits and halves are shared by all kernels
+    that read them of the same x. Raises ArgumentError for several rows and a kernel that has no form for them."""
     kernel = projection.kernel
-    require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel reads digits instead of x
+    require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel does not read x itself
     of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
@@ -60,12 +61,12 @@ def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
 
 
 def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:
-    digits = kernel.activation_digits
-    return launch.digits.of(launch, operation, x, digits) if digits else {"x": x}
+    form = form_of(kernel)
+    return {"x": x} if form is None else launch.packed.of(launch, operation, x, form)
 
 
-def digits_read(*readers: Projection) -> int:
-    """How many digits of their common input these projections read; 0 if none reads digits, or not all of those that do read
-    as many."""
-    counts = {one.kernel.activation_digits for one in readers} - {0}
-    return counts.pop() if len(counts) == 1 else 0
+def form_read(*readers: Projection) -> Form | None:
+    """What the first of these projections that does not read f32 reads of their common input: whoever computes that may write
+    it, too. None if all read f32."""
+    forms = (form_of(one.kernel) for one in readers)
+    return next((form for form in forms if form is not None), None)

@@ -11,6 +11,7 @@ from executor.layers.activations import Activations
 from executor.layers.attention import biases, biases_at_once, normalise_heads
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
+from executor.layers.packed import Form
 from executor.layers.rows import lines
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
@@ -49,12 +50,12 @@ class RowsAttention:
     workspace: Workspace
 
     def __call__(
-        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, digits: int = 0
+        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """As Attention of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
         position."""
         self._rotate_and_append(launch, s, w, a)
-        self._attend(launch, s, a, digits)
+        self._attend(launch, s, a, form)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         added = biases(w)
@@ -76,7 +77,7 @@ class RowsAttention:
         )
         launch("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen())
 
-    def _attend(self, launch: LaunchQueue, s: LayerShape, a: Activations, digits: int) -> None:
+    def _attend(self, launch: LaunchQueue, s: LayerShape, a: Activations, form: Form | None) -> None:
         spread = spread_of(self.shape.kv_heads, a.rows)
         kernel = PagedAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), spread=spread)
         parts = self.workspace.arrays(kernel, f"attention of {a.rows}", ("peaks", "totals", "weighted"))
@@ -90,10 +91,10 @@ class RowsAttention:
             "least": kernel.least,
         }
         arguments = {"out": self._heads(s, a, "attended")["attended"], **parts, "position": self.places.position}
-        if digits:
+        if launch.fused and isinstance(form, int):
             attended = a.attended.view(0, lines(a.rows, s.q_dim))
-            reduce = PagedAttentionReduceDigits(**shape, digits=digits)
-            launch.digits.write(launch, "attention", reduce, attended, digits, **arguments)
+            reduce = PagedAttentionReduceDigits(**shape, digits=form)
+            launch.packed.write(launch, "attention", reduce, attended, form, **arguments)
         else:
             launch("attention", PagedAttentionReduce(**shape), **arguments)
 

@@ -17,8 +17,8 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.layers.calls import LaunchBatch
 from executor.layers.capture import Capture
-from executor.layers.digits import DigitCache
 from executor.layers.operands import WeightLike, host_output, host_values, vector, weight
+from executor.layers.packed import PackedActivations
 from executor.layers.sequence import LayerSequence
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight, Weights
@@ -42,7 +42,7 @@ class Session:
         self.sequence: LayerSequence | None = None
         self.recording: Capture | None = None
         """The capture under way."""
-        self._digits = DigitCache(self.workspace)
+        self._packed = PackedActivations(self.workspace)
 
     def vector(self, value: Any, shape: tuple[int, ...] | None, name: str) -> GpuBuffer:
         """A caller's f32 vector; see operands.vector."""
@@ -57,13 +57,13 @@ class Session:
         """What one call launches: checked in the block as it is named, launched when the block ends, or recorded by the capture
         under way. If anything is refused, nothing has been launched."""
         self.device.owner.check("launching")
-        digits = self._digits if self.recording is None else self.recording.digits
-        batch = LaunchBatch(self.launcher, digits, layer, fused=self.modules.fused)
+        packed = self._packed if self.recording is None else self.recording.packed
+        batch = LaunchBatch(self.launcher, packed, layer, fused=self.modules.fused)
         try:
             yield batch
             batch.start()
         except BaseException:
-            digits.forget()  # some count as computed and may not be
+            packed.forget()  # some count as computed and may not be
             raise
 
     @contextmanager

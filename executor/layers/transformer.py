@@ -13,8 +13,9 @@ from typing import Protocol
 from executor.layers.activations import Activations
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
-from executor.layers.gemv import digits_read, project, project_onto
+from executor.layers.gemv import form_read, project, project_onto
 from executor.layers.indexed import ValidatedLayerWeights
+from executor.layers.packed import Form
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.layers.shape import LayerShape
@@ -27,11 +28,10 @@ class Attention(Protocol):
     """Attention over the keys and values of one layer, wherever they are."""
 
     def __call__(
-        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, digits: int = 0
+        self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """Biases are added to a.q, a.k and a.v, queries and keys normalised where the architecture does, and rotated; keys and
-        values join those of their sequences; a.attended is what each query attends to, and its digits, if `digits` says how
-        many."""
+        values join those of their sequences; a.attended is what each query attends to; `form` is what it is read as."""
 
 
 def transformer_layer(
@@ -43,7 +43,7 @@ def transformer_layer(
     normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
     for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
         project(launch, role, projection, x=a.normed, y=_flat(out, a.rows))
-    attention(launch, s, w, a, digits=digits_read(w.attn_output) if launch.fused else 0)
+    attention(launch, s, w, a, form=form_read(w.attn_output))
     attended = _flat(a.attended, a.rows)
     project_onto(launch, "attn_output", w.attn_output, x=attended, stream=a.hidden, product=a.projected)
     normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
@@ -55,10 +55,10 @@ def normalise(
     launch: LaunchQueue, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
     """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers."""
-    digits, arguments = digits_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
-    if launch.fused and digits:
-        kernel = for_rows(RmsNormDigits(hidden=s.hidden, digits=digits), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
-        launch.digits.write(launch, operation, kernel, a.normed, digits, **shaped(kernel, **arguments))
+    form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
+    if launch.fused and isinstance(form, int):
+        kernel = for_rows(RmsNormDigits(hidden=s.hidden, digits=form), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
+        launch.packed.write(launch, operation, kernel, a.normed, form, **shaped(kernel, **arguments))
     else:
         enqueue_rows(launch, operation, RmsNorm(hidden=s.hidden), a.rows, **arguments)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from executor.choice.strategies import ERROR_LIMIT, has_form_for_rows, require_precision
+from executor.layers.packed import Form, form_of
 from executor.layers.projection import require_fit
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -21,6 +22,7 @@ from ptxgen.kernels.registry import KernelEntry, entries
 
 GRID: Final[Mapping[str, tuple[int, ...]]] = {
     "digits": tuple(LARGEST),
+    "parts": (1, 2),
     "num_warps": (2, 4, 8),
     "rows_per_warp": (1, 2, 4),
     "rows_per_block": (1, 2, 4),
@@ -61,7 +63,7 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
     # A kernel that does not say its format might read another one whose rows have as many bytes.
     if entry.type.family not in ("gemv", "gemm") or entry.fixed.get("format") != format:
         return
-    errors: dict[Any, float] = {}
+    errors: dict[Form | None, float] = {}
     forms: set[KernelType] = set()
     at_once = {"m": rows} if rows > 1 and "m" in entry.parameters else {}
     names = [name for name in GRID if name in entry.parameters]
@@ -76,7 +78,7 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
             if not has_form_for_rows(kernel, alike=True) or kernel.batched(2)[0] in forms:
                 continue
             forms.add(kernel.batched(2)[0])
-        digits = shape.get("digits")
-        if digits not in errors:
-            errors[digits] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
-        yield Candidate(entry, kernel, errors[digits])
+        rounded = form_of(kernel)  # what its error depends on
+        if rounded not in errors:
+            errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
+        yield Candidate(entry, kernel, errors[rounded])

@@ -180,7 +180,7 @@ def test_a_sequence_that_nobody_has_gives_all_back_at_once(device: Device) -> No
 def test_a_recorder_that_nobody_has_gives_its_workspace_back_at_once(device: Device) -> None:
     workspace = Workspace(device)
     recorder = Recorder(workspace)
-    recorder.digits.of(recorder, "attn_q", workspace.buffer("x", (256,)), 1)
+    recorder.packed.of(recorder, "attn_q", workspace.buffer("x", (256,)), 1)
     assert device.memory().allocated > 0
     del workspace, recorder
     assert device.memory().allocated == 0
