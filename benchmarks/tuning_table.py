@@ -53,7 +53,7 @@ def several_rows(measured: Iterable[TuningTable]) -> Iterator[TuningEntry]:
         shapes = {(entry.precision, entry.format, entry.k, entry.n or 0, entry.rows) for entry in one.entries}
         for precision, format, k, n, rows in sorted(shapes):
             if rows > 1 and n and (fastest := one.fastest(precision, formats[format], k, n, rows)):
-                yield fastest
+                yield replace(fastest, precision=precision)
 
 
 def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEntry]:

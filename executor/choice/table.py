@@ -95,11 +95,13 @@ class TuningTable:
 
         rows: of activations. One is decided by what was measured for one. Several are decided by what was measured for so
         many, else for the least number above: what does more rows in a time does these in no more, while a time for fewer
-        promises nothing. fits: says which kernels count."""
+        promises nothing; and what was measured for a precision that allows less counts, too. fits: says which kernels count."""
         limit = ERROR_LIMIT[precision]
+        measured = [precision] if rows == 1 else [one for one in PRECISIONS if ERROR_LIMIT[one] <= limit]
         allowed = [
             (entry.n is None, entry.rows, entry.seconds, entry)
-            for entry in self._by_format.get((precision, format.id), ())
+            for one in measured
+            for entry in self._by_format.get((one, format.id), ())
             if entry.counts_for(k, n, rows) and entry.seconds is not None
             if entry.error is not None and entry.error <= limit
             if fits is None or fits(entry.make(n, rows))

@@ -1,0 +1,124 @@
+"""Digits and halves are made once for all kernels that read the same of the same activations, and anew when these change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.choice.choice import GpuProfile
+from executor.device.emulated import EmulatedDevice
+from executor.launch.launch import Launcher, LaunchRecord
+from executor.launch.modules import Modules
+from executor.layers.gemv import form_read, project, project_onto
+from executor.layers.projection import Projection, require_fit
+from executor.layers.session import Session
+from executor.memory.buffers import GpuBuffer
+from executor.memory.weights import LoadedWeight
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
+from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemv.mwv import BatchedGemv
+from tests.executor.layers.plain_halves import PlainHalvesGemm
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+F16, Q8_0 = FORMATS["F16"], FORMATS["Q8_0"]
+M, K, N = 3, 320, 5
+HALVES = PlainHalvesGemm(F16, k=K, n=N, m=M)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A session whose launches are seen, and activations in it."""
+
+    session: Session
+    x: GpuBuffer
+    seen: list[str]
+
+    def projection(self, kernel: KernelType) -> Projection:
+        format, n, k = kernel.format, kernel.n, kernel.k  # type: ignore[attr-defined]
+        rows = format.random_blocks(np.random.default_rng(n), n, k)
+        buffer = GpuBuffer.from_numpy(self.session.device, rows)
+        return Projection(LoadedWeight(kernel.name, buffer, format, n, k), kernel, "test")
+
+    def product(self, kernel: KernelType) -> NDArray[np.float32]:
+        projection = self.projection(kernel)
+        y = GpuBuffer.zeros(self.session.device, self.x.dtype, (M, projection.weight.n))
+        with self.session.launches() as launch:
+            project(launch, kernel.name, projection, x=self.x, y=y)
+        return y.to_numpy()
+
+    def expected(self, kernel: KernelType) -> NDArray[np.float64]:
+        weight = self.projection(kernel).weight
+        made: NDArray[np.float64] = self.x.to_numpy().astype("f8") @ weight.format.dequantize(weight.buffer.to_numpy()).T
+        return made
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with ExitStack() as stack:
+        device = stack.enter_context(EmulatedDevice())
+        modules = Modules(device)
+        stack.callback(modules.close)
+        launcher = Launcher(device, modules)
+        seen: list[str] = []
+
+        def see(record: LaunchRecord) -> None:
+            seen.append(f"{record.place.operation}: {record.kernel.name}")
+
+        launcher.observers.append(see)
+        x = np.random.default_rng(1).standard_normal((M, K)).astype(np.float32)
+        yield Bench(Session(launcher, modules, GpuProfile()), GpuBuffer.from_numpy(device, x), seen)
+
+
+def test_each_form_is_made_once_for_all_its_readers(bench: Bench) -> None:
+    digits, plain = MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1), BatchedGemv(F16, k=K, n=N, m=M)
+    for kernel in (HALVES, digits, plain, HALVES, digits):
+        made, expected = bench.product(kernel), bench.expected(kernel)
+        assert np.abs(made - expected).max() <= 1e-5 * expected.std(), kernel.name
+    assert bench.seen == [
+        "plain_halves_f16_gemm input as halves: pack_halves",
+        "plain_halves_f16_gemm: plain_halves_f16_gemm",
+        "mma_q8_0_gemm input as digits: q24_quantize",
+        "mma_q8_0_gemm: mma_q8_0_gemm",
+        "batched_f16_gemv: batched_f16_gemv",
+        "plain_halves_f16_gemm: plain_halves_f16_gemm",
+        "mma_q8_0_gemm: mma_q8_0_gemm",
+    ]
+
+
+def test_halves_of_another_form_or_of_new_activations_are_made_anew(bench: Bench) -> None:
+    one_part = PlainHalvesGemm(F16, k=K, n=N, m=M, parts=1)
+    for kernel in (HALVES, one_part, HALVES):
+        bench.product(kernel)
+    bench.x.upload(-2.0 * bench.x.to_numpy())
+    made, expected = bench.product(HALVES), bench.expected(HALVES)
+    assert np.abs(made - expected).max() <= 1e-5 * expected.std()
+    packs = [name for name in bench.seen if name.endswith("pack_halves")]
+    assert len(packs) == 3
+
+
+def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
+    device = bench.session.device
+    before = np.random.default_rng(5).standard_normal((M, N)).astype(np.float32)
+    stream, product = GpuBuffer.from_numpy(device, before), GpuBuffer.zeros(device, bench.x.dtype, (M, N))
+    with bench.session.launches() as launch:
+        project_onto(launch, "attn_output", bench.projection(HALVES), x=bench.x, stream=stream, product=product)
+    assert np.array_equal(stream.to_numpy(), before + product.to_numpy())
+
+
+def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
+    plain = bench.projection(BatchedGemv(F16, k=K, n=N, m=M))
+    halves, digits = bench.projection(HALVES), bench.projection(MmaGemm(Q8_0, k=K, n=N, m=M, digits=3, warps=1))
+    assert form_read(plain, halves, digits) == HalfForm(2, 4)
+    assert form_read(digits, halves) == 3
+    assert form_read(plain) is None
+
+
+def test_a_kernel_on_halves_is_fit_for_its_rows() -> None:
+    require_fit(HALVES, F16, "a weight", n=N, k=K, rows=M)
