@@ -1,4 +1,8 @@
-"""Launches every kernel of the catalogue once or more at small shapes, for compute-sanitizer to watch. No test."""
+"""Launches every kernel of the catalogue once or more at small shapes, or those for many rows at all of theirs, for
+compute-sanitizer to watch. No test.
+
+python -m tests.gpu.every_kernel [many-rows]
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,10 @@ from tests.ptxgen.kernels.catalogue import CASES, ENTRIES
 from tests.ptxgen.kernels.running import inputs
 
 SMALL = 30_000  # bytes of all arrays: two thirds of all cases
+MANY_ROWS = (
+    "advance_positions", "batched_", "flash_attention", "gather_rows", "half_mma_", "mma_", "pack_halves", "paged_", "wgmma_",
+)  # fmt: skip
+"""How the names of kernels begin that a step of many rows is made of: tensor cores, shared memory filled ahead, page tables."""
 
 
 def small_cases() -> list[KernelType]:
@@ -22,10 +30,17 @@ def small_cases() -> list[KernelType]:
     return [case for case in CASES if case in chosen]
 
 
+def many_row_cases() -> list[KernelType]:
+    """All sample shapes of the kernels for many rows."""
+    cases = (case for entry in ENTRIES if entry.name.startswith(MANY_ROWS) for case in entry.cases())
+    return list(dict.fromkeys(cases))
+
+
 def main() -> None:
+    cases = many_row_cases() if "many-rows" in sys.argv[1:] else small_cases()
     with open_device("cuda:0") as device:
         launcher = Launcher(device, Modules(device, limit_bytes=0))
-        for kernel in small_cases():
+        for kernel in cases:
             given = inputs(kernel)
             for name, argument in kernel.signature().items():
                 if not isinstance(argument, Array):
@@ -40,7 +55,7 @@ def main() -> None:
                 if isinstance(value, GpuBuffer):
                     value.to_numpy()
                     value.free()
-    sys.stdout.write(f"launched {len(small_cases())} kernels\n")
+    sys.stdout.write(f"launched {len(cases)} kernels\n")
 
 
 if __name__ == "__main__":
