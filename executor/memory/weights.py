@@ -120,6 +120,11 @@ class Weights(Mapping[str, LoadedWeight]):
         """Bytes of all weights, without what alignment adds."""
         return sum(weight.nbytes for weight in self._weights.values())
 
+    @property
+    def writes(self) -> int:
+        """How often memory with weights in it was written: equal while none of them has other numbers."""
+        return sum(weight.buffer.version for weight in self._weights.values())
+
     def free(self) -> None:
         """Give the memory of all weights back."""
         for buffer in self._pool:

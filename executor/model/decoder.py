@@ -30,6 +30,7 @@ from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
+from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
@@ -86,6 +87,9 @@ class Decoder:
         self._captures = 0  # by plans that are gone
         self._token = TokenPosition(self.workspace)
         self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
+        self._read: tuple[object, int] | None = None  # of which `_likeliest` the host has read which token
+        self._computed = ComputedTokens()
+        self._written = weights.writes  # when it was last known that what is computed came from these weights
         self._activity = ""
         self._steps = RowSteps(self.launcher, modules)
         self._page = GpuBuffer.from_numpy(self.device, np.zeros((1, 1), np.uint32), name="page table")
@@ -148,6 +152,20 @@ class Decoder:
         """Start a new sequence."""
         self.cache.reset()
 
+    def rewind(self, tokens: Sequence[int]) -> int:
+        """Start a new sequence that has the first of these tokens already: as many as the old one begins with, whose keys and
+        values are there. Returns how many; the others are for `feed`. There are none if the profile, a weight or a flagged
+        input has changed.
+
+        The logits are then those of a sequence that was fed all of `tokens`; to the last bit if the profile is
+        `batch_invariant`: only what ran as `feed` would run it counts, which the tokens of an answer did not."""
+        if self._written != self.weights.writes:
+            self._computed, self._written = ComputedTokens(), self.weights.writes
+        by_rows = self._feeds_rows if self.profile.batch_invariant else None
+        length = min(self._computed.common(tokens, self._computing, by_rows=by_rows), self.position)
+        self.cache.truncate(length)
+        return length
+
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
         if self._plans is not None and self._plans_of == self._dependencies():
@@ -178,6 +196,8 @@ class Decoder:
         position, chosen = self.position, plans.launches.token
         if token is None and self._likeliest != (position, chosen.allocation.writes, chosen.version):
             raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; give a token")
+        known = token if token is not None or self._read is None or self._read[0] != self._likeliest else self._read[1]
+        self._computed.cut(position)
         self.cache.advance()
         try:
             self._token.move_to(position)
@@ -187,6 +207,7 @@ class Decoder:
         except BaseException:  # an interrupt, a fault that a debugger found: the token does not count
             self.cache.truncate(position)
             raise
+        self._computed.put(position, [known], by_rows=False, model=self._computing)
         if position + 1 < self.cache.max_len:  # `advance` leaves no length beyond the room, which may grow
             self._token.moved_to(position + 1)
         self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
@@ -199,7 +220,7 @@ class Decoder:
         token that has run."""
         tokens = [checked_token("the token", token, self.config.vocab) for token in tokens]
         self.cache.require_room(len(tokens))
-        if self.modules.bundle is not None or self.context % PAGE_UNIT or self.profiler is not None:
+        if not self._feeds_rows:
             for token in tokens:
                 self.step(token, head=False)
             return
@@ -246,13 +267,26 @@ class Decoder:
                 self.config, self.weights, as_pages(self.cache, self._page), self._rope.buffer, self.profile, flagged
             ),
         )
+        self._computed.cut(self.position)
         position = self.cache.advance(len(tokens))
         try:
             rows = [Row(0, token, at, scored) for at, token in enumerate(tokens, position)]
-            return self._steps.run(rows, LEAST_ROWS)
+            scores = self._steps.run(rows, LEAST_ROWS)
         except BaseException:
             self.cache.truncate(position)
             raise
+        self._computed.put(position, tokens, by_rows=True, model=self._computing)
+        return scores
+
+    @property
+    def _feeds_rows(self) -> bool:
+        """Whether `feed` runs many tokens at a time."""
+        return self.modules.bundle is None and self.context % PAGE_UNIT == 0 and self.profiler is None
+
+    @property
+    def _computing(self) -> object:
+        """What keys and values depend on, beside the tokens and the numbers of the weights."""
+        return self.weights.generation, self.profile, self.flagged
 
     @property
     def captures(self) -> int:
@@ -269,7 +303,9 @@ class Decoder:
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device."""
-        return int((self._plans or self.prepare()).launches.token.to_numpy()[0])
+        token = int((self._plans or self.prepare()).launches.token.to_numpy()[0])
+        self._read = self._likeliest, token
+        return token
 
     def free(self) -> None:
         """Give the memory of weights, cache and workspace back. A second time does nothing."""

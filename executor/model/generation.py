@@ -51,6 +51,7 @@ class Generation:
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0  # until the first token was there
     decode_seconds: float = 0.0  # for the tokens after the first
+    cached_prompt_tokens: int = 0  # of the prompt, not computed: the sequence before began with them, too
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,7 +62,8 @@ class Generation:
 class LanguageModel:
     """A GGUF model on a device, until it is closed. It belongs to the thread of its device; one sequence at a time.
 
-    An exception during `generate` or `logits`, Ctrl-C included, leaves a model that works: the next call starts a new sequence.
+    An exception during `generate` or `logits`, Ctrl-C included, leaves a model that works: of what was computed, the next call
+    finds what had ended.
     """
 
     def __init__(
@@ -183,6 +185,13 @@ class LanguageModel:
                 row[:] = self.decoder.logits()
         return rows
 
+    def forget(self) -> None:
+        """The next call of `generate` computes its whole prompt, whatever was computed before. ModelError in an `on_token`."""
+        if self.closed:
+            raise ModelError("the model is closed; load it again")
+        with self.decoder.busy("forgetting"):
+            self.decoder.reset()
+
     def generate(
         self,
         prompt: Sequence[int] | NDArray[np.integer[Any]],
@@ -194,8 +203,12 @@ class LanguageModel:
     ) -> Generation:
         """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result (default:
         the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`; nothing ends it with `stop=()`). `on_token` sees
-        each token as soon as it is known; the model is busy meanwhile. Starts a new sequence. ModelError if the logits hold
-        NaN, and in an `on_token` of the same model."""
+        each token as soon as it is known; the model is busy meanwhile. ModelError if the logits hold NaN, and in an `on_token`
+        of the same model.
+
+        Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
+        costs its new tokens, and `cached_prompt_tokens` says how many others there were. The answer is that of a new sequence;
+        its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed again then)."""
         ids = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
         ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))
@@ -218,9 +231,9 @@ class LanguageModel:
         on_token: Callable[[int], None] | None,
     ) -> None:
         *before, token = prompt
-        self.decoder.reset()
         start = time.perf_counter()
-        self.decoder.feed(before)
+        generation.cached_prompt_tokens = self.decoder.rewind(before)
+        self.decoder.feed(before[generation.cached_prompt_tokens :])
         while True:
             # The likeliest token is on the device already: no copy.
             self.decoder.step(None if sampler.is_greedy and generation.tokens else token)

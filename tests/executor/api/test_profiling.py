@@ -107,6 +107,7 @@ def test_all_that_a_model_decodes_is_timed_while_profiling_is_on_and_nothing_onc
     later = executor.load_model(path)
     for one in (model, later):
         profiler.clear()
+        one.forget()
         assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
         one.logits([1, 2])
         assert profiler.steps == 4 + 2
