@@ -17,6 +17,7 @@ from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.registers import Frame, Place
 from ptxgen.emulator.runtime import barriers
 from ptxgen.emulator.runtime.function import RuntimeFunction
+from ptxgen.emulator.runtime.product_checks import PRODUCTS_BYTES
 from ptxgen.emulator.runtime.queues import QUEUE_BYTES
 from ptxgen.emulator.runtime.schedule import run, warp
 from ptxgen.emulator.sanitizer import FindingKind
@@ -72,14 +73,18 @@ class _Kernel:
             self.slots[register.name] = offset
             offset += 64 if register.type == PRED else 4 * register.type.bits
         steps = [s for b in self.flow.blocks for s in b.instructions]
-        self.has_queue = any(s.row.effect is Effect.ASYNC_COPY for s in steps)
+        has_queue = any(s.row.effect is Effect.ASYNC_COPY for s in steps)
+        has_products = sanitize and any(s.row.effect is Effect.ASYNC_PRODUCT for s in steps)
         self.queue_offset = offset
-        self.state_bytes = offset + (WARP_SIZE * QUEUE_BYTES if self.has_queue else 0)
+        self.products_offset = offset + (WARP_SIZE * QUEUE_BYTES if has_queue else 0)
+        self.state_bytes = self.products_offset + (PRODUCTS_BYTES if has_products else 0)
         self.global_atomics = any(
             s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
         self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
-        frame = Frame(self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises)
+        frame = Frame(
+            self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products
+        )  # fmt: skip
         self.v = LaneAlgebra(self.e, frame)
 
     def _place_variables(self) -> None:
@@ -154,6 +159,7 @@ class _Kernel:
             "  %quantum = load i64, ptr %quantum.p",
             f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
             f"  %q = getelementptr i8, ptr %s, i64 {self.queue_offset}",
+            f"  %products = getelementptr i8, ptr %s, i64 {self.products_offset}",
             "  br label %dispatch",
             "dispatch:",
             "  %pcs = load <32 x i32>, ptr %pcs.p, align 64",

@@ -11,7 +11,7 @@ from typing import Any, cast
 from ptxgen.emulator.bind import place_type
 from ptxgen.emulator.emitter import Emitter, scalar, vector
 from ptxgen.emulator.layout import State
-from ptxgen.emulator.memory import MemoryOperations
+from ptxgen.emulator.products import ProductOperations
 from ptxgen.emulator.program import Step
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.values import Lanes
@@ -24,7 +24,7 @@ from ptxgen.isa.units import PERMUTES_BYTES, Unit
 from ptxgen.types import F32, U32
 
 
-class LaneAlgebra(MemoryOperations):
+class LaneAlgebra(ProductOperations):
     """What the rows' meanings are asked with, while one kernel is compiled: the layers below, and how an instruction runs."""
 
     barrier_operands: tuple[Lanes, ...] = ()
@@ -40,23 +40,6 @@ class LaneAlgebra(MemoryOperations):
             word, pointer = self.warp_word(State.SYNC_EPOCH if kind == "warp" else State.WAITED)
             after = word + 1 if kind == "warp" else word | Lanes(self, U32, self.mask, True)  # flow.py makes the lanes meet
             self.e.do(f"store {after.llvm_type} {after.name}, ptr {pointer}, align 4")
-
-    def product(
-        self, c: Sequence[Value], a: Sequence[Value], b: Value, scale_d: Value, type: str, *, negative: bool
-    ) -> tuple[Lanes, ...]:
-        raise ValueError("products of warpgroups are not emulated yet")
-
-    def product_fence(self) -> None:
-        return None
-
-    def commit_products(self) -> None:
-        return None
-
-    def wait_products(self, pending: int) -> None:
-        return None
-
-    def proxy_fence(self) -> None:
-        return None
 
     def trap(self) -> None:
         return None

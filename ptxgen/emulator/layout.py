@@ -74,10 +74,15 @@ class State(IntEnum):
     ASYNC_GROUP = 896  # cp.async groups committed
     ASYNC_COUNT = 1024  # copies in the lane's queue
     LINE = 1152  # ptx line of the barrier that a lane waits at
-    WARP = 1280  # i32
-    SYNC_EPOCH = 1284  # i32, bar.warp.sync passed
-    WAITED = 1288  # i32, the lanes that have waited for the grids before this one
-    REGISTERS = 1344
+    PROXY_FENCED = 1280  # Slot.SERIAL at the last fence.proxy
+    WARP = 1408  # i32
+    SYNC_EPOCH = 1412  # i32, bar.warp.sync passed
+    WAITED = 1416  # i32, the lanes that have waited for the grids before this one
+    PRODUCTS = 1420  # i32, products of its warpgroup that are under way
+    PRODUCT_GROUP = 1424  # i32, groups of them committed
+    PRODUCT_STEPS = 1428  # i32, a hash of the lines of its warpgroup's instructions
+    PRODUCT_LINE = 1432  # i32, the last of them
+    REGISTERS = 1472
 
 
 WAITING = 0x80000000

@@ -31,7 +31,8 @@ class Place:
 @dataclass(frozen=True)
 class Frame:
     """What the algebra must know of a kernel. `slots` are the byte offsets, in a warp's state, of registers that live across
-    blocks; `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical."""
+    blocks; `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical.
+    `checks_products`: the sanitiser looks after products of warpgroups."""
 
     places: Mapping[str, Place]
     slots: Mapping[str, int]
@@ -39,6 +40,7 @@ class Frame:
     loose: frozenset[str]
     sanitize: bool
     synchronises: bool
+    checks_products: bool
 
 
 class Registers(Arithmetic):

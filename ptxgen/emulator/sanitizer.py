@@ -34,6 +34,9 @@ class FindingKind(IntEnum):
     BARRIER_COUNT = 17
     TIMEOUT = 18
     UNORDERED = 19
+    PROXY = 20
+    OVERWRITTEN = 21
+    WARPGROUP = 22
 
 
 NAMES = {
@@ -56,6 +59,9 @@ NAMES = {
     FindingKind.BARRIER_COUNT: "barrier",
     FindingKind.TIMEOUT: "timeout",
     FindingKind.UNORDERED: "unordered",
+    FindingKind.PROXY: "unfenced",
+    FindingKind.OVERWRITTEN: "race",
+    FindingKind.WARPGROUP: "warpgroup",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
@@ -266,6 +272,14 @@ def describe(
         return f"{where} waits at another barrier instruction than other threads of its warp"
     if kind is FindingKind.UNORDERED:
         return f"{where} {verb} {place} before it has waited for the kernels before it: {memory.nearest(address)}"
+    if kind in (FindingKind.PROXY, FindingKind.OVERWRITTEN):
+        writer = f"thread {_text(unflatten(record.other, threads))}"
+        detail = f"shared[{record.address - context[Slot.SHARED]:#x}..] that {writer}"
+        if kind is FindingKind.PROXY:
+            return f"{where}: the product reads {detail} wrote, with no fence.proxy.async since"
+        return f"{where}: the product reads {detail} writes before it was waited for"
+    if kind is FindingKind.WARPGROUP:
+        return f"{where}: not all threads of its warpgroup, four whole warps, execute this together"
     if kind is FindingKind.BARRIER_NUMBER:
         return f"{where} waits at barrier {record.address}; a block has barriers 0 to 15"
     if kind is FindingKind.BARRIER_COUNT:

@@ -57,6 +57,7 @@ def complete_copy(b: Builder, context: Value, state: Value, entry: Value) -> Non
         granule_state["written"], granule_state["on_the_way"] = epoch, 0
         write = b.fields(shadow.at((first + i) * RECORD_BYTES), Record)
         write["epoch"], write["sync"] = epoch, b.state(state)[State.SYNC_EPOCH]
+        write["serial"] = c[Slot.SERIAL].resized("i32")
 
 
 @runtime_function(
@@ -94,7 +95,8 @@ def commit_copies(b: Builder, state: Value, lanes: Value) -> None:
 @runtime_function("void", context="ptr", state="ptr", queues="ptr", lanes="i32", pending="i32")
 def wait_copies(b: Builder, context: Value, state: Value, queues: Value, lanes: Value, pending: Value) -> None:
     """Each lane of the mask completes its copies, but for those of its last `pending` groups."""
-    s = b.state(state)
+    c, s = b.context(context), b.state(state)
+    c[Slot.SERIAL] = c[Slot.SERIAL] + 1  # what completes here is later than fences before
     kept = b.memory("i64")
     with b.each_lane(lanes) as (lane, _):
         queue, length = _queue(queues, lane), s.of_lane(State.ASYNC_COUNT, lane)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ptxgen.emulator.layout import BARRIERS, BLOCKED, DEADLOCKED, ENDLESS, FINISHED, PAUSED, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.runtime.barriers import release
 from ptxgen.emulator.runtime.function import KERNEL, runtime_function
+from ptxgen.emulator.runtime.product_checks import compare_warps
 
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
@@ -55,6 +56,8 @@ def run_block(b: Builder, context: Value) -> None:
             yields.store(yields.load("i1") | (status == YIELDED))
         with b.when(~yields.load("i1")):
             with b.when(~waits.load("i1")):
+                with b.when(c[Slot.FINDINGS] != 0):
+                    compare_warps(b, context)
                 b.ret(FINISHED)
             with b.when(release(b, context)):
                 b.ret(DEADLOCKED)
@@ -87,6 +90,8 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
         s[State.PCS] = s[State.FIRST_PCS]
         s[State.ASYNC_COUNT] = 0
         s[State.WAITED] = 0
+        s[State.PRODUCTS] = 0
+        s[State.PRODUCT_STEPS] = 0
 
 
 @runtime_function("i32", context="ptr", first="i64", last="i64")

@@ -1,0 +1,187 @@
+"""What the sanitiser asks of a warpgroup's products: whether what they read of shared memory is there for them, whether it
+stays so until they were waited for, and whether all four warps execute them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from ptxgen.emulator.layout import Slot, State
+from ptxgen.emulator.runtime.check import access_word, check
+from ptxgen.emulator.runtime.function import runtime_function
+from ptxgen.emulator.runtime.products import CHUNK, chunk_offset
+from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, THREAD_MASK, Access, Record, Slots
+from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
+from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE
+
+if TYPE_CHECKING:
+    from ptxgen.emulator.runtime.builder import Builder, Value
+
+CAPACITY = 256
+"""Products under way of a warp; of more, the earliest are not looked after."""
+_CHUNK_BYTES = 2 * CHUNK
+_CHUNKS = 2 * CHUNK  # of a group of 8 rows
+_WARPS = WARPGROUP_SIZE // WARP_SIZE
+_MIX = 0x01000193  # odd, and otherwise of no meaning
+
+
+class Product(ctypes.Structure):
+    """A product under way: its descriptor, groups of 8 columns, its group, the moment at which it was begun, its PTX line."""
+
+    _fields_ = (
+        ("descriptor", ctypes.c_int64),
+        ("groups", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("epoch", ctypes.c_int32),
+        ("serial", ctypes.c_int32),
+        ("line", ctypes.c_int32),
+        ("spare", ctypes.c_int32),
+    )
+
+
+_PRODUCT_BYTES = ctypes.sizeof(Product)
+PRODUCTS_BYTES = CAPACITY * _PRODUCT_BYTES
+"""Bytes of a warp's products. `products`, below, is their address."""
+
+
+@runtime_function("i1", context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32")
+def readable(b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value) -> None:
+    """Whether the warp may read b now. Two groups of 8 rows at a time, 16 bytes a lane."""
+    c = b.context(context)
+    spread = descriptor.splat()
+    lanes = b.vector(range(WARP_SIZE), "i64")
+    row, half, later = lanes & CHUNK - 1, lanes >> 3 & 1, lanes >> 4
+    fine = b.memory("i1")
+    fine.store(1, "i1")
+    with b.loop((groups + 1) >> 1) as (pair, _):
+        group = (pair << 1).splat() + later
+        mask = (group < groups.splat()).mask()
+        addresses = chunk_offset(b, spread, group, row, half) + c[Slot.SHARED].splat()
+        word = b.number(access_word(Access.LOAD, 0, 0))
+        allowed = check(
+            b, context, state, addresses, mask, b.number(_CHUNK_BYTES, "i64"), b.number(SPACE_CODES["shared"]), word, line
+        )
+        fine.store(fine.load("i1") & (allowed == mask), "i1")
+    b.ret(fine.load("i1"))
+
+
+@runtime_function(
+    "void", context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32", since="i32", kind="i32", fenced="i1"
+)
+def look_at_writes(
+    b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value, since: Value, kind: Value,
+    fenced: Value,
+) -> None:  # fmt: skip
+    """Report `kind` once if a granule of b was written later than `since`; with `fenced`, if it was written later than the
+    writer's last proxy fence and than mine."""
+    c, s = b.context(context), b.state(state)
+    shadow, shift, first_epoch = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT], c[Slot.FIRST_EPOCH].resized("i32")
+    mine = s.of_lane(State.PROXY_FENCED, b.number(0)).load("i32")
+    with b.loop(groups * _CHUNKS) as (chunk, _):
+        offset = chunk_offset(b, descriptor, chunk >> 4, chunk & CHUNK - 1, chunk >> 3 & 1)
+        first = offset >> shift
+        with b.loop(b.number(_CHUNK_BYTES, "i64") >> shift) as (i, granules):
+            write = b.fields(shadow.at((first + i) * RECORD_BYTES + Slots.WEAK_WRITE * RECORD_BYTES), Record)
+            with b.when(write["epoch"] < first_epoch):
+                granules.go_on()
+            limit = b.memory("i32")
+            limit.store(since)
+            with b.when(fenced):
+                thread = (write["what"] & THREAD_MASK).resized("i64")
+                writer = b.state(c[Slot.WARPS].as_pointer().at((thread >> 5) * c[Slot.STATE_BYTES]))
+                theirs = writer.of_lane(State.PROXY_FENCED, (thread & WARP_SIZE - 1).resized("i32")).load("i32")
+                limit.store((theirs > mine).select(theirs, mine))
+            with b.when(write["serial"] > limit.load("i32")):
+                zero = b.number(0, "i64")
+                report(
+                    b, context, state, kind, line, (write["what"] & WARP_SIZE - 1), c[Slot.SHARED] + offset,
+                    (write["what"] & THREAD_MASK).resized("i64"), zero,
+                )  # fmt: skip
+                b.ret()
+
+
+@runtime_function("i1", context="ptr", state="ptr", products="ptr", descriptor="i64", groups="i64", lanes="i32", line="i32")
+def begin_product(
+    b: Builder, context: Value, state: Value, products: Value, descriptor: Value, groups: Value, lanes: Value, line: Value
+) -> None:
+    """Whether the product may be made: b is there, in bounds. Reports what is wrong, and looks after it from now on."""
+    c, s = b.context(context), b.state(state)
+    count_step(b, context, state, lanes, line)
+    with b.when(~readable(b, context, state, descriptor, groups, line)):
+        b.ret(0)
+    look_at_writes(b, context, state, descriptor, groups, line, 0, b.number(FindingKind.PROXY), b.number(1, "i1"))
+    count = s[State.PRODUCTS]
+    with b.when(count >= CAPACITY):
+        b.copy(products, products.at(_PRODUCT_BYTES), PRODUCTS_BYTES - _PRODUCT_BYTES)
+        s[State.PRODUCTS] = count - 1
+    count = s[State.PRODUCTS]
+    product = b.fields(products.at(count.resized("i64") * _PRODUCT_BYTES), Product)
+    product["descriptor"], product["groups"], product["group"] = descriptor, groups.resized("i32"), s[State.PRODUCT_GROUP]
+    product["epoch"], product["serial"] = c[Slot.EPOCH].resized("i32"), c[Slot.SERIAL].resized("i32")
+    product["line"] = line
+    s[State.PRODUCTS] = count + 1
+    b.ret(1)
+
+
+@runtime_function("void", context="ptr", state="ptr", lanes="i32", line="i32")
+def count_step(b: Builder, context: Value, state: Value, lanes: Value, line: Value) -> None:
+    """Remember that the warp has come to an instruction of a warpgroup, all lanes of it in a block of whole warpgroups."""
+    c, s = b.context(context), b.state(state)
+    s[State.PRODUCT_STEPS] = (s[State.PRODUCT_STEPS] + line) * _MIX
+    s[State.PRODUCT_LINE] = line
+    with b.when((lanes != -1) | ((c[Slot.THREADS] & WARPGROUP_SIZE - 1) != 0)):
+        zero = b.number(0, "i64")
+        report(b, context, state, b.number(FindingKind.WARPGROUP), line, b.number(0), zero, zero, zero)
+
+
+@runtime_function("void", state="ptr")
+def commit_products(b: Builder, state: Value) -> None:
+    """Begin a new group."""
+    s = b.state(state)
+    s[State.PRODUCT_GROUP] = s[State.PRODUCT_GROUP] + 1
+
+
+@runtime_function("void", context="ptr", state="ptr", products="ptr", pending="i32")
+def wait_products(b: Builder, context: Value, state: Value, products: Value, pending: Value) -> None:
+    """Complete the products but for those of the last `pending` groups: until now they have read b."""
+    c, s = b.context(context), b.state(state)
+    limit = s[State.PRODUCT_GROUP] - pending
+    kept = b.memory("i64")
+    kept.store(0, "i64")
+    with b.loop(s[State.PRODUCTS].resized("i64")) as (i, entries):
+        entry = products.at(i * _PRODUCT_BYTES)
+        product = b.fields(entry, Product)
+        with b.when(product["group"].signed_below(limit)):
+            descriptor, groups, line = product["descriptor"], product["groups"].resized("i64"), product["line"]
+            kind = b.number(FindingKind.OVERWRITTEN)
+            look_at_writes(b, context, state, descriptor, groups, line, product["serial"], kind, b.number(0, "i1"))
+            with b.when(product["epoch"] != c[Slot.EPOCH].resized("i32")):
+                readable(b, context, state, descriptor, groups, line)
+            entries.go_on()
+        b.copy(products.at(kept.load("i64") * _PRODUCT_BYTES), entry, _PRODUCT_BYTES)
+        kept.store(kept.load("i64") + 1)
+    s[State.PRODUCTS] = kept.load("i64").resized("i32")
+
+
+@runtime_function("void", context="ptr", state="ptr", lanes="i32")
+def fence_proxy(b: Builder, context: Value, state: Value, lanes: Value) -> None:
+    """What the lanes of a mask have written before may be read by products."""
+    s = b.state(state)
+    now = b.context(context)[Slot.SERIAL].resized("i32")
+    s[State.PROXY_FENCED] = lanes.truths().select(now.splat(), s[State.PROXY_FENCED])
+
+
+@runtime_function("void", context="ptr")
+def compare_warps(b: Builder, context: Value) -> None:
+    """At the end of a block: report a warp that has not executed the instructions of a warpgroup that its first warp has."""
+    c = b.context(context)
+    warps, state_bytes = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES]
+    with b.loop(c[Slot.WARP_COUNT]) as (warp, _):
+        state = warps.at(warp * state_bytes)
+        s, first = b.state(state), b.state(warps.at((warp & -_WARPS) * state_bytes))
+        with b.when(s[State.PRODUCT_STEPS] != first[State.PRODUCT_STEPS]):
+            mine, theirs = s[State.PRODUCT_LINE], first[State.PRODUCT_LINE]
+            zero = b.number(0, "i64")
+            line = (mine == 0).select(theirs, mine)
+            report(b, context, state, b.number(FindingKind.WARPGROUP), line, b.number(0), zero, zero, zero)
