@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from executor.base.arguments import described, instance
+from executor.base.arguments import described, instance, whole
 from executor.base.environment import PRECISIONS, parse_variant, settings
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, require_precision
@@ -21,6 +21,9 @@ from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
     from executor.launch.modules import Modules
+
+TILE_RUN = 32
+"""Rows from which tiles are predicted to be faster on an H200 at any depth (docs/performance.md)."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,14 @@ class GpuProfile:
     format, by its id (`q4k`, `q8_0`, ...), the kernel that multiplies its weights by a vector, whatever the precision: `NAME`
     or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. batch_invariant: a row of
     activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
-    ArgumentError for an unknown precision or format."""
+    tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
+    on their own. ArgumentError for an unknown precision or format."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
     tables: tuple[TuningTable, ...] = field(default=(), hash=False)
     batch_invariant: bool = False
+    tile_run: int = TILE_RUN
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -58,6 +63,7 @@ class GpuProfile:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
         instance("batch_invariant", self.batch_invariant, bool)
+        whole("tile_run", self.tile_run, 0)
 
     @classmethod
     def for_device(cls, device: Device) -> Self:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
 from executor.layers.attention import biases, biases_at_once, normalise_heads
 from executor.layers.calls import LaunchQueue
@@ -18,6 +19,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
+from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
@@ -26,11 +28,14 @@ from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 @dataclass(frozen=True)
 class RowPlaces:
     """Where the rows of a step stand. slot, position: u32[rows]; tables: u32[slots, pages of a sequence]; a row at a position
-    beyond the cache is idle."""
+    beyond the cache is idle. lone: u32[l], the positions of the first l rows again, but of those that attend on their own
+    alone, None if no row does; tiles: u32[tiles, 2], as flash_attention takes those of all others, None if there are none."""
 
     slot: GpuBuffer
     position: GpuBuffer
     tables: GpuBuffer
+    lone: GpuBuffer | None
+    tiles: GpuBuffer | None
 
     @property
     def rows(self) -> int:
@@ -48,14 +53,19 @@ class RowsAttention:
     places: RowPlaces
     rope_table: GpuBuffer
     workspace: Workspace
+    choice: AttentionChoice
 
     def __call__(
         self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """As Attention of transformer.py. A row sees what the other rows of its slot write in the same step, up to its own
-        position."""
+        position. Of rows that are idle nothing is promised where there are tiles."""
         self._rotate_and_append(launch, s, w, a)
-        self._attend(launch, s, a, form)
+        lone, tiles = self.places.lone, self.places.tiles
+        if lone is not None:
+            self._attend_alone(launch, s, a, lone, None if tiles is not None else form)
+        if tiles is not None:
+            self._attend_in_tiles(launch, s, a, tiles)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         added = biases(w)
@@ -75,33 +85,50 @@ class RowsAttention:
             rows=a.rows,
             **asdict(self.shape),
         )
-        launch("rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen())
+        launch(
+            "rope_scatter", scatter, **self._heads(s, a, "q", "k", "v"), **added, table=self.rope_table, **self._seen(a.rows)
+        )
 
-    def _attend(self, launch: LaunchQueue, s: LayerShape, a: Activations, form: Form | None) -> None:
-        spread = spread_of(self.shape.kv_heads, a.rows)
-        kernel = PagedAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), spread=spread)
-        parts = self.workspace.arrays(kernel, f"attention of {a.rows}", ("peaks", "totals", "weighted"))
-        launch("attention_parts", kernel, **self._heads(s, a, "q"), **parts, **self._seen())
+    def _attend_alone(self, launch: LaunchQueue, s: LayerShape, a: Activations, lone: GpuBuffer, form: Form | None) -> None:
+        """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
+        (rows,) = lone.shape
+        kernel = PagedAttention(
+            heads=s.heads,
+            rows=rows,
+            **asdict(self.shape),
+            spread=spread_of(self.shape.kv_heads, rows),
+            resident_threads=self.choice.resident_threads,
+        )
+        parts = self.workspace.arrays(kernel, f"attention of {rows}", ("peaks", "totals", "weighted"))
+        q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
+        launch("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
         shape = {
-            "rows": a.rows,
+            "rows": rows,
             "heads": s.heads,
             "head_dim": s.head_dim,
             "max_len": self.shape.max_len,
             "splits": kernel.splits,
             "least": kernel.least,
         }
-        arguments = {"out": self._heads(s, a, "attended")["attended"], **parts, "position": self.places.position}
+        arguments = {"out": out, **parts, "position": lone}
         if launch.fused and isinstance(form, int):
-            attended = a.attended.view(0, lines(a.rows, s.q_dim))
+            attended = a.attended.view(0, lines(rows, s.q_dim))
             reduce = PagedAttentionReduceDigits(**shape, digits=form)
             launch.packed.write(launch, "attention", reduce, attended, form, **arguments)
         else:
             launch("attention", PagedAttentionReduce(**shape), **arguments)
 
-    def _seen(self) -> dict[str, Any]:
-        return {**self.caches, "tables": self.places.tables, "slot": self.places.slot, "position": self.places.position}
+    def _attend_in_tiles(self, launch: LaunchQueue, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
+        count, parts = tiles.shape[0], self.choice.parts
+        kernel = FlashAttention(heads=s.heads, rows=a.rows, **asdict(self.shape), tiles=count, parts=parts)
+        arguments = {"out": self._heads(s, a, "attended")["attended"], **self._heads(s, a, "q"), **self._seen(a.rows)}
+        launch("attention_tiles", kernel, **arguments, tiles=tiles)
 
-    def _heads(self, s: LayerShape, a: Activations, *names: str) -> dict[str, GpuBuffer]:
-        """The heads of the rows, f32[rows, heads, head_dim] each."""
+    def _seen(self, rows: int) -> dict[str, Any]:
+        slot, position = (one.view(0, (rows,)) for one in (self.places.slot, self.places.position))
+        return {**self.caches, "tables": self.places.tables, "slot": slot, "position": position}
+
+    def _heads(self, s: LayerShape, a: Activations, *names: str, rows: int | None = None) -> dict[str, GpuBuffer]:
+        """The heads of the rows, or of the first of them, f32[rows, heads, head_dim] each."""
         counts = {"q": s.heads, "attended": s.heads, "k": s.kv_heads, "v": s.kv_heads}
-        return {name: getattr(a, name).view(0, (a.rows, counts[name], s.head_dim)) for name in names}
+        return {name: getattr(a, name).view(0, (rows or a.rows, counts[name], s.head_dim)) for name in names}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from executor.base.arguments import checked, whole
 from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
+from executor.choice.attention import AttentionChoice
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
@@ -32,10 +33,10 @@ from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
+from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
-from executor.model.step_launches import StepModel
+from executor.model.step_launches import StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
@@ -69,6 +70,7 @@ class Decoder:
         self.profile = profile
         self.calibration: Sequence[int] = ()
         """Tokens that are run to find outliers, where a kernel reads one digit."""
+        self._chunk = CHUNK
         self.flagged: frozenset[LayerOperation] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
@@ -137,6 +139,20 @@ class Decoder:
     @profiler.setter
     def profiler(self, profiler: TileProfiler | None) -> None:
         self.timing.profiler = profiler
+
+    @property
+    def chunk(self) -> int:
+        """The most tokens of a prompt that `feed` runs at a time, up to MOST_ROWS; more of them need more memory."""
+        return self._chunk
+
+    @chunk.setter
+    def chunk(self, rows: int) -> None:
+        self._chunk = whole("chunk", rows, 1, MOST_ROWS)
+
+    @property
+    def attention(self) -> AttentionChoice:
+        """How the tokens of a prompt attend now, and why."""
+        return rows_attention(self.config, self.profile, self.device.target, "f32")
 
     @property
     def position(self) -> int:
@@ -213,7 +229,7 @@ class Decoder:
         self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
 
     def feed(self, tokens: Sequence[int]) -> None:
-        """Run more tokens of which no logits are wanted, up to MOST_ROWS of them at a time. One by one, as by `step` without a
+        """Run more tokens of which no logits are wanted, up to `chunk` of them at a time. One by one, as by `step` without a
         head, in three cases: a model of a bundle, which has no other kernels; a context that is no multiple of PAGE_UNIT, which
         no kernel of several queries takes; and while steps are profiled. Errors as `step`, of which those for tokens that are
         not of the vocabulary or do not fit come before anything has run. After any other exception the sequence ends with a
@@ -224,7 +240,7 @@ class Decoder:
             for token in tokens:
                 self.step(token, head=False)
             return
-        for chunk in chunks(tokens):
+        for chunk in chunks(tokens, self.chunk):
             self._run_rows(chunk, scored=False)
             self._likeliest = None
 
@@ -264,7 +280,13 @@ class Decoder:
         self._steps.use(
             self._dependencies(),
             lambda: StepModel(
-                self.config, self.weights, as_pages(self.cache, self._page), self._rope.buffer, self.profile, flagged
+                self.config,
+                self.weights,
+                as_pages(self.cache, self._page),
+                self._rope.buffer,
+                self.profile,
+                self.attention,
+                flagged,
             ),
         )
         self._computed.cut(self.position)
@@ -371,12 +393,13 @@ class Decoder:
         self.workspace.free()
 
 
-def chunks(tokens: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The tokens in as few steps as leave none of their rows idle but in the last, which has at most LEAST_ROWS: powers of two,
-    the largest first."""
+def chunks(tokens: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """The tokens in as few steps of up to `most` as leave none of their rows idle but in the last, which has at most
+    LEAST_ROWS: powers of two, the largest first."""
+    whole_steps = 1 << (most.bit_length() - 1)
     at = 0
     while at < len(tokens):
         rest = len(tokens) - at
-        size = rest if rest <= LEAST_ROWS else min(MOST_ROWS, 1 << (rest.bit_length() - 1))
+        size = min(rest, whole_steps) if rest <= LEAST_ROWS else min(whole_steps, 1 << (rest.bit_length() - 1))
         yield tokens[at : at + size]
         at += size

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 from executor.base.arguments import instance, one_of, token, whole
 from executor.base.errors import ModelError
+from executor.choice.attention import AttentionChoice
 from executor.launch.launch import Launcher
 from executor.measure.debug import watch
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedKvCache, PagedShape
 from executor.model.decoder import Decoder
-from executor.model.row_steps import MOST_ROWS, RowSteps, StepScores
+from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.step import Row
-from executor.model.step_launches import StepModel
+from executor.model.step_launches import StepModel, rows_attention
 from executor.model.token_launches import rope_cosines
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.kv_type import KV_TYPES
@@ -39,7 +40,7 @@ class Engine:
         pages: int | None = None,
         page_len: int = PAGE_LEN,
         context: int | None = None,
-        rows: int = MOST_ROWS,
+        rows: int = CHUNK,
         kv_type: str = "f32",
     ) -> None:
         """slots: sequences that can be in one step; pages: of page_len positions each (default: so many that all slots can be
@@ -97,6 +98,12 @@ class Engine:
         """What keys and values depend on: weights, profile and flagged inputs."""
         return self.decoder.weights.generation, self.decoder.profile, self.decoder.outliers()
 
+    @property
+    def attention(self) -> AttentionChoice:
+        """How the rows of a step attend now, and why."""
+        decoder = self.decoder
+        return rows_attention(decoder.config, decoder.profile, self.device.target, self.cache.shape.kv_type)
+
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         """The pages of a slot's sequence, in the order of its positions. Errors as PagedKvCache.set_table."""
         self.cache.set_table(slot, pages)
@@ -117,7 +124,9 @@ class Engine:
 
     def _step_model(self) -> StepModel:
         decoder = self.decoder
-        return StepModel(decoder.config, decoder.weights, self.cache.pages, self._rope, decoder.profile, decoder.outliers())
+        return StepModel(
+            decoder.config, decoder.weights, self.cache.pages, self._rope, decoder.profile, self.attention, decoder.outliers()
+        )
 
     def _check(self, rows: Sequence[Row]) -> None:
         if not 1 <= len(rows) <= self.rows:

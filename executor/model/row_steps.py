@@ -12,34 +12,42 @@ from numpy.typing import NDArray
 
 from executor.base.arguments import whole
 from executor.base.errors import ModelError
+from executor.choice.attention import AttentionChoice
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.layers.calls import KernelCall
 from executor.memory.workspace import Workspace
 from executor.model.step import Row
-from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, width
+from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
+from ptxgen.kernels.attention.flash_attention import run_starts, tiles_of
 
-MOST_ROWS = 512
+MOST_ROWS = 4096
 """Rows of the largest step."""
+
+CHUNK = 512
+"""Rows of a step of a prompt, unless told otherwise."""
 
 NOWHERE = 2**32 - 1
 """A position or an index of no row."""
 
 
 class StepSize(NamedTuple):
-    """What steps of one graph have in common: room for rows and for scored ones, each a power of two or 0, and whether these
-    must be gathered from among the others."""
+    """What steps of one graph have in common: room for rows and for scored ones, each a power of two or 0, whether these must
+    be gathered from among the others, and how many of the first rows, a power of two, all, or 0, attend on their own."""
 
     rows: int
     scored: int
     gathered: bool
+    lone: int
 
     @classmethod
-    def of(cls, rows: int, scored: int, least: int = 1) -> Self:
-        """The smallest that has room, for at least so many rows."""
+    def of(cls, rows: int, scored: int, least: int = 1, lone: int | None = None) -> Self:
+        """The smallest that has room, for at least so many rows. lone: how many of the first rows attend on their own, None for
+        all."""
         size = padded(max(rows, least))
-        return cls(size, size if scored == rows else padded(scored), 0 < scored < rows)
+        alone = size if lone is None else min(padded(lone), size)
+        return cls(size, size if scored == rows else padded(scored), 0 < scored < rows, alone)
 
 
 def padded(rows: int) -> int:
@@ -61,7 +69,7 @@ class RowSteps:
         self._modules = modules
         self._model: StepModel
         self._made_of: object = None
-        self._bodies: dict[int, _Body] = {}
+        self._bodies: dict[tuple[int, int], _Body] = {}  # by rows and lone ones
         self._heads: dict[StepSize, _Head] = {}
         self._graphs: dict[StepSize, LaunchGraph] = {}
 
@@ -77,9 +85,10 @@ class RowSteps:
         step, if it is larger than they need: few sizes have few kernels."""
         self.count += 1
         scored = [number for number, row in enumerate(rows) if row.scored]
-        size = StepSize.of(len(rows), len(scored), least)
-        body, head = self._body(size.rows), self._head(size)
-        body.launches.inputs.upload(_inputs(rows, scored, size.rows))
+        inputs = _Inputs.of(rows, scored, self._model.attention)
+        size = StepSize.of(len(rows), len(scored), least, inputs.lone)
+        body, head = self._body(size.rows, size.lone), self._head(size)
+        body.launches.inputs.upload(inputs.for_body(body.launches))
         if self._launcher.observers:
             for plan in (*body.plans, *(head.plans if head else ())):
                 plan()
@@ -87,9 +96,11 @@ class RowSteps:
             self._graph(size).replay()
         return StepScores(self, len(scored), head.launches if head else None)
 
-    def calls(self, rows: int) -> tuple[KernelCall, ...]:
-        """What a step of so many rows launches before its head."""
-        return self._body(padded(rows)).launches.calls
+    def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:
+        """What a step of so many rows launches before its head, of which so many attend on their own; all unless told
+        otherwise."""
+        size = StepSize.of(rows, 0, lone=lone)
+        return self._body(size.rows, size.lone).launches.calls
 
     def drop(self) -> None:
         """Give plans, graphs and their memory back."""
@@ -103,16 +114,16 @@ class RowSteps:
         self._graphs, self._heads, self._bodies = {}, {}, {}
         self._made_of = None
 
-    def _body(self, rows: int) -> _Body:
-        if rows not in self._bodies:
+    def _body(self, rows: int, lone: int) -> _Body:
+        if (rows, lone) not in self._bodies:
             workspace = Workspace(self._launcher.device)
-            launches = StepBody.build(self._model, workspace, rows)
-            self._bodies[rows] = _Body(workspace, launches, self._plans(launches.calls))
-        return self._bodies[rows]
+            launches = StepBody.build(self._model, workspace, rows, lone)
+            self._bodies[rows, lone] = _Body(workspace, launches, self._plans(launches.calls))
+        return self._bodies[rows, lone]
 
     def _head(self, size: StepSize) -> _Head | None:
         if size.scored and size not in self._heads:
-            workspace, body = Workspace(self._launcher.device), self._body(size.rows)
+            workspace, body = Workspace(self._launcher.device), self._body(size.rows, size.lone)
             launches = StepHead.build(self._model, workspace, body.launches, size.scored, gathered=size.gathered)
             self._heads[size] = _Head(workspace, launches, self._plans(launches.calls))
         return self._heads.get(size)
@@ -124,7 +135,7 @@ class RowSteps:
     def _graph(self, size: StepSize) -> LaunchGraph:
         if size not in self._graphs:
             head = self._head(size)
-            plans = (*self._body(size.rows).plans, *(head.plans if head else ()))
+            plans = (*self._body(size.rows, size.lone).plans, *(head.plans if head else ()))
             self._graphs[size] = LaunchGraph(self._launcher.device, plans)
             self.captures += 1
         return self._graphs[size]
@@ -172,12 +183,41 @@ class _Head:
     plans: tuple[Plan, ...]
 
 
-def _inputs(rows: Sequence[Row], scored: Sequence[int], size: int) -> NDArray[np.uint32]:
-    """What the host says of each row, as StepBody.inputs. Idle rows have no position."""
-    inputs = np.zeros((len(INPUTS), width(size)), np.uint32)
-    inputs[INPUTS.index("position")] = NOWHERE
-    inputs[INPUTS.index("index")] = NOWHERE
-    for number, row in enumerate(rows):
-        inputs[:-1, number] = row.token, row.slot, row.position
-    inputs[-1, : len(scored)] = scored
-    return inputs
+@dataclass(frozen=True)
+class _Inputs:
+    """What the host says of the rows of a step. lines: u32[INPUTS, rows]; tiles: u32[tiles, 2], those of the rows that do not
+    attend on their own; lone: how many of the first rows do, None for all."""
+
+    lines: NDArray[np.uint32]
+    tiles: NDArray[np.uint32]
+    lone: int | None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], scored: Sequence[int], attention: AttentionChoice) -> Self:
+        lines = np.full((len(INPUTS), len(rows)), NOWHERE, np.uint32)
+        lines[:3] = np.array([(row.token, row.slot, row.position) for row in rows], np.uint32).T
+        lines[INPUTS.index("index"), : len(scored)] = scored
+        slot, position = lines[INPUTS.index("slot")], lines[INPUTS.index("position")]
+        lone = lone_rows(slot, position, attention.least_run) if attention.parts else len(rows)
+        lines[INPUTS.index("lone"), :lone] = position[:lone]
+        tiles = tiles_of(slot[lone:], position[lone:], attention.tile_rows)
+        tiles[:, 0] += lone
+        return cls(lines, tiles, None if lone == len(rows) else lone)
+
+    def for_body(self, body: StepBody) -> NDArray[np.uint32]:
+        """As StepBody.inputs. Idle rows have no position, and idle tiles no rows."""
+        inputs = np.zeros((lines_of(body.rows, body.tiles), width(body.rows)), np.uint32)
+        for name in ("position", "index", "lone"):
+            inputs[INPUTS.index(name)] = NOWHERE
+        inputs[: len(INPUTS), : self.lines.shape[1]] = self.lines
+        inputs[len(INPUTS) :].reshape(-1)[: self.tiles.size] = self.tiles.reshape(-1)
+        return inputs
+
+
+def lone_rows(slot: NDArray[np.uint32], position: NDArray[np.uint32], least_run: int) -> int:
+    """How many of the first rows of a step attend on their own: all up to the last run of fewer than `least_run` rows. A run
+    are rows of one slot at positions one after another."""
+    starts = run_starts(slot, position)
+    lengths = np.diff([*starts, len(slot)])
+    short = np.flatnonzero(lengths < least_run)
+    return int(starts[short[-1]] + lengths[short[-1]]) if len(short) else 0

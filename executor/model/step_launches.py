@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
@@ -24,52 +25,73 @@ from executor.model.config import ModelConfig
 from ptxgen.kernels.token.argmax import ArgMax
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.kernels.token.gather_rows import GatherRows
+from ptxgen.target import Target
 from ptxgen.types import U32
 
-INPUTS = ("token", "slot", "position", "index")
-"""What the host says of each row of a step, u32; index: of the scored rows, one after another."""
+INPUTS = ("token", "slot", "position", "index", "lone")
+"""What the host says of each row of a step, u32; index: of the scored rows, one after another; lone: the position of a row that
+attends on its own."""
+
+
+def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_type: str) -> AttentionChoice:
+    """How the rows of a model's steps attend."""
+    return choose_attention(
+        profile, target, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim, kv_type=kv_type
+    )
 
 
 @dataclass(frozen=True)
 class StepModel:
     """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
-    outlier (see executor/layers/outliers.py)."""
+    outlier (see executor/layers/outliers.py); attention: how rows attend."""
 
     config: ModelConfig
     weights: Weights
     pages: Pages
     rope_table: GpuBuffer
     profile: GpuProfile
+    attention: AttentionChoice
     flagged: Collection[LayerOperation] = ()
 
 
 @dataclass(frozen=True)
 class StepBody:
-    """The rows through embedding and layers. inputs: u32[4, width], a line for each of INPUTS of which the first `rows` count;
-    activations.hidden: what comes out, f32[rows, hidden]."""
+    """The rows through embedding and layers. inputs: u32[lines, width], a line for each of INPUTS of which the first `rows`
+    count, then `tiles` of two numbers; activations.hidden: what comes out, f32[rows, hidden]."""
 
     rows: int
+    tiles: int
     inputs: GpuBuffer
     activations: Activations
     calls: tuple[KernelCall, ...]
 
     @classmethod
-    def build(cls, model: StepModel, workspace: Workspace, rows: int) -> StepBody:
-        """Choose the kernels and lay the buffers out in the workspace."""
+    def build(cls, model: StepModel, workspace: Workspace, rows: int, lone: int) -> StepBody:
+        """Choose the kernels and lay the buffers out in the workspace. lone: of the rows, how many attend on their own; they
+        are the first ones, and the others are in tiles."""
         config, shape = model.config, model.config.layer
-        inputs = workspace.buffer("inputs of rows", (len(INPUTS), width(rows)), U32)
-        token, slot, position, _ = (_line(inputs, number, rows) for number in range(len(INPUTS)))
+        tiles = model.attention.most_tiles(rows) if lone < rows else 0
+        inputs = workspace.buffer("inputs of rows", (lines_of(rows, tiles), width(rows)), U32)
         a = Activations.of(workspace, shape, rows)
-        places = RowPlaces(slot, position, model.pages.tables)
+        if tiles:
+            a.attended.fill(0)  # nothing is written for rows that stay idle, and nobody should meet NaN there
+        token, slot, position = (_line(inputs, name, rows) for name in ("token", "slot", "position"))
+        places = RowPlaces(
+            slot,
+            position,
+            model.pages.tables,
+            lone=_line(inputs, "lone", lone) if lone else None,
+            tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
+        )
         recorder = Recorder(workspace)
         embedding = model.weights["token_embd.weight"]
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         enqueue_rows(recorder, "embed", lookup, rows, y=a.hidden, table=embedding.buffer, token=token)
         layers = build_indexed_weights(model.weights, config.layers, shape, model.profile, flagged=model.flagged, rows=rows)
         for recorder.layer, (weights, caches) in enumerate(zip(layers, model.pages.layers, strict=True)):
-            attention = RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace)
+            attention = RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
             transformer_layer(recorder, shape, weights, attention, a)
-        return cls(rows, inputs, a, recorder.take())
+        return cls(rows, tiles, inputs, a, recorder.take())
 
 
 @dataclass(frozen=True)
@@ -92,7 +114,7 @@ class StepHead:
             hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
             x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
             gather = GatherRows(n=config.hidden, m=scored, rows=body.rows)
-            recorder("scored_rows", gather, y=y, x=x, index=_line(body.inputs, INPUTS.index("index"), scored))
+            recorder("scored_rows", gather, y=y, x=x, index=_line(body.inputs, "index", scored))
         normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
         logits = workspace.buffer("logits", lines(scored, config.vocab))
         likeliest = workspace.buffer("likeliest", (scored,), U32)
@@ -115,6 +137,12 @@ def width(rows: int) -> int:
     return -(-rows // ALIGNED) * ALIGNED
 
 
-def _line(inputs: GpuBuffer, number: int, length: int) -> GpuBuffer:
+def lines_of(rows: int, tiles: int) -> int:
+    """Lines of the inputs."""
+    return len(INPUTS) + -(-2 * tiles // width(rows))
+
+
+def _line(inputs: GpuBuffer, name: str, length: int) -> GpuBuffer:
     """The first numbers of a line of the inputs."""
-    return inputs.view(number * inputs.nbytes // len(INPUTS), (length,))
+    _, numbers = inputs.shape
+    return inputs.view(INPUTS.index(name) * numbers * U32.bytes, (length,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, W
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
-from ptxgen.kernels.attention.halves import PARTS_ALLOWED, least_error, relative_error
+from ptxgen.kernels.attention.halves import LEAST_ERROR, PARTS_ALLOWED, relative_error
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
 from ptxgen.kernels.attention.query_tile import LOG2_E, QUERIES, QueryTile, Running, StagedRows
 from ptxgen.kernels.attention.staging import Staging
@@ -24,25 +25,26 @@ from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
-WARPS = 4
+WARPS = 8
 THREADS = WARPS * WARP_SIZE
 TILE_QUERIES = WARPS * QUERIES
 LONGEST_ROW = 128  # values: a thread has a query and a result of two rows in its registers
 
 
-def tiles_of(slot: NDArray[Any], position: NDArray[Any], tile_rows: int) -> NDArray[np.uint32]:
-    """The tiles that these rows make, u32[tiles, 2], as FlashAttention takes them: up to `tile_rows` rows of one slot at
-    positions one after another. Those that see the most come first, for they take the longest."""
+def run_starts(slot: NDArray[Any], position: NDArray[Any]) -> list[int]:
+    """Where the runs of rows start: rows of one slot at positions one after another."""
     if not len(slot):
-        return np.zeros((0, 2), np.uint32)
+        return []
     joined = (slot[1:] == slot[:-1]) & (position[1:].astype(np.int64) == position[:-1].astype(np.int64) + 1)
-    ends = [*(np.flatnonzero(~joined) + 1).tolist(), len(slot)]
-    tiles = [
-        (first, min(tile_rows, end - first))
-        for start, end in zip([0, *ends], ends, strict=False)
-        for first in range(start, end, tile_rows)
-    ]
-    return np.array(sorted(tiles, key=lambda tile: -int(position[tile[0]])), np.uint32)
+    return [0, *(np.flatnonzero(~joined) + 1).tolist()]
+
+
+def tiles_of(slot: NDArray[Any], position: NDArray[Any], tile_rows: int) -> NDArray[np.uint32]:
+    """The tiles that these rows make, u32[tiles, 2], as FlashAttention takes them: up to `tile_rows` rows of a run. Those that
+    see the most come first, for they take the longest."""
+    starts = [*run_starts(slot, position), len(slot)]
+    tiles = [(first, min(tile_rows, end - first)) for start, end in pairwise(starts) for first in range(start, end, tile_rows)]
+    return np.array(sorted(tiles, key=lambda tile: -int(position[tile[0]])), np.uint32).reshape(-1, 2)
 
 
 class _Rows(NamedTuple):
@@ -183,11 +185,12 @@ class FlashAttention(PagedKernel):
     def _hide(self, k: KernelBuilder, scores: list[list[Value]], start: Value, limits: list[Value]) -> None:
         """Let no query see a position past its own."""
         first = start + (k.lane % 4) * 2
-        for query, limit in enumerate(limits):
-            for number, block in enumerate(scores):
-                for i in range(2):
-                    score = block[2 * query + i]
-                    score @= k.select(first + (number * 8 + i) <= limit, score, float("-inf"))
+        with k.when(start + (TILE - 1) > limits[0]):  # the first query sees the least
+            for query, limit in enumerate(limits):
+                for number, block in enumerate(scores):
+                    for i in range(2):
+                        score = block[2 * query + i]
+                        score @= k.select(first + (number * 8 + i) <= limit, score, float("-inf"))
 
     def _store(self, k: KernelBuilder, rows: _Rows, queries: list[_Query], running: Running) -> None:
         for number, (query, total) in enumerate(zip(queries, self._tile.totals(k, running), strict=True)):
@@ -230,25 +233,27 @@ class FlashAttention(PagedKernel):
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """Rounding bound, relative to the sums of the magnitudes.
 
-        An operand in f16 parts is off by relative_error, and by least_error where it is small; the product of two low parts,
+        An operand in f16 parts is off by relative_error, and by LEAST_ERROR where it is small; the product of two low parts,
         which is left out, is as large as that. A sum of n products by tensor cores is off by 3 n units of 2^-24, whether they
-        round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py), with a thirtieth more for the low parts; the
-        scaled query is rounded twice. A weight is off by the error of its score, by 3 units for each of the exponentials that
-        are multiplied, one a tile, and by their arguments' roundings, which add up to the distance from the largest score; that
-        score's own error cancels. Tiles are added by one fma each. A tenth more covers the second order.
+        round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py), and products with low parts are as many again,
+        which add a thirtieth to the sizes; the scaled query is rounded twice. A weight is off by the error of its score, by 3
+        units for each of the exponentials that are multiplied, one a tile, and by their arguments' roundings, which add up to
+        the distance from the largest score; that score's own error cancels. Tiles are added by one fma each. A tenth more
+        covers the second order.
         """
         out = self.reference(**arguments)["out"]
         bound = np.zeros(out.shape)
         cached = 0.0 if self.kv_type == "f16" else relative_error(self.parts)
+        products = self.parts + self.staged.parts - 1
         split = relative_error(self.parts) + cached + (cached if self.parts == 2 else 0.0)
         for row, where in self.live_rows(arguments):
             scores, _ = self._exact(arguments, row, where)
             sizes, magnitudes = self._exact(arguments, row, where, magnitude=True)
             weights, tiles = _softmax(scores), -(-len(where) // self.staged.rows)
-            of_score = sizes * ((3.1 * self.head_dim + 2) * UNIT + split) + self._small_scores(arguments, row, where)
+            of_score = sizes * ((3.1 * products * self.head_dim + 2) * UNIT + split) + self._small_scores(arguments, row, where)
             of_weight = of_score + UNIT * (3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores)
-            of_sum = of_weight + split + UNIT * (3.1 * self.staged.rows + tiles + 2)
-            above = np.einsum("hl,hld->hd", weights * of_sum, magnitudes) + 2 * least_error(self.parts) * (
+            of_sum = of_weight + split + UNIT * (3.1 * products * self.staged.rows + tiles + 2)
+            above = np.einsum("hl,hld->hd", weights * of_sum, magnitudes) + 2 * LEAST_ERROR * (
                 magnitudes.sum(axis=1) / np.exp(scores - scores.max(axis=1, keepdims=True)).sum(axis=1)[:, None] + 1.0
             )
             below = np.sum(weights * (of_weight + UNIT * (self.staged.rows // 4 + tiles + 4)), axis=1, keepdims=True)
@@ -259,7 +264,7 @@ class FlashAttention(PagedKernel):
         """What small operands may add to the errors of the scores [heads, positions]."""
         q = np.abs(arguments["q"][row].astype(np.float64)).sum(axis=1) * self.head_dim**-0.5
         keys = np.abs(self.values(arguments, "k", where)).sum(axis=2).repeat(self.group, axis=0)
-        bound: NDArray[np.float64] = 2 * least_error(self.parts) * (q[:, None] + keys)
+        bound: NDArray[np.float64] = 2 * LEAST_ERROR * (q[:, None] + keys)
         return bound
 
     def work(self) -> Work:

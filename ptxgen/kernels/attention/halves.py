@@ -1,9 +1,10 @@
 """Numbers for tensor cores that multiply f16: an f32 as the sum of two f16, and what such a product is off by.
 
-x = high + 2^-11 low, high the f16 nearest to x and low the f16 nearest to what is left, times 2^11 so that it does not
-underflow before high does (Ootomo and Yokota, 2022, arXiv:2203.03341). A product of two such numbers is high high' + 2^-11
-(high low' + low high'): products with low parts are summed on their own, and the fourth is left out. A product of two f16 is
-exact in f32. What is larger than 65504, the largest f16, becomes infinite, and with two parts NaN."""
+x = high + low, high the f16 nearest to x and low the f16 nearest to what is left. A product of two such numbers is high high' +
+high low' + low high'; the fourth is left out. All may be added to one sum, for a product of two f16 is exact in f32. The low
+part of a small number has few bits: it is right to 2^-25. (Times 2^11, as Ootomo and Yokota do it, 2022, arXiv:2203.03341, low
+parts would have all their bits, but need sums of their own and a product for each value: a fifth of an attention kernel.) What
+is larger than 65504, the largest f16, becomes infinite, and with two parts NaN."""
 
 from __future__ import annotations
 
@@ -13,9 +14,6 @@ from typing import Final, NamedTuple
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.value import Value
 from ptxgen.types import B32, F16
-
-STEP: Final = 2.0**11
-"""What a low part is multiplied by. f16 has 11 significant bits, so that low is at most as large as high."""
 
 PARTS_ALLOWED: Final = (1, 2)
 
@@ -32,7 +30,7 @@ def split(k: KernelBuilder, pair: Sequence[Value], parts: int) -> Halves:
     high = k.op("cvt", pair[1], pair[0], to="f16x2")
     if parts == 1:
         return Halves(k.bits(high, B32), None)
-    rest = [(x - k.f32(half)) * STEP for x, half in zip(pair, _unpacked(k, high), strict=True)]
+    rest = [x - k.f32(half) for x, half in zip(pair, _unpacked(k, high), strict=True)]
     return Halves(k.bits(high, B32), k.bits(k.op("cvt", rest[1], rest[0], to="f16x2"), B32))
 
 
@@ -41,9 +39,8 @@ def relative_error(parts: int) -> float:
     return 2.0 ** (-11 * parts)
 
 
-def least_error(parts: int) -> float:
-    """The same of small numbers, absolute: half of the least subnormal f16, that of a low part 2^11 times finer."""
-    return 2.0 ** (-25 if parts == 1 else -36)
+LEAST_ERROR: Final = 2.0**-25
+"""The same of small numbers, absolute: half of the least subnormal f16."""
 
 
 def _unpacked(k: KernelBuilder, pair: Value) -> tuple[Value, ...]:

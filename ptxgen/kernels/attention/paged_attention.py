@@ -21,7 +21,7 @@ from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import FULL_WARP, WARP_SIZE
+from ptxgen.target import FULL_WARP, WARP_SIZE, Target
 from ptxgen.types import F32, U32
 
 SPLITS = 64
@@ -29,6 +29,7 @@ MOST_SPLITS = 256
 LEAST = 128  # positions
 LINE = 128  # bytes of the L2 cache
 ENOUGH_BLOCKS = 528  # four for each of 132 multiprocessors; not measured
+RESIDENT_THREADS = 256
 LEAST_ALLOWED = (32, 64, 128, 256)
 
 
@@ -59,6 +60,14 @@ class Split:
 def spread_of(kv_heads: int, rows: int) -> int:
     """A good `spread` for rows that all have long sequences: enough blocks for a large GPU, and few that find nothing to do."""
     return min(max(1, ENOUGH_BLOCKS // (kv_heads * rows)), SPLITS)
+
+
+def resident_threads(target: Target, group: int, head_dim: int, kv_type: str) -> int:
+    """The most resident threads, for `group` heads that share a key/value head, for which nothing is spilled, as far as that
+    was looked at: on sm_90 with blocks of up to four heads of up to 128 values. Else the default."""
+    if target.sm < 90 or group > 4 or head_dim > 128:
+        return RESIDENT_THREADS
+    return 512 if kv_type == "f16" else 384
 
 
 def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direction) -> Signature:
@@ -99,7 +108,7 @@ class PagedAttention(PagedKernel):
     least: int = LEAST
     spread: int = field(default=SPLITS, kw_only=True)
     prefetch: bool = field(default=True, kw_only=True)
-    resident_threads: int = field(default=256, kw_only=True)
+    resident_threads: int = field(default=RESIDENT_THREADS, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

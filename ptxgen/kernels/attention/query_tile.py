@@ -3,7 +3,7 @@ stands in shared memory. Which queries these are, and how the tile comes there, 
 
 Everything is mma.sync m16n8k16 of f16 with sums in f32. Lane l holds of a 16 x 8 block of scores or results the rows l / 4 and
 l / 4 + 8, columns 2 (l mod 4) and the next; two blocks of weights side by side are then the left operand of the next product
-without any exchange between lanes. f32 numbers are taken apart (halves.py), and products with a low part are summed alone.
+without any exchange between lanes. f32 numbers are taken apart (halves.py).
 
 A tensor core cuts its sums instead of rounding them. So that this does not add up over a long context, the weighted values of a
 tile are summed from zero and added to those of the tiles before it by a rounded fma.
@@ -19,7 +19,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.mathlib import ROUNDER
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.attention.halves import STEP, Halves, split
+from ptxgen.kernels.attention.halves import Halves, split
 from ptxgen.types import B32, F16, F32, U32
 
 QUERIES: Final = 16
@@ -123,7 +123,7 @@ class QueryTile:
             for row, sums in enumerate(blocks):
                 at = row * 8 * self.staged.stride + number * 2 * CHUNK * self.staged.parts
                 sums.add(queries[number : number + 2], self._right(k, place.at(at)))
-        return [sums.whole() for sums in blocks]
+        return [list(sums.values) for sums in blocks]
 
     def weigh(self, k: KernelBuilder, running: Running, scores: list[list[Value]]) -> tuple[list[Operand], list[Value]]:
         """Take the scores of a tile into the largest and the total. Returns their weights as left operands over 16 rows each,
@@ -155,7 +155,7 @@ class QueryTile:
         for block, sums_so_far in enumerate(running.weighted):
             sums = _Sums(k)
             sums.add(weights, self._right(k, place.at(block * CHUNK * self.staged.parts), trans="trans"))
-            for i, (each, new) in enumerate(zip(sums_so_far, sums.whole(), strict=True)):
+            for i, (each, new) in enumerate(zip(sums_so_far, sums.values, strict=True)):
                 each @= k.fma(each, shrinks[i // 2], new)
 
     def _right(self, k: KernelBuilder, place: SharedPart, **modifiers: str) -> list[tuple[Value, ...]]:
@@ -176,30 +176,21 @@ class QueryTile:
 
 
 class _Sums:
-    """A 16 x 8 block in the making: the products of high parts, and those with a low one, times 2^11."""
+    """A 16 x 8 block in the making."""
 
     def __init__(self, k: KernelBuilder) -> None:
         self._k = k
-        self._high: tuple[Value, ...] = (k.f32(0.0),) * 4
-        self._low = self._high
-        self._has_low = False
+        self.values: tuple[Value, ...] = (k.f32(0.0),) * 4
 
     def add(self, left: Sequence[Operand], right: Sequence[tuple[Value, ...]]) -> None:
         """Add the product of two left operands, side by side, with a right one (QueryTile._right)."""
         for half, operand in enumerate(left):
             registers = [part[2 * half : 2 * half + 2] for part in right]
-            self._high = self._k.mma(operand.high, registers[0], self._high)
             if operand.low is not None:
-                self._low = self._k.mma(operand.low, registers[0], self._low)
+                self.values = self._k.mma(operand.low, registers[0], self.values)
             if len(registers) == 2:
-                self._low = self._k.mma(operand.high, registers[1], self._low)
-            self._has_low |= operand.low is not None or len(registers) == 2
-
-    def whole(self) -> list[Value]:
-        """The sums."""
-        if not self._has_low:
-            return list(self._high)
-        return [self._k.fma(low, 1 / STEP, high) for high, low in zip(self._high, self._low, strict=True)]
+                self.values = self._k.mma(operand.high, registers[1], self.values)
+            self.values = self._k.mma(operand.high, registers[0], self.values)
 
 
 def exp2(k: KernelBuilder, x: Value) -> Value:

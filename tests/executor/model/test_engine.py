@@ -208,14 +208,16 @@ def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
 
 
 @pytest.mark.parametrize(
-    ("rows", "scored", "least", "size"),
+    ("rows", "scored", "least", "lone", "size"),
     [
-        (3, 0, 1, (4, 0, False)),
-        (3, 3, 8, (8, 8, False)),
-        (3, 3, 1, (4, 4, False)),
-        (5, 4, 1, (8, 4, True)),
-        (8, 7, 1, (8, 8, True)),
+        (3, 0, 1, None, (4, 0, False, 4)),
+        (3, 3, 8, None, (8, 8, False, 8)),
+        (3, 3, 1, None, (4, 4, False, 4)),
+        (5, 4, 1, 0, (8, 4, True, 0)),
+        (8, 7, 1, 1, (8, 8, True, 1)),
+        (9, 0, 1, 5, (16, 0, False, 8)),
+        (9, 0, 1, 9, (16, 0, False, 16)),
     ],
 )
-def test_the_size_of_a_step(rows: int, scored: int, least: int, size: tuple[int, int, bool]) -> None:
-    assert StepSize.of(rows, scored, least) == size
+def test_the_size_of_a_step(rows: int, scored: int, least: int, lone: int | None, size: tuple[int, int, bool, int]) -> None:
+    assert StepSize.of(rows, scored, least, lone) == size

@@ -1,0 +1,57 @@
+"""Chooses how the rows of a step attend: runs of one sequence's rows by tiles of tensor cores, others each on its own. Measures
+nothing (benchmarks/attention.py does)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from executor.choice.choice import GpuProfile
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.flash_attention import FlashAttention
+from ptxgen.kernels.attention.paged_attention import resident_threads
+from ptxgen.target import Target
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """How rows over a paged cache attend, and why. parts: of flash_attention, which runs of `least_run` rows of a sequence or
+    more go to in tiles of up to `tile_rows`; 0 where no row does. resident_threads: of paged_attention, for all others."""
+
+    parts: int
+    least_run: int
+    tile_rows: int
+    resident_threads: int
+    reason: str
+
+    def most_tiles(self, rows: int) -> int:
+        """The most tiles that so many rows make: one in each run may be short, and no run is shorter than least_run."""
+        return max(1, rows // self.tile_rows + rows // self.least_run)
+
+    def facts(self) -> dict[str, object]:
+        """Ready for JSON."""
+        tiled = {"kernel": "flash_attention", "parts": self.parts, "rows": self.least_run} if self.parts else None
+        return {"runs": tiled, "others": "paged_attention", "reason": self.reason}
+
+
+def choose_attention(
+    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str
+) -> AttentionChoice:
+    """What a profile says for a model's heads on a target."""
+    alone = resident_threads(target, -(-heads // kv_heads), head_dim, kv_type)
+    never = AttentionChoice(0, 1, 1, alone, "")
+    if profile.batch_invariant:
+        return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
+    if profile.tile_run == 0:
+        return replace(never, reason="the profile's tile_run is 0: every row attends on its own")
+    parts = 1 if profile.precision == "fast" else 2
+    try:
+        kernel = FlashAttention(
+            rows=1, heads=heads, kv_heads=kv_heads, head_dim=head_dim, page_len=32, pages=1, slots=1, max_len=32,
+            kv_type=kv_type, tiles=1, parts=parts,
+        )  # fmt: skip
+    except ArgumentError as error:
+        return replace(never, reason=str(error))
+    if target.sm < kernel.least_sm:
+        return replace(never, reason=f"flash_attention needs sm_{kernel.least_sm}, this is {target}")
+    reason = f"{profile.precision}: {profile.tile_run} rows of a sequence or more in tiles of {kernel.tile_rows}"
+    return AttentionChoice(parts, profile.tile_run, kernel.tile_rows, alone, reason)
