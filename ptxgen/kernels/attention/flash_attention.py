@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import gcd
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,16 +19,14 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.halves import LEAST_ERROR, PARTS_ALLOWED, relative_error
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel
-from ptxgen.kernels.attention.query_tile import LOG2_E, QUERIES, QueryTile, Running, StagedRows
+from ptxgen.kernels.attention.query_tile import CHUNK, LOG2_E, QUERIES, QueryTile, Running, StagedRows
 from ptxgen.kernels.attention.staging import Staging
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
-WARPS = 8
-THREADS = WARPS * WARP_SIZE
-TILE_QUERIES = WARPS * QUERIES
+MOST_WARPS = 8
 LONGEST_ROW = 128  # values: a thread has a query and a result of two rows in its registers
 
 
@@ -72,7 +71,7 @@ class FlashAttention(PagedKernel):
     out, q: f32[rows, heads, head_dim]; cache, tables, slot and position as in PagedKernel. tiles: u32[tiles, 2], the first row
     of a tile and how many it has, up to `tile_rows`; 0 for none. The rows of a tile are of one slot at positions one after
     another, of which the kernel reads the first. Rows of no tile, idle rows and tiles with too many rows are not touched.
-    head_dim is a multiple of 32 up to 128, group = heads / kv_heads at most 64.
+    head_dim is a multiple of 32 up to 128, group = heads / kv_heads at most 64, or 128 if head_dim is a multiple of 64.
 
     f32 operands are rounded to `parts` f16: 1 is plain f16, 2 keeps 22 bits. Queries, keys and values up to 65504 are allowed,
     larger ones make NaN or infinity. A row's bits depend on its own queries and what it sees alone, so not on its tile, as long
@@ -91,13 +90,28 @@ class FlashAttention(PagedKernel):
         require(self, "tiles")
         if self.parts not in PARTS_ALLOWED:
             raise ArgumentError(f"{self.name}: parts must be one of {PARTS_ALLOWED}, got {self.parts!r}")
-        if self.group > TILE_QUERIES:
-            raise ArgumentError(f"{self.name}: at most {TILE_QUERIES} heads may share a key/value head, got {self.group}")
+        if self.group > self.queries:
+            raise ArgumentError(f"{self.name}: at most {self.queries} heads may share a key/value head, got {self.group}")
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block: as many as share a row of the cache evenly, 8 values at a time, while they bring it."""
+        return gcd(self.head_dim // CHUNK, MOST_WARPS)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps * WARP_SIZE
+
+    @property
+    def queries(self) -> int:
+        """Queries of a block."""
+        return self.warps * QUERIES
 
     @property
     def tile_rows(self) -> int:
         """The most rows of a tile."""
-        return TILE_QUERIES // self.group
+        return self.queries // self.group
 
     @property
     def staged(self) -> StagedRows:
@@ -110,7 +124,7 @@ class FlashAttention(PagedKernel):
 
     @property
     def _staging(self) -> Staging:
-        return Staging(self, self.staged, THREADS)
+        return Staging(self, self.staged, self.threads)
 
     def signature(self) -> Signature:
         return {
@@ -122,7 +136,7 @@ class FlashAttention(PagedKernel):
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(self.tiles, self.kv_heads), block=THREADS)
+        return LaunchConfig(grid=(self.tiles, self.kv_heads), block=self.threads)
 
     def emit(self, k: KernelBuilder) -> None:
         first, count = k.load_vector(k.arg.tiles[k.ctaid.x, 0], 2)
@@ -138,7 +152,7 @@ class FlashAttention(PagedKernel):
         """`end`, or the first position before it whose page must not be followed."""
         entries = self.max_len // self.page_len
         worst = k.u32(0)
-        for entry in k.strided(k.tid.x, (end + (self.page_len - 1)) // self.page_len, step=THREADS):
+        for entry in k.strided(k.tid.x, (end + (self.page_len - 1)) // self.page_len, step=self.threads):
             bad = self.page(k, slot, entry * self.page_len) >= self.pages
             worst @= k.max(worst, k.select(bad, entries - entry, 0))
         sound: Value = k.min(end, (entries - k.block_max(worst)) * self.page_len)
