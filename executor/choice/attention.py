@@ -1,5 +1,5 @@
 """Chooses how the rows of a step attend: runs of one sequence's rows by tiles of tensor cores, others each on its own. Measures
-nothing (benchmarks/attention.py does)."""
+nothing (benchmarks/paged_attention.py does)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class AttentionChoice:
     def most_tiles(self, rows: int) -> int:
         """The most tiles that so many rows make: one in each run may be short, and no run is shorter than least_run."""
         return max(1, rows // self.tile_rows + rows // self.least_run)
+
+    def __str__(self) -> str:
+        kernels = f"flash_attention, parts={self.parts}, else paged_attention" if self.parts else "paged_attention"
+        return f"{kernels} ({self.reason})"
 
     def facts(self) -> dict[str, object]:
         """Ready for JSON."""

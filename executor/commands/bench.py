@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     help="Positions before, of each sequence of a batch: what llama-batched-bench calls -npp.",
 )  # fmt: skip
 @click.option(
+    "--chunk", type=click.IntRange(min=1, max=4096), default=512, show_default=True, metavar="C",
+    help="Tokens of a prompt that are read at once; more need more memory.",
+)  # fmt: skip
+@click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Time everything so often; medians count."
 )
 @click.option(
@@ -53,8 +57,9 @@ if TYPE_CHECKING:
 @kv_type_option
 @json_option("All figures as JSON, with machine, versions and command.")
 def bench_command(
-    path: Path, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, rounds: int, vs: str | None,
-    vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str, precision: str | None, kv_type: str, as_json: bool,
+    path: Path, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int, rounds: int,
+    vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str, precision: str | None,
+    kv_type: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back before the next one
     begins, as for a user who reads along. "Of limit" is the share of the speed at which a step would only read weights
@@ -104,7 +109,8 @@ def bench_command(
         if peer is not None and isinstance(running.model.device, CudaDevice):
             peer = peer.on(running.model.device.ordinal)
         pages = sum(-(-positions // PAGE_LEN) for positions in room)
-        engine = running.model.engine(slots=len(room), pages=pages, page_len=PAGE_LEN, context=context, kv_type=kv_type)
+        shape: dict[str, Any] = {"pages": pages, "page_len": PAGE_LEN, "context": context, "kv_type": kv_type}
+        engine = running.model.engine(slots=len(room), rows=max(chunk, len(room)), **shape)
         require_unwatched(engine.launcher)
         measured = _measure(engine, cases, rounds, peer, weight_bytes)
         facts = _facts(path, running, engine, peer, measured, weight_bytes)
@@ -204,6 +210,7 @@ def _facts(
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,
         "rows_of_a_prompt_step": engine.rows,
+        "attention": engine.attention.facts(),
         "read_limit_bytes_per_second": measured[0].limit,
         "llama_cpp": None if peer is None else {**peer.facts, "commands": peer.commands},
         "load_seconds": running.load_seconds,

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 @json_option()
 def explain_command(path: Path, device: str, precision: str | None, as_json: bool) -> None:
     """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
-    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses. Times are those of the tables; nothing
-    is timed now. The error is that of a dot product, root mean square, relative to its own, in the worst situation tried.
+    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses; and how the tokens of a prompt attend.
+    Times are those of the tables; nothing is timed now. The error is that of a dot product, root mean square, relative to its
+    own, in the worst situation tried.
 
     \b
     Example:
@@ -34,22 +35,28 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     from executor.choice.choice import GpuProfile
     from executor.device import open_device
     from executor.gguf.gguf_file import GgufFile
+    from executor.model.config import ModelConfig
     from executor.model.explain import explain
+    from executor.model.step_launches import rows_attention
 
     with open_device(device) as opened:
-        profile = GpuProfile.for_device(opened)
+        profile, target = GpuProfile.for_device(opened), opened.target
         name, reason = opened.name, opened.reason
     if precision is not None:
         profile = replace(profile, precision=precision)
     with GgufFile.open(path) as file:
         rows = explain(file, profile)
+        attention = rows_attention(ModelConfig.from_gguf(file), profile, target, "f32")
     if as_json:
         facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(
-            facts | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
+            facts
+            | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
+            | {"attention": attention.facts()}
         )
         return
     _print(rows)
+    console.echo(f"\nattention of several rows: {attention}")
 
 
 def _print(rows: list[Explained]) -> None:

@@ -17,7 +17,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.row_steps import StepSize
+from executor.model.row_steps import StepSize, lone_rows
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
@@ -149,6 +149,41 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     assert {"mma_q4k_gemm", "mma_q6k_gemm"} <= kernels
     assert np.abs(together - exact).max() <= 1e-4 * exact.std()
     assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
+
+
+def test_a_prompt_in_tiles_beside_other_sequences_then_decoding_is_decoding_token_by_token(
+    engine: Engine, model: LanguageModel
+) -> None:
+    lone = one_by_one(engine, 0, TOKENS)
+    model.decoder.profile = GpuProfile(tile_run=3)
+    try:
+        prompt = logits(engine, rows_of(1, TOKENS[:-2]))
+        mixture = logits(engine, [*rows_of(1, TOKENS[-2:-1], len(TOKENS) - 2), *rows_of(2, TOKENS[:3])])
+        last = logits(engine, rows_of(1, TOKENS[-1:], len(TOKENS) - 1))
+        kernels = [{call.kernel.name for call in engine.steps.calls(*size)} for size in ((8, 0), (4, 1), (1, 1))]
+    finally:
+        model.decoder.profile = GpuProfile()
+    assert np.abs(np.array([*prompt, mixture[0], *last]) - lone).max() <= 1e-5 * lone.std()
+    assert np.abs(np.array(mixture[1:]) - lone[:3]).max() <= 1e-5 * lone.std()
+    attention = {"flash_attention", "paged_attention"}
+    assert [names & attention for names in kernels] == [{"flash_attention"}, attention, {"paged_attention"}]
+
+
+def test_how_rows_attend_is_said_with_its_reason(engine: Engine, model: LanguageModel) -> None:
+    assert engine.attention.parts == 2
+    assert model.decoder.attention.reason == "accurate: 32 rows of a sequence or more in tiles of 64"
+    model.decoder.profile = GpuProfile("fast", batch_invariant=True)
+    try:
+        assert engine.attention.parts == 0
+        assert engine.attention.reason == "the profile is batch_invariant: a row attends as if it were alone"
+    finally:
+        model.decoder.profile = GpuProfile()
+
+
+def test_rows_before_the_last_short_run_attend_on_their_own() -> None:
+    slot, position = np.array([3, 1, 0, 0, 0, 2, 2]), np.array([9, 9, 4, 5, 6, 0, 1])
+    assert [lone_rows(slot, position, least) for least in (1, 2, 3)] == [0, 2, 7]
+    assert lone_rows(slot[:5], position[:5], 3) == 2
 
 
 def test_scores_of_an_earlier_step_are_refused(engine: Engine) -> None:
