@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from executor.layers.calls import LaunchQueue
 from executor.layers.gemv import form_read, project, rows
 from executor.layers.projection import Projection
-from executor.layers.rows import enqueue_rows, for_rows, lines
+from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,15 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     project(launch, "ffn_up", up, x=x, y=b.up)
     n, m, form = up.weight.n, rows(x), form_read(down)
     arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
-    if launch.fused and isinstance(form, int):
-        kernel = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
-        launch.packed.write(launch, "ffn_swiglu", kernel, b.activated, form, **arguments)
-    else:
+    if not launch.fused or form is None:
         enqueue_rows(launch, "ffn_swiglu", FusedSwiglu(n=n), m, **arguments)
+        return
+    kernel: KernelType
+    if isinstance(form, HalfForm):
+        kernel = BatchedFusedSwigluHalves(n=n, m=m, **asdict(form))
+    else:
+        kernel = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
+    launch.packed.write(launch, "ffn_swiglu", kernel, b.activated, form, **shaped(kernel, **arguments))
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

@@ -8,6 +8,7 @@ graph) is the caller's business.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Protocol
 
 from executor.layers.activations import Activations
@@ -20,8 +21,10 @@ from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
 
 
 class Attention(Protocol):
@@ -56,11 +59,15 @@ def normalise(
 ) -> None:
     """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers."""
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
-    if launch.fused and isinstance(form, int):
-        kernel = for_rows(RmsNormDigits(hidden=s.hidden, digits=form), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
-        launch.packed.write(launch, operation, kernel, a.normed, form, **shaped(kernel, **arguments))
-    else:
+    if not launch.fused or form is None:
         enqueue_rows(launch, operation, RmsNorm(hidden=s.hidden), a.rows, **arguments)
+        return
+    kernel: KernelType
+    if isinstance(form, HalfForm):
+        kernel = BatchedRmsNormHalves(hidden=s.hidden, m=a.rows, **asdict(form))
+    else:
+        kernel = for_rows(RmsNormDigits(hidden=s.hidden, digits=form), a.rows, y=a.normed, x=a.hidden, gamma=gamma)
+    launch.packed.write(launch, operation, kernel, a.normed, form, **shaped(kernel, **arguments))
 
 
 def _flat(x: GpuBuffer, rows: int) -> GpuBuffer:

@@ -99,6 +99,19 @@ class RmsNorm(KernelType):
         loads it no sooner than it is needed."""
         k.prefetch(k.arg.gamma[start].address, space="global", level="L2")
 
+    def _chunk(self, k: KernelBuilder, row: Value | int) -> tuple[Value, Value, list[Value]]:
+        """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results. Each
+        block adds up the squares of the whole row by itself, so that nobody waits for another block."""
+        x = k.arg.x.at(row, 0)
+        start, inside = self._place(k, k.ctaid.x)
+        self._fetch_gamma(k, start)
+        values, gammas = self._load(k, x, start), self._load(k, k.arg.gamma, start)
+        total = k.f32(0.0)
+        for chunk in range(self.chunks):
+            place, counted = self._place(k, chunk)
+            self._add_squares(k, total, self._load(k, x, place), counted)
+        return start, inside, self._scaled(values, self._scale(k, total), gammas)
+
     def _add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
         for value in values:
             counted = k.select(inside, value, 0.0)

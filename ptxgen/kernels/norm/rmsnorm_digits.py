@@ -28,8 +28,7 @@ class RmsNormDigits(RmsNorm):
 
     y, x: f32[1, hidden]; digits: s8[1, digits, hidden]; scales: f32[1, hidden / 32]; sums: s32[1, hidden / 32]; gamma:
     f32[hidden]; eps: f32 scalar. hidden is a multiple of 32. What the digits mean: quantize/activation_digits.py. Each
-    block adds up the squares of the whole row by itself and makes the results of its own 1024 values, so that nobody waits for
-    another block, and gamma, results and digits are the work of several multiprocessors.
+    block makes the results of 1024 values, so that gamma, results and digits are the work of several multiprocessors.
     """
 
     name = "rmsnorm_digits"
@@ -51,15 +50,7 @@ class RmsNormDigits(RmsNorm):
 
     def emit(self, k: KernelBuilder) -> None:
         row = self._row(k)
-        x = k.arg.x.at(row, 0)
-        start, inside = self._place(k, k.ctaid.x)
-        self._fetch_gamma(k, start)
-        values, gammas = self._load(k, x, start), self._load(k, k.arg.gamma, start)
-        total = k.f32(0.0)
-        for chunk in range(self.chunks):
-            place, counted = self._place(k, chunk)
-            self._add_squares(k, total, self._load(k, x, place), counted)
-        results = self._scaled(values, self._scale(k, total), gammas)
+        start, inside, results = self._chunk(k, row)
         with k.when(inside):
             k.store(k.arg.y[row, start], results)
         write_digits(k, self.digits, row, start, results, inside)

@@ -74,25 +74,47 @@ def pack(x: NDArray[Any], form: HalfForm) -> ActivationHalves:
     of the window's peak. A sum is of f32 additions, of neighbours first, then of pairs, fours and eights, and taken apart as a
     value is."""
     m, k = x.shape
-    tiles, windows = tiles_of(m), windows_of(k)
-    padded = np.zeros((tiles * TILE, windows * WINDOW), np.float32)
-    padded[:m, :k] = x
-    blocks = padded.reshape(tiles, TILE, windows, WINDOW)
+    blocks = in_windows(x.astype(np.float32))
     # As bits, because NaN is then the largest.
-    peak = (blocks.view(np.uint32) & 0x7FFFFFFF).max(axis=-1)
-    usable = peak < 0x7F800000
-    exponent = np.maximum(peak >> 23, PEAK_EXPONENT + 1) - PEAK_EXPONENT
-    scales = np.where(usable, np.where(peak == 0, 127, exponent) << 23, peak).astype(np.uint32).view(np.float32)
-    inverse = ((254 - exponent) << 23).astype(np.uint32).view(np.float32)
+    peak = (blocks.view(np.uint32) & 0x7FFFFFFF).max(axis=-1).view(np.float32)
+    scales, usable = scales_of(peak), np.isfinite(peak)
     with np.errstate(invalid="ignore", under="ignore", over="ignore"):
-        ratios = np.where(usable[..., None], blocks * inverse[..., None], np.float32(0.0))
-        sums = ratios.reshape(tiles, TILE, windows, WINDOW // SUMMED, SUMMED)
-        while sums.shape[-1] > 1:
-            sums = sums[..., 0::2] + sums[..., 1::2]
-        whole = np.concatenate([_by_step(ratios, form), _ordered(sums.reshape(tiles, TILE, windows, 1, 4, 2, 2))], axis=2)
+        ratios = np.where(usable[..., None], blocks * (1 / scales)[..., None], np.float32(0.0))
+        whole = in_order(ratios, form)
         high = whole.astype(np.float16)
         parts = [high, (whole - high.astype(np.float32)).astype(np.float16)][: form.parts]
-    return ActivationHalves(np.stack(parts, axis=3), scales.reshape(tiles * TILE, windows)[:m])
+    return ActivationHalves(np.stack(parts, axis=3), scales.reshape(-1, windows_of(k))[:m])
+
+
+def in_windows(x: NDArray[Any]) -> NDArray[Any]:
+    """[m, k] as [tiles, 8, windows, 256], with zeros beyond m and k."""
+    m, k = x.shape
+    tiles, windows = tiles_of(m), windows_of(k)
+    padded = np.zeros((tiles * TILE, windows * WINDOW), x.dtype)
+    padded[:m, :k] = x
+    return padded.reshape(tiles, TILE, windows, WINDOW)
+
+
+def scales_of(peak: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The scales of windows with these largest |x|."""
+    bits = peak.view(np.uint32)
+    exponent = np.maximum(bits >> 23, PEAK_EXPONENT + 1) - PEAK_EXPONENT
+    finite = np.where(bits == 0, 127, exponent) << 23
+    return np.where(np.isfinite(peak), finite, bits).astype(np.uint32).view(np.float32)
+
+
+def in_order(ratios: NDArray[Any], form: HalfForm) -> NDArray[Any]:
+    """[tiles, 8, windows, 256] and its sums as [tiles, windows, 17, 2, 8, 8]: `halves` before they are rounded."""
+    shape = ratios.shape[:3]
+    sums = ratios.reshape(*shape, WINDOW // SUMMED, SUMMED)
+    while sums.shape[-1] > 1:
+        sums = sums[..., 0::2] + sums[..., 1::2]
+    if form.lane_run == 4:
+        steps = ratios.reshape(*shape, STEPS, 4, 2, 2)
+    else:
+        steps = ratios.reshape(*shape, 4, STEPS, 2, 2).swapaxes(3, 4)
+    whole = np.concatenate([steps, sums.reshape(*shape, 1, 4, 2, 2)], axis=3)  # [tile, g, window, step, t, u, c]
+    return whole.transpose(0, 2, 3, 6, 1, 4, 5).reshape(shape[0], shape[2], STEPS + 1, 2, TILE, TILE)
 
 
 def values(halves: NDArray[Any], scales: NDArray[Any], form: HalfForm, k: int) -> NDArray[Any]:
@@ -119,17 +141,3 @@ def unwritten(m: int, k: int, form: HalfForm) -> dict[str, NDArray[Any]]:
     """The two arguments before a kernel wrote them: what they hold is none of its results. For inputs of tests."""
     outputs = arrays(m, k, form, "out")
     return {name: np.full(array.shape, 99, numpy_dtype(array.dtype)) for name, array in outputs.items()}
-
-
-def _by_step(ratios: NDArray[Any], form: HalfForm) -> NDArray[Any]:
-    """[tiles, 8, windows, 256] by step, as `halves` without its parts."""
-    shape = ratios.shape[:3]
-    if form.lane_run == 4:
-        return _ordered(ratios.reshape(*shape, STEPS, 4, 2, 2))
-    return _ordered(ratios.reshape(*shape, 4, STEPS, 2, 2).swapaxes(3, 4))
-
-
-def _ordered(steps: NDArray[Any]) -> NDArray[Any]:
-    """[tile, g, window, step, t, u, c] as [tile, window, step, c, g, e]."""
-    tiles, rows, windows, count = steps.shape[:4]
-    return steps.transpose(0, 2, 3, 6, 1, 4, 5).reshape(tiles, windows, count, 2, rows, TILE)

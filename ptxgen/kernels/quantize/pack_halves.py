@@ -4,6 +4,7 @@ values of their own. What the halves mean is said in activation_halves.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work, read
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import Index, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_halves import PEAK_EXPONENT, STEPS, SUMMED, TILE, WINDOW, arrays, pack, unwritten
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, F16, F32, U32
 
 LANES = STEPS
@@ -123,12 +125,28 @@ def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:
     return [step * RUN + t * form.lane_run for t in range(4)]
 
 
-def write_halves(k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value]) -> None:
-    """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales.
+def write_staged_halves(
+    k: KernelBuilder, form: HalfForm, row: Index, first: Index, count: int, staged: SharedView
+) -> None:  # fmt: skip
+    """Write what stands for `count` windows of a row from the window `first` on, as far as the row has them. staged: f32[256
+    count], zeros where the row has no value, stored by threads that have met at a barrier since. All threads must come here."""
+    windows = k.arg.scales.shape[1]
+    with k.when(k.warp < -(-count * LANES // WARP_SIZE)):
+        own = k.tid.x // LANES
+        window = first + own
+        place = (own if count % (WARP_SIZE // LANES) == 0 else k.min(own, count - 1)) * WINDOW
+        xs = [x for start in run_starts(k, form) for x in k.load_vector(staged[place + start], RUN)]
+        write_halves(k, form, row, window, xs, (own < count) & (k.u32(window) < windows))
+
+
+def write_halves(
+    k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs: Sequence[Value], live: Value | None = None
+) -> None:  # fmt: skip
+    """Write what stands for a window of a row to k.arg.halves and, if there is such a row, to k.arg.scales, where `live` holds.
 
     xs: the lane's 16 values, its runs (`run_starts`) one after the other, zeros past the end of the row and for a row past the
-    last. 16 lanes side by side have a window; all lanes of the warp must come here. Every kernel that makes halves makes them
-    here, so the bits are the same."""
+    last. 16 lanes side by side have a window, and for all of them `live` is the same; all lanes of the warp must come here.
+    Every kernel that makes halves makes them here, so the bits are the same."""
     peak = magnitude(k, xs[0])
     for x in xs[1:]:
         peak = k.max(peak, magnitude(k, x))
@@ -137,19 +155,21 @@ def write_halves(k: KernelBuilder, form: HalfForm, row: Index, window: Index, xs
     usable = peak < INFINITY
     inverse = k.bits((254 - exponent) << 23, F32)
     ratios = [k.select(usable, x * inverse, 0.0) for x in xs]
-    step, tile, place = k.lane & (LANES - 1), row // TILE, row % TILE
-    for part, words in enumerate(_parts(k, form, [(ratios[at], ratios[at + 2]) for at in _FIRSTS])):
-        for c in range(2):
-            target = k.arg.halves[tile, window, step, part, c, place, 0]
-            k.store(replace(target, dtype=U32), [k.bits(word, U32) for word in words[4 * c : 4 * c + 4]])
+    parts = list(_parts(k, form, [(ratios[at], ratios[at + 2]) for at in _FIRSTS]))
     sum, number = _sum(k, form, ratios)
-    t, i = number >> 2, number & 3
-    for part, half in enumerate(_sum_parts(k, form, sum)):
-        k.store(k.arg.halves[tile, window, STEPS, part, i & 1, place, t * 2 + (i >> 1)], half)
-    rows = k.arg.scales.shape[0]
+    sums = list(_sum_parts(k, form, sum))
+    step, tile, place = k.lane & (LANES - 1), row // TILE, row % TILE
     scale = k.select(usable, k.select(peak == 0, 127, exponent) << 23, peak)
-    with k.when((step == 0) & (k.u32(row) < rows)):
-        k.store(k.arg.scales[row, window], k.bits(scale, F32))
+    with nullcontext() if live is None else k.when(live):
+        for part, words in enumerate(parts):
+            for c in range(2):
+                target = k.arg.halves[tile, window, step, part, c, place, 0]
+                k.store(replace(target, dtype=U32), [k.bits(word, U32) for word in words[4 * c : 4 * c + 4]])
+        t, i = number >> 2, number & 3
+        for part, half in enumerate(sums):
+            k.store(k.arg.halves[tile, window, STEPS, part, i & 1, place, t * 2 + (i >> 1)], half)
+        with k.when((step == 0) & (k.u32(row) < k.arg.scales.shape[0])):
+            k.store(k.arg.scales[row, window], k.bits(scale, F32))
 
 
 _FIRSTS = [4 * t + c for c in range(2) for t in range(4)]

@@ -14,9 +14,13 @@ from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher, LaunchRecord
 from executor.launch.modules import Modules
+from executor.layers.activations import Activations
+from executor.layers.ffn import FfnBuffers, swiglu_ffn
 from executor.layers.gemv import form_read, project, project_onto
 from executor.layers.projection import Projection, require_fit
 from executor.layers.session import Session
+from executor.layers.shape import LayerShape
+from executor.layers.transformer import normalise
 from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
@@ -110,6 +114,28 @@ def test_a_product_on_halves_is_added_to_the_stream(bench: Bench) -> None:
     with bench.session.launches() as launch:
         project_onto(launch, "attn_output", bench.projection(HALVES), x=bench.x, stream=stream, product=product)
     assert np.array_equal(stream.to_numpy(), before + product.to_numpy())
+
+
+def test_swiglu_and_norm_write_the_halves_of_their_readers(bench: Bench) -> None:
+    device, x, seen = bench.session.device, bench.x, bench.seen
+    wide = PlainHalvesGemm(F16, k=K, n=K, m=M)
+    gate, up, down = (bench.projection(kernel) for kernel in (wide, wide, HALVES))
+    buffers = FfnBuffers(*(GpuBuffer.zeros(device, x.dtype, (M, K)) for _ in range(3)))
+    y, gamma = GpuBuffer.zeros(device, x.dtype, (M, N)), GpuBuffer.from_numpy(device, np.ones(K, np.float32))
+    shape = LayerShape(K, K, 1, 1, K, 1e-5, "neox", K)
+    for fused in (True, False):
+        made = Activations.of(bench.session.workspace, shape, M, hidden=x)
+        with bench.session.launches() as launch:
+            launch.fused = fused
+            normalise(launch, "ffn_norm", shape, made, gamma, (gate, up))
+            swiglu_ffn(launch, gate, up, down, buffers, x=made.normed, y=y)
+        if fused:
+            expected = y.to_numpy()
+            assert [name.partition(": ")[2] for name in seen] == [
+                "batched_rmsnorm_halves", wide.name, wide.name, "batched_fused_swiglu_halves", HALVES.name,
+            ]  # fmt: skip
+    assert np.array_equal(y.to_numpy(), expected)
+    assert sum(name.endswith("pack_halves") for name in seen) == 2
 
 
 def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:

@@ -1,0 +1,93 @@
+"""SwiGLU of several rows whose result is packed in the same launch, for a down projection on f16 halves. One thread a value, a
+block a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
+from ptxgen.kernels.activation.elementwise import BatchedFusedSwiglu
+from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
+from ptxgen.kernels.quantize.half_bounds import half_bounds
+from ptxgen.kernels.quantize.pack_halves import RUN, PackHalves, write_staged_halves
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.types import F32
+
+
+@register
+@dataclass(frozen=True)
+class BatchedFusedSwigluHalves(KernelType):
+    """y = gate * sigmoid(gate) * up for m rows and the halves of y: batched_fused_swiglu and pack_halves, bit for bit.
+
+    y, gate, up: f32[m, n], n a multiple of 4. halves: f16[ceil(m / 8), ceil(n / 256), 17, parts, 2, 8, 8]; scales: f32[m,
+    ceil(n / 256)].
+    """
+
+    family: ClassVar[str] = "activation"
+    name = "batched_fused_swiglu_halves"
+    least_sm = 80
+    n: int
+    m: int
+    parts: int
+    lane_run: int
+
+    def __post_init__(self) -> None:
+        require(self, "n", multiple=RUN)
+        require(self, "m", high=MOST_ROWS // TILE * TILE)
+        assert self.form  # checks parts and lane_run
+
+    @property
+    def form(self) -> HalfForm:
+        """In which form it writes the halves."""
+        return HalfForm(self.parts, self.lane_run)
+
+    @property
+    def swiglu(self) -> BatchedFusedSwiglu:
+        """The kernel that makes y alone."""
+        return BatchedFusedSwiglu(n=self.n, m=self.m)
+
+    def signature(self) -> Signature:
+        y, *inputs = self.swiglu.signature().items()
+        return dict([y, *arrays(self.m, self.n, self.form, "out").items(), *inputs])
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=(windows_of(self.n), TILE * tiles_of(self.m)), block=WINDOW)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row, place = k.ctaid.y, k.ctaid.x * WINDOW + k.tid.x
+        live = (row < self.m) & (place < self.n)
+        staged = k.shared(F32, WINDOW)
+        value = k.f32(0.0)
+        with k.when(live):
+            value @= self.swiglu.compute(k, k.load(k.arg.gate[row, place]), k.load(k.arg.up[row, place]))
+            k.store(k.arg.y[row, place], value)
+        k.store(staged[k.tid.x], value)
+        k.barrier()
+        write_staged_halves(k, self.form, row, k.ctaid.x, 1, staged)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        y = self.swiglu.reference(**arguments)["y"]
+        return {"y": y, **pack(y, self.form)._asdict()}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """That of fused_swiglu, and what it lets the halves be."""
+        y, bound = self.swiglu.reference(**arguments)["y"], np.asarray(self.swiglu.tolerance(**arguments)["y"])
+        return {"y": bound, **half_bounds(y, bound, self.form)}
+
+    def work(self) -> Work:
+        swiglu, packing = self.swiglu.work(), PackHalves(self.m, self.n, self.parts, self.lane_run).work()
+        return Work(flops=swiglu.flops + packing.flops, bytes=swiglu.bytes + packing.bytes - F32.bytes * self.swiglu.size)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(n=576, m=3, parts=2, lane_run=64)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {**self.swiglu.inputs(rng), **unwritten(self.m, self.n, self.form)}

@@ -1,0 +1,77 @@
+"""Kernels that pack their own result: the very bits of the separate kernels run one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ptxgen.dsl.kernel_type import HalfForm
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
+from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
+from ptxgen.kernels.quantize.activation_halves import STEPS, pack
+from ptxgen.kernels.quantize.half_bounds import half_bounds
+from tests.ptxgen.kernels.checking import run
+
+FORM = {"parts": 2, "lane_run": 64}
+
+
+def assert_packed(results: dict[str, NDArray[Any]], y: NDArray[Any], form: HalfForm) -> None:
+    """That `results` has y, and its halves, bit for bit."""
+    assert results["y"].tobytes() == y.tobytes()
+    for name, values in pack(y, form)._asdict().items():
+        assert results[name].tobytes() == values.tobytes(), name
+
+
+@pytest.mark.parametrize(("hidden", "m"), [(1312, 3), (256, 9)])
+def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(hidden: int, m: int) -> None:
+    kernel = BatchedRmsNormHalves(hidden=hidden, m=m, **FORM)
+    given = kernel.inputs(np.random.default_rng(hidden))
+    given["x"][0, :256] = 0.0
+    given["x"][1, 70] = np.nan
+    given["x"][2, :128] *= np.float32(2.0**-130)
+    norm = BatchedRmsNorm(hidden=hidden, m=m)
+    assert_packed(run(kernel, given), run(norm, {name: given[name] for name in norm.signature()})["y"], kernel.form)
+
+
+def test_swiglu_with_halves_is_swiglu_and_then_the_halves() -> None:
+    kernel = BatchedFusedSwigluHalves(n=576, m=5, **FORM)
+    given = kernel.inputs(np.random.default_rng(7))
+    given["gate"][0, :256] = 0.0
+    given["up"][1, 300], given["gate"][2, 575] = np.inf, np.nan
+    swiglu = kernel.swiglu
+    assert_packed(run(kernel, given), run(swiglu, {name: given[name] for name in swiglu.signature()})["y"], kernel.form)
+
+
+def test_nearly_all_halves_of_nearly_exact_values_must_be_exact() -> None:
+    x = np.random.default_rng(4).standard_normal((8, 512))
+    bounds = half_bounds(x, np.abs(x) * 2.0**-22, HalfForm(2, 64))
+    high, low = bounds["halves"][:, :, :STEPS, 0], bounds["halves"][:, :, :STEPS, 1]
+    assert (high == 0).mean() > 0.99
+    assert (low[high == 0] <= 2.0**-11).mean() > 0.99
+    assert not bounds["scales"].any()
+
+
+def test_bounds_hold_for_values_anywhere_within_theirs() -> None:
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((8, 512)) * 2.0 ** rng.integers(-3, 3, (8, 512))
+    x[0, :256], x[1, 5] = 0.0, 8.0 - 1e-7  # the scale may be either of two
+    bound = np.abs(x) * 1e-6 + 1e-9
+    form = HalfForm(2, 4)
+    allowed, exact = half_bounds(x, bound, form), pack(x, form)
+    for share in (-0.9, 0.9, *0.9 * rng.uniform(-1.0, 1.0, (4, 8, 512))):
+        near = pack(x + share * bound, form)  # rounded to f32, too
+        for name in ("halves", "scales"):
+            off = np.abs(getattr(near, name).astype("f8") - getattr(exact, name).astype("f8"))
+            assert (off <= allowed[name]).all(), name
+
+
+def test_an_impossible_form_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="parts 1 or 2, got 3"):
+        BatchedFusedSwigluHalves(n=256, m=1, parts=3, lane_run=4)
+    with pytest.raises(ArgumentError, match="batched_rmsnorm_halves: hidden must be a multiple of 4"):
+        BatchedRmsNormHalves(hidden=254, m=1, **FORM)
