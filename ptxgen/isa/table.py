@@ -111,6 +111,11 @@ class Instruction:
         return self.effect is not Effect.BLOCK_BARRIER and OpcodeSlot("", ("sync",)) in self.slots
 
     @property
+    def by_warpgroup(self) -> bool:
+        """Whether the four warps of a warpgroup execute it together: those that sm_90a alone has."""
+        return self.collective and bool(self.feature)
+
+    @property
     def summary(self) -> str:
         """What it does, in a sentence."""
         return (self.meaning.__doc__ or "").strip()

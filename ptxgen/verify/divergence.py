@@ -8,6 +8,7 @@ paths join differs too, since the threads may arrive with values of different pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
@@ -15,7 +16,7 @@ from math import prod
 from ptxgen.dsl.ir import Function, Op
 from ptxgen.isa.effects import LOADS, UNORDERED_READS, Effect, LaneResult
 from ptxgen.isa.operands import Address, AnyOperand, Immediate, Register, Special, Vector
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE
 from ptxgen.verify.cfg import Graph
 
 _CARRY = "the carry flag"
@@ -25,8 +26,9 @@ class Level(IntEnum):
     """Between which threads a value may differ, or which threads may not arrive."""
 
     UNIFORM = 0  # the same in all threads of the block
-    WARP = 1  # the same in the threads of a warp
-    DIVERGENT = 2  # may differ from lane to lane
+    WARPGROUP = 1  # the same in the threads of a warpgroup
+    WARP = 2  # the same in the threads of a warp
+    DIVERGENT = 3  # may differ from lane to lane
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Cause:
 
 
 _UNIFORM = Cause(Level.UNIFORM)
+_SIZES = {Level.WARPGROUP: WARPGROUP_SIZE, Level.WARP: WARP_SIZE}
+"""Threads between which a value of the level does not differ."""
 
 
 @dataclass
@@ -66,21 +70,21 @@ class Divergence:
 def analyse(function: Function, graph: Graph) -> Divergence:
     """Levels of every register and block, to a fixed point from UNIFORM upwards."""
     result = Divergence(function, graph)
-    warp_ids = _warp_ids(function)
+    groups = _groups(function)
     changed = True
     while changed:
         changed = False
         for number in graph.order:
             around = result.control[number][0] if number in result.control else _UNIFORM
             for op in graph.blocks[number].ops:
-                changed |= _transfer(result, op, around, warp_ids)
+                changed |= _transfer(result, op, around, groups)
             branch = graph.blocks[number].branch
             if branch is not None:
                 changed |= _separate(result, number, branch)
     return result
 
 
-def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int]) -> bool:
+def _transfer(result: Divergence, op: Op, around: Cause, groups: Mapping[int, Level]) -> bool:
     """Raise the destinations of an instruction to what it computes. True if any went up."""
     names = [register.name for register in op.written]
     if op.row.writes_carry:
@@ -89,10 +93,11 @@ def _transfer(result: Divergence, op: Op, around: Cause, warp_ids: frozenset[int
     names = [name for name in names if name not in values or values[name].level is not Level.DIVERGENT]
     if not names:
         return False
-    cause = Cause(Level.WARP, "the warp's number") if id(op) in warp_ids else _computed(result, op)
+    group = groups.get(id(op))
+    cause = _computed(result, op) if group is None else Cause(group, f"the {group.name.lower()}'s number")
     cause = _highest([cause, around, result.of(op.guard)])
-    if cause.level is Level.WARP and prod(result.function.max_threads) <= WARP_SIZE:
-        return False  # a block of one warp
+    if prod(result.function.max_threads) <= _SIZES.get(cause.level, 0):
+        return False  # a block of one warp, or warpgroup
     changed = False
     for name in names:
         if cause.level > values.get(name, _UNIFORM).level:
@@ -140,18 +145,24 @@ def _special(name: str, block: tuple[int, int, int]) -> Cause:
         position = "xyz".index(axis)
         if block[position] == 1:
             return _UNIFORM
-        below = prod(block[:position])  # threads that follow each other share the coordinate
-        return Cause(Level.WARP, name) if below % WARP_SIZE == 0 else cause
+        level = _level(prod(block[:position]))  # threads that follow each other share the coordinate
+        return Cause(level, name) if level is not None else cause
     if register == "%warpid":
         return Cause(Level.WARP, name)
     varying = register == "%laneid" or register.startswith(("%lanemask", "%clock", "%globaltimer"))
     return cause if varying else _UNIFORM
 
 
-def _warp_ids(function: Function) -> frozenset[int]:
-    """The instructions (by id) that compute the warp's number, or a fraction of it, from %tid.x of a one-dimensional block."""
+def _level(sharing: int) -> Level | None:
+    """How far a number differs that `sharing` threads in a row have in common; None from lane to lane."""
+    return next((level for level, size in _SIZES.items() if sharing and sharing % size == 0), None)
+
+
+def _groups(function: Function) -> Mapping[int, Level]:
+    """The instructions (by id) that compute the number of a warp or warpgroup, or a fraction of it, from %tid.x of a
+    one-dimensional block."""
     if function.max_threads[1:] != (1, 1):
-        return frozenset()
+        return {}
     writers: dict[str, list[Op]] = {}
     for op in function.ops:
         for register in op.written:
@@ -162,19 +173,18 @@ def _warp_ids(function: Function) -> frozenset[int]:
     from ptxgen.isa.rows.logic import shr
     from ptxgen.isa.rows.move import mov
 
-    warp_ids = set()
-    for op in function.ops:
+    def sharing(op: Op) -> int:
+        """How many threads in a row get the same number, if it is %tid.x divided by that; else 0."""
         source, count = op.operands.get("a"), op.operands.get("b")
-        if not isinstance(source, Register) or not isinstance(count, Immediate) or count.type.is_float:
-            continue
-        shifted = op.row.meaning is shr and count.value >= WARP_SIZE.bit_length() - 1
-        divided = op.row.meaning is div and count.value > 0 and count.value % WARP_SIZE == 0
-        origin = writers.get(source.name, [])
-        if (shifted or divided) and len(origin) == 1 and origin[0].row.meaning is mov:
-            thread = origin[0].operands["a"]
-            if isinstance(thread, Special) and thread.name == "%tid.x":
-                warp_ids.add(id(op))
-    return frozenset(warp_ids)
+        if op.row.meaning is mov:
+            return int(isinstance(source, Special) and source.name == "%tid.x")
+        if not isinstance(source, Register) or not isinstance(count, Immediate) or count.type.is_float or count.value <= 0:
+            return 0
+        factor = int(count.value) if op.row.meaning is div else 1 << int(count.value) if op.row.meaning is shr else 0
+        origin = writers.get(source.name, []) if factor else []
+        return factor * sharing(origin[0]) if len(origin) == 1 and origin[0] is not op else 0
+
+    return {id(op): level for op in function.ops if op.row.meaning in (div, shr) and (level := _level(sharing(op))) is not None}
 
 
 def _from_one_lane(result: Divergence, op: Op) -> bool:

@@ -16,6 +16,7 @@ from ptxgen.types import PRED
 from ptxgen.verify import divergence
 from ptxgen.verify.cfg import Graph, graph
 from ptxgen.verify.divergence import Divergence, Level
+from ptxgen.verify.products import check_products
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_$]*|[_$][A-Za-z0-9_$]+")  # PTX ISA 4.4, but for % names
 _RESERVED = frozenset({"WARP_SZ"})
@@ -26,7 +27,8 @@ def verify(function: Function, target: Target) -> None:
 
     The rules: names (valid, single, ASCII), at most MAX_STATIC_SHARED, branches to labels that exist, an end to every
     path, instructions that the target has, operand types as the rows say, registers of one type that are written on every path
-    before they are read, barriers that all threads of the block reach and warp instructions that all lanes reach."""
+    before they are read, barriers that all threads of the block reach and warp instructions that all lanes reach, asynchronous
+    products whose registers nobody touches (products.py)."""
     _check_names(function)
     _check_ascii(function)
     _check_shared(function)
@@ -34,7 +36,9 @@ def verify(function: Function, target: Target) -> None:
     flow = graph(function)
     _check_ends(function, flow)
     _check_written_before_read(function, flow)
-    _check_convergence(divergence.analyse(function, flow))
+    levels = divergence.analyse(function, flow)
+    _check_convergence(levels)
+    check_products(function, flow, levels)
 
 
 # What stands around the instructions
@@ -200,7 +204,7 @@ def _check_convergence(result: Divergence) -> None:
             if allowed is None:
                 continue
             opcode = op.opcode
-            group = "threads of the block" if allowed is Level.UNIFORM else "lanes of the warp"
+            group = _GROUPS[allowed]
             if around is not None and around[0].level > allowed:
                 cause, branch = around
                 raise VerifyError(
@@ -212,6 +216,11 @@ def _check_convergence(result: Divergence) -> None:
                 raise VerifyError(f"{opcode} needs all {group}, but its guard depends on {guard.why}", op.where, _ADVICE)
 
 
+_GROUPS = {
+    Level.UNIFORM: "threads of the block",
+    Level.WARPGROUP: "threads of the warpgroup",
+    Level.WARP: "lanes of the warp",
+}
 _ADVICE = "move it out (a thread with no work brings a neutral value), or branch and loop on what all of them share"
 
 
@@ -219,6 +228,8 @@ def _furthest(op: Op) -> Level | None:
     """The highest level of control at which the instruction is right; None if at any."""
     if op.row.effect is Effect.BLOCK_BARRIER:
         return Level.UNIFORM if "b" not in op.operands else Level.WARP
+    if op.row.by_warpgroup:
+        return Level.WARPGROUP
     if op.row.collective:
         mask = op.operands.get("mask")
         full = mask is None or (isinstance(mask, Immediate) and mask.value in (FULL_WARP, -1))
