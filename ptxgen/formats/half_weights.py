@@ -20,6 +20,9 @@ WINDOW: Final = 256
 STEPS: Final = 16
 """Steps of a window: a lane has four values of each, its quad 16."""
 
+ONCE: Final = {"evict": "L1::evict_first"}
+"""The cache modifiers of loads of weights: nobody reads them again, and activations that all rows need should stay."""
+
 Pair = tuple[Value, Value]
 """Two b32 of two f16 each: values 0 and 2 of four neighbours, then values 1 and 3."""
 

@@ -33,12 +33,13 @@ class Run(NamedTuple):
     minimum: Value | None = None
 
 
-def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int) -> tuple[Value, ...]:
-    """The first `nbytes` bytes of 16-byte aligned `codes` as u32, in loads of 16 bytes. They go through the L1 cache although a
-    weight is read once: a lane's two loads share sectors and lines, which would else be fetched twice (docs/performance.md)."""
+def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int, **hints: str) -> tuple[Value, ...]:
+    """The first `nbytes` bytes of 16-byte aligned `codes` as u32, in loads of 16 bytes, with these cache modifiers more. They
+    go through the L1 cache although a weight is read once: a lane's two loads share sectors and lines, which would else be
+    fetched twice (docs/performance.md)."""
     words: list[Value] = []
     for offset in range(0, nbytes, 16):
-        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=PREFETCH)
+        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=PREFETCH, **hints)
     return tuple(words)
 
 

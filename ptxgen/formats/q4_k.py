@@ -10,7 +10,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.half_weights import HalfStep, HalfWeights, Scaling, lower_bytes
+from ptxgen.formats.half_weights import ONCE, HalfStep, HalfWeights, Scaling, lower_bytes
 from ptxgen.formats.k_scales import KScales, halves, header_constants, pair_of_group
 from ptxgen.formats.packed import Run, high_nibbles, low_nibbles, stream
 
@@ -64,7 +64,7 @@ class Q4K(Format):
         return (number, *header_constants(k, number))
 
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
-        return stream(k, window, 16) + stream(k, window.at(lane[0] * 32).at(16), 32)
+        return stream(k, window, 16, **ONCE) + stream(k, window.at(lane[0] * 32).at(16), 32, **ONCE)
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
         words = lower_bytes(raw[4:])

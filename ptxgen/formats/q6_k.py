@@ -13,6 +13,7 @@ from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bi
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.half_weights import (
     BY_WORD,
+    ONCE,
     THOUSANDS,
     HalfStep,
     HalfWeights,
@@ -118,8 +119,8 @@ class Q6K(Format):
         aligned = replace(window, base=window.base - k.u64(odd))
         nibbles, pairs, scales = aligned.at(half * 64), aligned.at(half * 32), window.at(number * 4)
         return (
-            *(k.load(nibbles[_NIBBLES + i], U32, nc=True, prefetch=PREFETCH) for i in range(0, 68, 4)),
-            *(k.load(pairs[_PAIRS + i], U32, nc=True, prefetch=PREFETCH) for i in range(0, 36, 4)),
+            *(k.load(nibbles[_NIBBLES + i], U32, nc=True, prefetch=PREFETCH, **ONCE) for i in range(0, 68, 4)),
+            *(k.load(pairs[_PAIRS + i], U32, nc=True, prefetch=PREFETCH, **ONCE) for i in range(0, 36, 4)),
             *(k.load(scales[_SCALES + i], U16, nc=True) for i in (0, 2)),
             k.load(window[_D], U16, nc=True),
             odd,

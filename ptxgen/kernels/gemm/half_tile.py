@@ -1,0 +1,257 @@
+"""A block of threads of `half_mma_{format}_gemm`: how it goes along k, what its lanes multiply, when integers become weights,
+and in which order sums are added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.value import Value
+from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
+from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import B32, F32
+
+if TYPE_CHECKING:
+    from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+
+TILE_ROWS = 16
+"""Rows of weights of an `mma`."""
+
+CORES = 2 * TILE * TILE
+"""f16 of a part of a step for a tile of activations: two core matrices, which are the right operand of an `mma`."""
+
+# Of activations: every row of weights needs them again.
+_KEPT = "L1::evict_last"
+
+Rows = tuple[HalfWeights, HalfWeights]
+"""The lane's shares of rows r and r + 8 of a tile."""
+
+
+class HalfTile:
+    """What a block of threads holds: which rows of both matrices it takes, and the sums of each lane."""
+
+    def __init__(self, kernel: HalfMmaGemm, k: KernelBuilder) -> None:
+        self.kernel = kernel
+        self.k = k
+        columns = -(-kernel.m // kernel.block_columns)
+        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
+        number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
+        self.part, self.along_n = self._warp_place()
+        self.first_row: Value = (number * kernel.warps + self.along_n) * (TILE_ROWS * kernel.row_tiles)
+        self.column: Index = column if column is not None else 0
+        self.lane = kernel.format.half_lane(k, k.lane & 3)
+        self.rows = [self._row(i, half) for i in range(kernel.row_tiles) for half in (0, 8)]
+        self.totals = [
+            [[k.f32(0.0) for _ in range(4)] for _ in range(kernel.column_tiles)] for _ in range(kernel.row_tiles)
+        ]  # fmt: skip
+        self.zero = k.f32(0.0)
+
+    def _warp_place(self) -> tuple[Index, Index]:
+        """Which part of k a warp takes, and its place along n."""
+        kernel, k = self.kernel, self.k
+        if kernel.split == 1:
+            return 0, k.warp
+        return (k.warp, 0) if kernel.warps == 1 else (k.warp // kernel.warps, k.warp % kernel.warps)
+
+    def _row(self, tile: int, half: int) -> GlobalArray:
+        """The lane's row of weights in one half of a tile; past the last one that again, which nobody stores."""
+        row = self.first_row + ((self.k.lane >> 2) + (TILE_ROWS * tile + half))
+        start: GlobalArray = self.k.arg.w.at(self.k.min(row, self.kernel.n - 1), 0)
+        return start
+
+    def add_rows(self) -> None:
+        """Add the products of the warp's windows: every split-th from its part on. The weights of a window are loaded into
+        registers of their own while those before are multiplied, so one window more than are loaded ahead is written out."""
+        kernel, k = self.kernel, self.k
+        split, sets = kernel.split, kernel.ahead + 1
+        loaded = [self._first_load(self.part + ahead * split) for ahead in range(kernel.ahead)]
+        if kernel.pdl:
+            k.griddepcontrol(action="wait")
+            k.griddepcontrol(action="launch_dependents")
+        activations = k.arg.halves.at(self.column * kernel.column_tiles, 0, 0, 0, 0, 0, 0).at(k.lane * 2)
+        for first in k.strided(self.part, kernel.windows, step=split * sets):
+            for turn in range(sets):
+                window = first + turn * split if turn else first
+                with self._when_inside(window) if turn else nullcontext():
+                    raw = self._loads(window, loaded, turn)
+                    self._add_window(window, raw, activations)
+
+    def _first_load(self, window: Index) -> list[list[Value]]:
+        """The loads of a window, as registers that are written again in the loop."""
+        last = self.kernel.windows - 1
+        inside = min(window, last) if isinstance(window, int) else self.k.min(window, last)
+        return [[self.k.variable(value, value.type) for value in raw] for raw in self._load(inside)]
+
+    def _loads(self, window: Value, loaded: list[list[list[Value]]], turn: int) -> list[list[Value]]:
+        """What was loaded of this window; the loads of one later are written."""
+        kernel, k = self.kernel, self.k
+        if not kernel.ahead:
+            return self._load(window)
+        if len(loaded) == kernel.ahead:  # the set of registers that nobody uses yet
+            loaded.append([[k.variable(0, value.type) for value in raw] for raw in loaded[0]])
+        later = window + kernel.ahead * kernel.split
+        with self._when_inside(later):
+            for old, new in zip(loaded[(turn + kernel.ahead) % len(loaded)], self._load(later), strict=True):
+                for variable, value in zip(old, new, strict=True):
+                    k.assign(variable, value)
+        return loaded[turn]
+
+    def _load(self, window: Index) -> list[list[Value]]:
+        """The loads of all rows of a window."""
+        format = self.kernel.format
+        per_window = max(1, WINDOW // format.block)
+        first = window * per_window if per_window > 1 else window
+        last = self.kernel.k // format.block - 1 - first
+        return [
+            list(format.load_halves(self.k, advance(row, first, format.block_bytes), self.lane, last)) for row in self.rows
+        ]  # fmt: skip
+
+    @contextmanager
+    def _when_inside(self, window: Value) -> Iterator[None]:
+        with self.k.when(window < self.kernel.windows):
+            yield
+
+    def _add_window(self, window: Value, raw: Sequence[Sequence[Value]], activations: GlobalArray) -> None:
+        """Add the products of a window. Scales are applied where they change, that of the activations once."""
+        kernel, k = self.kernel, self.k
+        of_window = _Activations(self, window, activations)
+        weights = [kernel.format.unpack_halves(k, one, self.lane) for one in raw]
+        tiles: list[Rows] = list(zip(weights[::2], weights[1::2], strict=True))
+        scaled = [_Scaled(k) for _ in tiles]
+        runs = len(weights[0].scales)
+        steps_of_run = STEPS // runs
+        for run in range(runs):
+            order = weights[0].order[run * steps_of_run : (run + 1) * steps_of_run]
+            sums = [[[self.zero] * 4 for _ in range(kernel.column_tiles)] for _ in tiles]
+            for number in order:
+                self._add_step(sums, tiles, number, of_window)
+            for of_tile, rows, tile_sums in zip(sums, tiles, scaled, strict=True):
+                tile_sums.add([row.scales[run] for row in rows], of_tile)
+        self._take_minima(scaled, tiles, of_window)
+        xs = [of_window.scales(place) for place in range(kernel.column_tiles)]
+        for totals, of_rows in zip(self.totals, scaled, strict=True):
+            for four, added, x in zip(totals, of_rows.sums, xs, strict=True):
+                for c, (total, one) in enumerate(zip(four, added, strict=True)):
+                    k.assign(total, k.fma(x[c % 2], one, total))
+
+    def _add_step(self, sums: list[list[list[Value]]], tiles: Sequence[Rows], number: int, activations: _Activations) -> None:
+        """Multiply a step of all tiles: the integers with each part of the activations, what they lack with the first."""
+        columns = [activations.parts(place, number) for place in range(self.kernel.column_tiles)]
+        for of_tile, rows in zip(sums, tiles, strict=True):
+            steps = [row.step(number) for row in rows]
+            high = _operand([step.high for step in steps])
+            lows = [step.low for step in steps if step.low is not None]
+            low = _operand(lows) if lows and self.kernel.parts > 1 else None
+            for place, parts in enumerate(columns):
+                for part in parts:
+                    of_tile[place] = self._multiply(high, part, of_tile[place])
+                if low is not None:
+                    of_tile[place] = self._multiply(low, parts[0], of_tile[place])
+
+    def _take_minima(self, scaled: Sequence[_Scaled], tiles: Sequence[Rows], activations: _Activations) -> None:
+        columns: list[list[Pair]] | None = None
+        for of_tile, rows in zip(scaled, tiles, strict=True):
+            minima = [row.minima for row in rows if row.minima is not None]
+            if not minima:
+                return
+            if columns is None:
+                columns = [activations.parts(place, STEPS) for place in range(self.kernel.column_tiles)]
+            of_tile.add([-one.scale for one in minima], [self._sum_minima(minima, parts) for parts in columns])
+
+    def _sum_minima(self, minima: Sequence[HalfMinima], parts: Sequence[Pair]) -> list[Value]:
+        sums = [self.zero] * 4
+        for part in parts:
+            sums = self._multiply(_operand([one.halves for one in minima]), part, sums)
+        return sums
+
+    def _multiply(self, a: Sequence[Value], b: Pair, sums: Sequence[Value]) -> list[Value]:
+        return list(self.k.mma(a, b, sums))
+
+    def store(self) -> None:
+        """Add up the parts of k and write what is inside the result."""
+        kernel, k = self.kernel, self.k
+        flat = [total for tile in self.totals for four in tile for total in four]
+        if not isinstance(self.part, Value):
+            for number, total in enumerate(flat):
+                self._store_sum(number, total)
+            return
+        shared = k.symbol_address(k.shared(F32, kernel.shared_words).name)
+        of_part = WARP_SIZE * len(flat) * kernel.warps
+        mine = shared + (self.along_n * (WARP_SIZE * len(flat)) + k.lane) * 4
+        target = k.mad(self.part, 4 * of_part, mine)
+        for number, total in enumerate(flat):
+            k.store(Element("shared", target.register, number * 4 * WARP_SIZE, F32), total)
+        k.barrier()
+        # The warps of the parts take the sums in turns.
+        for turn in k.strided(self.part, len(flat), step=kernel.split):
+            base = k.mad(turn, 4 * WARP_SIZE, mine)
+            sum = k.load(Element("shared", base.register, 0, F32))
+            for part in range(1, kernel.split):
+                sum = sum + k.load(Element("shared", base.register, part * 4 * of_part, F32))
+            self._store_sum(turn, sum)
+
+    def _store_sum(self, number: Index, sum: Value) -> None:
+        """Write the sum of this number among the lane's: row r + 8 (c // 2) of a tile of weights, row 2 t + c % 2 of a tile of
+        activations."""
+        kernel, k = self.kernel, self.k
+        c, tile = number % 4, number // 4
+        place, i = tile % kernel.column_tiles, tile // kernel.column_tiles
+        row = self.first_row + (k.lane >> 2) + (i * TILE_ROWS + c // 2 * 8)
+        x = (k.lane & 3) * 2 + (place * TILE + c % 2) + self.column * kernel.block_columns
+        with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
+            k.store(k.arg.y[x, row], sum)
+
+    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
+        return nullcontext() if count % share == 0 else self.k.when(number < count)
+
+
+class _Activations:
+    """A window of the block's rows of activations, as its lanes read it."""
+
+    def __init__(self, tile: HalfTile, window: Value, activations: GlobalArray) -> None:
+        self.k, self.kernel = tile.k, tile.kernel
+        self._window, self._column = window, tile.column
+        self._halves = advance(activations, window, (STEPS + 1) * self.kernel.parts * CORES)
+
+    def parts(self, place: int, number: int) -> list[Pair]:
+        """The right operand of `mma` for a step of a tile of rows: its parts."""
+        kernel, k = self.kernel, self.k
+        start = ((place * kernel.windows) * (STEPS + 1) + number) * kernel.parts * CORES
+        words = [k.load(self._halves[start + i * CORES // 2], B32, evict=_KEPT) for i in range(2 * kernel.parts)]
+        return list(zip(words[::2], words[1::2], strict=True))
+
+    def scales(self, place: int) -> list[Value]:
+        """Those of the lane's two rows of a tile; past the last row those of that again."""
+        kernel, k = self.kernel, self.k
+        first = (k.lane & 3) * 2 + place * TILE + self._column * kernel.block_columns
+        return [k.load(k.arg.scales[k.min(first + i, kernel.m - 1), self._window]) for i in range(2)]
+
+
+class _Scaled:
+    """The sums of a tile of weights and each tile of activations in a window, times the scales of weights."""
+
+    def __init__(self, k: KernelBuilder) -> None:
+        self.k = k
+        self.sums: list[list[Value]] = []
+
+    def add(self, scales: Sequence[Value], sums: Sequence[Sequence[Value]]) -> None:
+        """Add scale times sum; the scales are of rows r and r + 8."""
+        k = self.k
+        if not self.sums:
+            self.sums = [[scales[c // 2] * sum for c, sum in enumerate(four)] for four in sums]
+            return
+        self.sums = [
+            [k.fma(scales[c // 2], sum, before) for c, (sum, before) in enumerate(zip(four, earlier, strict=True))]
+            for four, earlier in zip(sums, self.sums, strict=True)
+        ]
+
+
+def _operand(pairs: Sequence[Pair]) -> list[Value]:
+    """The left operand of `mma` from those of rows r and r + 8."""
+    (first, second), (third, fourth) = pairs
+    return [first, third, second, fourth]
