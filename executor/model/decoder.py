@@ -403,3 +403,9 @@ def chunks(tokens: Sequence[int], most: int) -> Iterator[Sequence[int]]:
         size = min(rest, whole_steps) if rest <= LEAST_ROWS else min(whole_steps, 1 << (rest.bit_length() - 1))
         yield tokens[at : at + size]
         at += size
+
+
+def prompt_steps(length: int, most: int) -> list[int]:
+    """The sizes of the steps that prompts of up to `length` tokens make, in `chunks` of up to `most`."""
+    largest = min(length, most)
+    return [LEAST_ROWS << double for double in range(max(1, (largest // LEAST_ROWS).bit_length()))]

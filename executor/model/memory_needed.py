@@ -4,47 +4,76 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from executor.choice.choice import GpuProfile
 from executor.device.dry_run import DryRunMemory
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
+from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.decoder import prompt_steps
+from executor.model.row_steps import CHUNK
+from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines
+from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 from ptxgen.target import Target
 
 
 @dataclass(frozen=True)
 class MemoryNeeded:
-    """Bytes of a model for one sequence of up to `context` tokens, without what alignment and the driver add."""
+    """Bytes of a model for one sequence of up to `context` tokens, without what alignment and the driver add. prompts: what
+    comes to the others when prompts of all lengths have been read."""
 
     weights: int
     cache: int
     activations: int
+    prompts: int
     context: int
 
     @property
     def total(self) -> int:
-        """Bytes in all."""
+        """Bytes of all that loading allocates."""
         return self.weights + self.cache + self.activations
 
     def __str__(self) -> str:
         return (
             f"{self.total} bytes: weights {self.weights}, KV cache {self.cache} for a context of {self.context} tokens, "
-            f"activations {self.activations}"
+            f"activations {self.activations}; prompts take up to {self.prompts} more"
         )
 
 
 def memory_needed(
-    file: TensorFile, config: ModelConfig, context: int, target: Target, profile: GpuProfile | None = None
+    file: TensorFile,
+    config: ModelConfig,
+    context: int,
+    target: Target,
+    profile: GpuProfile | None = None,
+    *,
+    chunk: int = CHUNK,
 ) -> MemoryNeeded:
-    """What loading the model would allocate; nothing is. Without a `profile` the environment's counts. Raises what loading
-    would raise."""
-    device = DryRunMemory()
+    """What loading the model would allocate, and then prompts in steps of up to `chunk` tokens; nothing is. Without a `profile`
+    the environment's counts. Raises what loading would raise."""
+    device, profile = DryRunMemory(), profile or GpuProfile.from_environment()
     weights = load_weights(device, file, list(expected_tensors(config)))
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
-    TokenLaunches.build(config, weights, cache, workspace, table, profile or GpuProfile.from_environment())
-    return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, context)
+    TokenLaunches.build(config, weights, cache, workspace, table, profile)
+    prompts = 0
+    if context % PAGE_UNIT == 0:  # others are read token by token
+        page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")
+        attention = rows_attention(config, profile, target, "f32")
+        steps = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
+    return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context)
+
+
+def _step_bytes(device: DryRunMemory, model: StepModel, rows: int) -> int:
+    """Of a step of a prompt."""
+    workspace = Workspace(device)
+    tiled = model.attention.parts and rows >= model.attention.least_run
+    StepBody.build(model, workspace, rows, 0 if tiled else rows)
+    return workspace.nbytes

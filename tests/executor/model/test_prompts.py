@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
+from executor.gguf.gguf_file import GgufFile
 from executor.model.decoder import Decoder, chunks
 from executor.model.generation import LanguageModel
+from executor.model.memory_needed import memory_needed
 from ptxgen.errors import ArgumentError
 from tests.synthetic import Q, write_model
 
@@ -70,6 +72,21 @@ def test_chunks_leave_no_rows_idle_but_in_the_last(length: int, sizes: list[int]
     made = list(chunks(range(length), 512))
     assert [len(chunk) for chunk in made] == sizes
     assert [token for chunk in made for token in chunk] == list(range(length))
+
+
+def test_the_memory_that_prompts_take_is_known_before(model: LanguageModel, path: Path, device: Device) -> None:
+    decoder = model.decoder
+    before = device.memory().allocated
+    for count in (5, 16, 32):
+        decoder.reset()
+        decoder.feed(PROMPT[:count])
+    taken = device.memory().allocated - before
+    with GgufFile.open(path) as file:
+        needed = {
+            chunk: memory_needed(file, decoder.config, 64, device.target, GpuProfile(), chunk=chunk) for chunk in (32, 512)
+        }
+    assert 0 <= taken - needed[32].prompts < 256 * 64  # alignment
+    assert needed[512].prompts > needed[32].prompts  # with a step of 64 rows
 
 
 def test_a_context_that_no_kernel_of_many_rows_takes_is_fed_token_by_token(path: Path, device: Device) -> None:
