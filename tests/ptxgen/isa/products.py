@@ -48,15 +48,18 @@ class Products:
         """Shared memory of one step."""
         return self.leading + self.stride * (self.n // 8 - 1) + 4 * CORE_WORDS
 
+    def signature(self, blocks: int) -> Signature:
+        """y as the registers of threads, a as `fragments_of`, b as `cores_of`."""
+        return {
+            "y": write(F32, blocks, WARPGROUP_SIZE, self.n // 2),
+            "a": read(B32, blocks, self.steps, WARPGROUP_SIZE, 4),
+            "b": read(B32, blocks, self.steps, self.n * DEPTH // 2),
+        }
+
     def function(self, blocks: int) -> Function:
         """The kernel, not verified."""
         words = self.n * DEPTH // 2
-        signature: Signature = {
-            "y": write(F32, blocks, WARPGROUP_SIZE, self.n // 2),
-            "a": read(B32, blocks, self.steps, WARPGROUP_SIZE, 4),
-            "b": read(B32, blocks, self.steps, words),
-        }
-        k = KernelBuilder(ENTRY, signature, LaunchConfig(blocks, WARPGROUP_SIZE), HOPPER)
+        k = KernelBuilder(ENTRY, self.signature(blocks), LaunchConfig(blocks, WARPGROUP_SIZE), HOPPER)
         thread, block = k.tid.x, k.ctaid.x
         shared = k.shared(B32, (self.skipped + self.steps * self.step_bytes) // 4, align=128)
         for step in range(self.steps):
