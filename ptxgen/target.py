@@ -18,12 +18,15 @@ FULL_WARP: Final = 0xFFFFFFFF
 MAX_GRID: Final = (2**31 - 1, 65535, 65535)  # blocks
 MAX_BLOCK: Final = (1024, 1024, 64)  # threads by dimension
 MAX_THREADS: Final = 1024  # of a block
-MAX_STATIC_SHARED: Final = 48 * 1024  # bytes of shared memory of a block; beyond it PTX asks for dynamic shared memory
+MAX_STATIC_SHARED: Final = 48 * 1024  # bytes of shared memory of a block; beyond it a launch asks for them (dynamic_shared)
 MAX_REGISTERS: Final = 255  # of a thread
 REGISTERS: Final = 65536  # of a multiprocessor
 
 # The first PTX version that knows each GPU (PTX ISA, "Release notes", table of PTX versions).
 FIRST_PTX = {75: (6, 3), 80: (7, 0), 86: (7, 1), 89: (7, 8), 90: (7, 8), 100: (8, 6), 103: (8, 8), 120: (8, 7), 121: (8, 8)}
+
+# The most shared memory of a block, in KiB, static and dynamic (the same table, by generation).
+_MAX_SHARED = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 
 # What every driver that CUDA 13 runs on accepts (580 and later).
 NEWEST_PTX = (9, 0)
@@ -45,6 +48,11 @@ class Target:
     def first_ptx(self) -> tuple[int, int]:
         """The first PTX version that knows it."""
         return max(FIRST_PTX[self.sm], (8, 0)) if self.feature else FIRST_PTX[self.sm]
+
+    @property
+    def max_shared(self) -> int:
+        """Bytes of shared memory of a block, at most, with what a launch asks for."""
+        return _MAX_SHARED[self.sm] * 1024
 
     def has(self, sm: int, feature: str = "") -> bool:
         """Whether it has what came with sm_`sm`; with a feature, what sm_`sm``feature` alone has."""

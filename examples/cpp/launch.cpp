@@ -76,6 +76,7 @@ int main(int count, char** words) {
     const std::string image = contents(folder + "/" + value(file, "path")), entry = value(kernel, "entry");
     const size_t n = std::stoul(value(kernel, "n"));
     const Size grid = size(kernel, "grid"), block = size(kernel, "block");
+    const unsigned shared = std::stoul(value(kernel, "dynamic_shared_bytes"));
 
     CUdevice device;
     CUcontext context;
@@ -88,6 +89,7 @@ int main(int count, char** words) {
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, image.c_str());
     CALL(cuModuleGetFunction, &function, module, entry.c_str());
+    CALL(cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared));
 
     std::vector<float> left(n), right(n), sum(n);
     for (size_t i = 0; i < n; i++) left[i] = 0.1f * i, right[i] = 1.0f / (i + 1);
@@ -96,7 +98,7 @@ int main(int count, char** words) {
     CALL(cuMemcpyHtoD, x, left.data(), n * sizeof(float));
     CALL(cuMemcpyHtoD, delta, right.data(), n * sizeof(float));
     void* arguments[] = {&x, &delta};  // in the order of the manifest's parameters
-    CALL(cuLaunchKernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z, 0, nullptr, arguments, nullptr);
+    CALL(cuLaunchKernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, nullptr, arguments, nullptr);
     CALL(cuMemcpyDtoH, sum.data(), x, n * sizeof(float));
 
     for (size_t i = 0; i < n; i++)

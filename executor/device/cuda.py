@@ -242,10 +242,10 @@ class CudaDevice(Device):
             return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
     ) -> tuple[LoadedKernel, bool]:
         self.enter("loading a kernel")
-        return self._modules.load(text, entry, image), False
+        return self._modules.load(text, entry, image, dynamic_shared), False
 
     def unload(self, kernel: LoadedKernel) -> None:
         if self.failed:
@@ -258,7 +258,8 @@ class CudaDevice(Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, 0, self._stream, parameters.pointers, 0)
+        shared = kernel.dynamic_shared
+        (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream, parameters.pointers, 0)
         if status:
             self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._launched.append(work or kernel.entry)

@@ -91,7 +91,7 @@ class CudaGraph:
         parameters.func = node.kernel.handle
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.grid
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = node.block
-        parameters.sharedMemBytes = 0
+        parameters.sharedMemBytes = node.kernel.dynamic_shared
         parameters.kernelParams = node.parameters.pointers
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
         return self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)

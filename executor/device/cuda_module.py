@@ -26,16 +26,16 @@ class CudaModules:
         self._name = name
         self._modules: list[Any] = []
 
-    def load(self, text: str, entry: str, image: bytes | None) -> LoadedKernel:
-        """An entry of `image`, machine code, or of `text`. Raises DeviceError if the driver refuses it; nothing stays loaded
-        then."""
+    def load(self, text: str, entry: str, image: bytes | None, dynamic_shared: int) -> LoadedKernel:
+        """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory. Raises
+        DeviceError if the driver refuses it; nothing stays loaded then."""
         if image is None:
             module = self._compiled(text, entry)
         else:
             module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry}")
         self._modules.append(module)
         try:
-            return self._kernel(module, entry)
+            return self._kernel(module, entry, dynamic_shared)
         except BaseException:
             self.forget(module)
             self._cuda.cuModuleUnload(module)
@@ -56,9 +56,13 @@ class CudaModules:
         self._modules.clear()
         return answers
 
-    def _kernel(self, module: Any, entry: str) -> LoadedKernel:
+    def _kernel(self, module: Any, entry: str, dynamic_shared: int) -> LoadedKernel:
         function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry}")
         attributes = self._cuda.CUfunction_attribute
+        if dynamic_shared:
+            most = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            answer = self._cuda.cuFuncSetAttribute(function, most, dynamic_shared)
+            self._check(answer, f"letting {entry} have {dynamic_shared} bytes of shared memory")
 
         def figure(attribute: Any) -> int:
             answer = self._cuda.cuFuncGetAttribute(attribute, function)
@@ -71,6 +75,7 @@ class CudaModules:
             shared_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
             local_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
             registers=figure(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS),
+            dynamic_shared=dynamic_shared,
         )
 
     def _compiled(self, text: str, entry: str) -> Any:

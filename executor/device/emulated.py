@@ -127,11 +127,12 @@ class EmulatedDevice(HostMemory, Device):
         return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
     ) -> tuple[LoadedKernel, bool]:
         self.enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
-        return LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes), kernel.from_cache
+        loaded = LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes, dynamic_shared=dynamic_shared)
+        return loaded, kernel.from_cache
 
     def unload(self, kernel: LoadedKernel) -> None:
         self.enter("unloading a kernel")  # its code goes with the last reference
@@ -179,8 +180,9 @@ class EmulatedDevice(HostMemory, Device):
         memory = self._memory_of(arrays) if self.sanitize else None
         with self.owner.running():
             findings = kernel.handle.launch(
-                grid, block, parameters, memory=memory, workers=self.workers, seed=self.seed, early=early
-            )
+                grid, block, parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers, seed=self.seed,
+                early=early,
+            )  # fmt: skip
         if findings:
             raise SanitizerError(str(work or kernel.entry), findings)
 

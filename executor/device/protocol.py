@@ -27,7 +27,7 @@ ReadInto = Callable[[int, NDArray[np.uint8]], None]
 @dataclass(frozen=True)
 class LoadedKernel:
     """An entry that a device can launch. `handle`, `module`: the device's own. Sizes in bytes; registers are 0 where there
-    are none."""
+    are none. dynamic_shared: the shared memory that every launch asks for, beside the static `shared_bytes`."""
 
     entry: str
     handle: Any
@@ -35,6 +35,7 @@ class LoadedKernel:
     local_bytes: int = 0
     registers: int = 0
     module: Any = None
+    dynamic_shared: int = 0
 
 
 class Node(NamedTuple):
@@ -157,10 +158,11 @@ class KernelRunner(Protocol):
         """Code for `load` that may be kept on disk; None if the device keeps or makes its own."""
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
     ) -> tuple[LoadedKernel, bool]:
         """The kernel `entry` of a PTX text, and whether its code came from `cache_dir`. `image` is what `compile` gave for the
-        text. Raises DeviceError for code that the device refuses; nothing stays loaded then."""
+        text; `dynamic_shared` the bytes of shared memory that its launches ask for. Raises DeviceError for code that the device
+        refuses; nothing stays loaded then."""
 
     def unload(self, kernel: LoadedKernel) -> None:
         """Give back what `load` gave, once. It must not be launched again."""

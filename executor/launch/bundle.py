@@ -23,10 +23,10 @@ from ptxgen.files import read_regular
 from ptxgen.target import Target
 
 FORMAT: Final = "ptxgen bundle"
-VERSION: Final = 3
+VERSION: Final = 4
 """Rises when a reader of older manifests would misunderstand a new one."""
-KNOWN: Final = (2, VERSION)
-"""Version 2 has no `sequences` in its batches, which the executor does not read."""
+KNOWN: Final = (2, 3, VERSION)
+"""Version 2 has no `sequences` in its batches, which the executor does not read; 3 no launches that ask for shared memory."""
 MANIFEST: Final = "manifest.json"
 LARGEST: Final = 16 << 20
 """Bytes of a file that are read. A manifest has 300 to 700 KB, a kernel at most some hundred KB."""
@@ -34,11 +34,13 @@ LARGEST: Final = 16 << 20
 
 @dataclass(frozen=True)
 class Packed:
-    """A kernel of a bundle: its PTX, and the machine code for the bundle's target if it is there."""
+    """A kernel of a bundle: its PTX, the machine code for the bundle's target if it is there, and the bytes of shared memory
+    that its launches ask for."""
 
     entry: str
     text: str
     cubin: bytes | None
+    dynamic_shared: int = 0
 
 
 class Bundle:
@@ -108,13 +110,23 @@ class Bundle:
             self._fail(f"{kernel}: its PTX is not ASCII")
         if not re.search(rf"\.entry\s+{re.escape(entry)}\b", text):
             self._fail(f"{kernel}: its PTX has no entry {shown(entry)}")
-        return Packed(entry, text, cubin)
+        return Packed(entry, text, cubin, kernel.launch().dynamic_shared)
 
     def _check(self, kernel: KernelType, facts: Mapping[str, Any]) -> None:
         launch = kernel.launch()
-        expected = {"grid": list(launch.grid), "block": list(launch.block), "parameters": _parameters(kernel)}
+        expected = {
+            "grid": list(launch.grid),
+            "block": list(launch.block),
+            "dynamic_shared_bytes": launch.dynamic_shared,
+            "parameters": _parameters(kernel),
+        }
         try:
-            recorded = {"grid": facts["grid"], "block": facts["block"], "parameters": list(map(_recorded, facts["parameters"]))}
+            recorded = {
+                "grid": facts["grid"],
+                "block": facts["block"],
+                "dynamic_shared_bytes": facts.get("dynamic_shared_bytes", 0),  # before version 4 no launch asked for any
+                "parameters": list(map(_recorded, facts["parameters"])),
+            }
         except (KeyError, TypeError) as error:
             self._fail(f"{kernel}: {MANIFEST} does not describe its launch ({shown(str(error))})")
         for what, value in expected.items():

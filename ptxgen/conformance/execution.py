@@ -113,7 +113,15 @@ def emulate(
             results[name] = copy
         passed.append(emulator.Marked(copy, initialised=argument.direction != "out", constant=argument.constant))
     findings = emulator.run(
-        text.text, text.entry, launch.grid, launch.block, passed, sanitize=sanitize, seed=seed, early=launch.early
+        text.text,
+        text.entry,
+        launch.grid,
+        launch.block,
+        passed,
+        shared=launch.dynamic_shared,
+        sanitize=sanitize,
+        seed=seed,
+        early=launch.early,
     )
     for name, memory in whole.items():
         size = arguments[name].nbytes

@@ -72,6 +72,8 @@ def _geometry(kernel: KernelType) -> None:
             raise Nonconformity(f"{what} {sizes} is out of range; whole numbers from (1, 1, 1) to {limits} are allowed")
     if launch.threads > MAX_THREADS:
         raise Nonconformity(f"block {launch.block} has {launch.threads} threads; at most {MAX_THREADS} are allowed")
+    if not is_whole(launch.dynamic_shared) or launch.dynamic_shared < 0:
+        raise Nonconformity(f"a launch cannot ask for {launch.dynamic_shared} bytes of shared memory")
 
 
 def text(kernel: KernelType) -> None:

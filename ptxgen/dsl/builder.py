@@ -25,7 +25,10 @@ class KernelBuilder(Warpgroup):
     def __init__(
         self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = ""
     ) -> None:  # fmt: skip
-        function = Function(name, parameters(signature), max_threads=launch.block, resident=launch.resident, summary=summary)
+        function = Function(
+            name, parameters(signature), max_threads=launch.block, resident=launch.resident,
+            dynamic_shared=launch.dynamic_shared, summary=summary,
+        )  # fmt: skip
         super().__init__(function, launch.threads, target)
         self.signature = signature
         self.arg = _Arguments(self)

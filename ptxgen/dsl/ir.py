@@ -93,6 +93,9 @@ class Remark:
 
 Line = Op | Label | Remark
 
+DYNAMIC_SHARED = "dynamic_shared"
+"""The name of the shared memory that a launch asks for."""
+
 
 @dataclass
 class Function:
@@ -104,6 +107,8 @@ class Function:
     body: list[Line] = field(default_factory=list)
     max_threads: tuple[int, int, int] = (1, 1, 1)
     resident: int = 1  # blocks that a multiprocessor must be able to hold
+    dynamic_shared: int = 0  # bytes of shared memory that a launch asks for
+    dynamic_align: int = 0  # of the array that names them; 0 if none does
     summary: str = ""
     kernel: str = ""
     target_matters: bool = False  # whether the author asked what it is written for; else it is the same for every newer GPU
@@ -115,6 +120,12 @@ class Function:
         for array in self.shared:
             total = -(-total // array.align) * array.align + array.bytes
         return total
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """What instructions may name: parameters and shared arrays."""
+        dynamic = (DYNAMIC_SHARED,) if self.dynamic_align else ()
+        return (*(p.name for p in self.parameters), *(array.name for array in self.shared), *dynamic)
 
     @property
     def ops(self) -> tuple[Op, ...]:

@@ -95,23 +95,32 @@ def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) ->
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """How many blocks and threads. Shared memory is static: the builder counts it. `resident` is how many blocks a
-    multiprocessor must be able to hold at once by their registers: it bounds what the assembler may use. `early`: the kernel
-    waits for the one before it by itself (griddepcontrol), so it may start before that has ended: before it has waited it may
-    read constant arguments and touch no other, and no thread ends without having waited (conformance/early_start.py)."""
+    """How many blocks and threads. `resident` is how many blocks a multiprocessor must be able to hold at once by their
+    registers: it bounds what the assembler may use. `early`: the kernel waits for the one before it by itself
+    (griddepcontrol), so it may start before that has ended: before it has waited it may read constant arguments and touch no
+    other, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of shared memory of a
+    block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for those that are too large
+    to be static."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     resident: int = 1
     early: bool = False
+    dynamic_shared: int = 0
 
     def __init__(
-        self, grid: int | tuple[int, ...], block: int | tuple[int, ...], resident: int = 1, early: bool = False
+        self,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        resident: int = 1,
+        early: bool = False,
+        dynamic_shared: int = 0,
     ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
         object.__setattr__(self, "resident", resident)
         object.__setattr__(self, "early", early)
+        object.__setattr__(self, "dynamic_shared", dynamic_shared)
 
     @property
     def threads(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ptxgen.dsl.core import Core
-from ptxgen.dsl.ir import SharedArray
+from ptxgen.dsl.ir import DYNAMIC_SHARED, SharedArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.isa.operands import Address, Register, Symbol, Vector
@@ -175,6 +175,16 @@ class MemoryAccess(Core):
         name = f"shared{len(self._function.shared)}"
         self._function.shared.append(SharedArray(name, type, prod(shape), align, self.where()))
         return SharedView(self, name, type, shape)
+
+    def dynamic_shared(self, type: DType, align: int = 16) -> SharedView:
+        """The shared memory that the launch asks for (LaunchConfig.dynamic_shared), as an array that fills it."""
+        function = self._function
+        if not function.dynamic_shared:
+            raise AuthorError(
+                "the launch asks for no shared memory", self.where(), "say how much: LaunchConfig(dynamic_shared=...)"
+            )
+        function.dynamic_align = max(function.dynamic_align, align)
+        return SharedView(self, DYNAMIC_SHARED, type, (function.dynamic_shared // type.bytes,))
 
 
 def _register_type(type: DType) -> DType:

@@ -68,9 +68,13 @@ class Explanation:
     @cached_property
     def occupancy(self) -> Occupancy:
         """Of a multiprocessor."""
-        return occupancy(
-            self.gpu.multiprocessor, self.kernel.launch().threads, self.assembled.registers, self.emitted.shared_bytes
-        )
+        launch = self.kernel.launch()
+        return occupancy(self.gpu.multiprocessor, launch.threads, self.assembled.registers, self.shared_bytes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block, with what a launch asks for."""
+        return self.emitted.shared_bytes + self.kernel.launch().dynamic_shared
 
     @property
     def waves(self) -> float:

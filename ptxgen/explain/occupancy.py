@@ -28,7 +28,7 @@ class Occupancy:
 
 
 def occupancy(sm: Multiprocessor, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """For blocks of `threads` threads, with `registers` a thread and `shared_bytes` of static shared memory a block."""
+    """For blocks of `threads` threads, with `registers` a thread and `shared_bytes` of shared memory a block."""
     warps = -(-threads // WARP_SIZE)
     per_warp = _up(_up(max(registers, 1), REGISTERS_OF_A_THREAD) * WARP_SIZE, sm.register_unit)
     room = {

@@ -68,7 +68,7 @@ def summary(explanation: Explanation) -> list[tuple[str, str]]:
         ("work", f"{_scaled(work.bytes, 'B')} moved at least, {_scaled(work.flops, 'op')}: {work.flops / work.bytes:.2f} op/B"),
         (
             "code",
-            f"{e.assembled.registers} registers, {spilled} B spilled, {e.emitted.shared_bytes} B shared memory, "
+            f"{e.assembled.registers} registers, {spilled} B spilled, {e.shared_bytes} B shared memory, "
             f"{e.assembled.stack} B stack",
         ),
         ("assembler", f"{e.assembler} for {e.emitted.target}"),

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.builder import build
-from ptxgen.dsl.ir import Function, Label, Op, Parameter, Remark
+from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Parameter, Remark
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import PtxGenError
 from ptxgen.isa import special
@@ -63,6 +63,7 @@ class Emitted:
             "grid": list(launch.grid),
             "block": list(launch.block),
             "shared_bytes": self.shared_bytes,
+            "dynamic_shared_bytes": launch.dynamic_shared,
             "target": str(self.target),
             "ptx_version": self.ptx_version,
             "sha256": self.sha256,
@@ -112,11 +113,12 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
         version=f"{major}.{minor}",
         target=target,
         files=files,
+        dynamic_shared=DYNAMIC_SHARED,
+        dynamic_align=max((function.dynamic_align for function in functions), default=0),
         functions=[
             {
                 "name": function.name,
-                "notes": [line for line in (function.summary, function.kernel) if line]
-                + [_note(p) for p in function.parameters],
+                "notes": list(_notes(function)),
                 "parameters": [_declared(parameter) for parameter in function.parameters],
                 "max_threads": function.max_threads,
                 "resident": function.resident,
@@ -164,8 +166,12 @@ def _declared(parameter: Parameter) -> str:
     return f".{parameter.type.register}{pointer} {parameter.name}"
 
 
-def _note(parameter: Parameter) -> str:
-    return f"{parameter.name}: {parameter.note or parameter.type}"
+def _notes(function: Function) -> Iterator[str]:
+    """What the text says of a function in comments. It names all that a launch depends on, so one text is launched one way."""
+    yield from (line for line in (function.summary, function.kernel) if line)
+    yield from (f"{parameter.name}: {parameter.note or parameter.type}" for parameter in function.parameters)
+    if function.dynamic_shared:
+        yield f"{DYNAMIC_SHARED}: {function.dynamic_shared} bytes, which a launch asks for"
 
 
 def _declarations(function: Function) -> Iterator[str]:

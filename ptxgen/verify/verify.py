@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from ptxgen.dsl.ir import Function, Label, Op, Remark
+from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Remark
 from ptxgen.errors import Location, VerifyError
 from ptxgen.isa import special
 from ptxgen.isa.effects import Effect
@@ -25,13 +25,13 @@ _RESERVED = frozenset({"WARP_SZ"})
 def verify(function: Function, target: Target) -> None:
     """Raise VerifyError, with the author's line where there is one, for the first rule that the function breaks.
 
-    The rules: names (valid, single, ASCII), at most MAX_STATIC_SHARED, branches to labels that exist, an end to every
-    path, instructions that the target has, operand types as the rows say, registers of one type that are written on every path
-    before they are read, barriers that all threads of the block reach and warp instructions that all lanes reach, asynchronous
-    products whose registers nobody touches (products.py)."""
+    The rules: names (valid, single, ASCII), no more shared memory than a block may have, branches to labels that exist, an end
+    to every path, instructions that the target has, operand types as the rows say, registers of one type that are written on
+    every path before they are read, barriers that all threads of the block reach and warp instructions that all lanes reach,
+    asynchronous products whose registers nobody touches (products.py)."""
     _check_names(function)
     _check_ascii(function)
-    _check_shared(function)
+    _check_shared(function, target)
     _check_instructions(function, target)
     flow = graph(function)
     _check_ends(function, flow)
@@ -45,7 +45,7 @@ def verify(function: Function, target: Target) -> None:
 
 
 def _check_names(function: Function) -> None:
-    variables = [p.name for p in function.parameters] + [array.name for array in function.shared]
+    variables = list(function.variables)
     for name in (function.name, *variables):
         if not _IDENTIFIER.fullmatch(name) or name in _RESERVED:
             raise VerifyError(
@@ -72,8 +72,9 @@ def _check_ascii(function: Function) -> None:
             raise VerifyError(f"PTX text is ASCII, a remark is {line.text!r}", line.where, "write it in ASCII")
 
 
-def _check_shared(function: Function) -> None:
+def _check_shared(function: Function, target: Target) -> None:
     aligned: list[tuple[str, int, Location | None]] = [(p.name, p.align or 1, None) for p in function.parameters]
+    aligned.append((DYNAMIC_SHARED, function.dynamic_align or 1, None))
     for what, align, where in aligned + [(a.name, a.align, a.where) for a in function.shared]:
         if align <= 0 or align & (align - 1):
             raise VerifyError(f"the alignment of {what} must be a power of two, got {align}", where, "use 4, 8, 16, ...")
@@ -88,6 +89,13 @@ def _check_shared(function: Function) -> None:
             largest.where,
             "use smaller tiles, or one array for what is not alive at the same time",
         )
+    if function.dynamic_shared and function.shared_bytes + function.dynamic_shared > target.max_shared:
+        raise VerifyError(
+            f"{function.name} has {function.shared_bytes} bytes of shared memory and asks for {function.dynamic_shared} more "
+            f"at launch; a block has {target.max_shared} at most on {target}",
+            None,
+            "use smaller tiles, or fewer of them at once",
+        )
 
 
 # Instructions one by one
@@ -95,7 +103,7 @@ def _check_shared(function: Function) -> None:
 
 def _check_instructions(function: Function, target: Target) -> None:
     labels = {line.name for line in function.body if isinstance(line, Label)}
-    variables = {p.name for p in function.parameters} | {array.name for array in function.shared}
+    variables = set(function.variables)
     types: dict[str, str] = {}
     for op in function.ops:
         _check_need(op, "", op.row.need(op.modifiers), target, op.row.feature)

@@ -17,7 +17,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.toolchain.module import emit
 from ptxgen.types import F32
-from tests.executor.launch.kernels import Accumulate, Scale
+from tests.executor.launch.kernels import Accumulate, Scale, Turned
 from tests.gpu.launching import launcher_on
 
 BOTH = ["emulator", pytest.param("cuda:0", marks=pytest.mark.gpu)]
@@ -194,6 +194,21 @@ def test_a_loaded_kernel_says_what_it_uses(device: Device) -> None:
     loaded = Modules(device, limit_bytes=0).load(Scale(n=100))
     assert loaded.registers > 0
     assert (loaded.shared_bytes, loaded.local_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("device", BOTH, indirect=True)
+def test_a_launch_alone_and_in_a_graph_has_the_shared_memory_that_it_asks_for(device: Device) -> None:
+    kernel, launcher = Turned(n=16 * 1024), launcher_on(device)  # 64 KiB, more than may be static
+    x = np.arange(kernel.n, dtype=np.float32)
+    y = GpuBuffer.empty(device, F32, (kernel.n,))
+    plan = launcher.prepare(kernel, y=y, x=GpuBuffer.from_numpy(device, x))
+    plan()
+    np.testing.assert_array_equal(y.to_numpy(), x[::-1])
+    device.fill(y.pointer, y.nbytes)
+    graph = device.make_graph([plan.node(())])
+    device.launch_graph(graph)
+    np.testing.assert_array_equal(y.to_numpy(), x[::-1])
+    device.free_graph(graph)
 
 
 @pytest.mark.parametrize("device", GPU, indirect=True)

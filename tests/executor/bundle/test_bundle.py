@@ -213,7 +213,9 @@ class Gpu(EmulatedDevice):
         super().__init__(target)
         self.images: list[bytes | None] = []
 
-    def load(self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None) -> Any:
+    def load(
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
+    ) -> Any:
         self.images.append(image)
         return super().load(text, entry)
 

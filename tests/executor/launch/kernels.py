@@ -71,6 +71,33 @@ class Accumulate(Scale):
 
 
 @dataclass(frozen=True)
+class Turned(Scale):
+    """y = x backwards, f32[n], through shared memory that the launch asks for. One block; n is a multiple of its threads."""
+
+    name = "test_turned"
+
+    def signature(self) -> Signature:
+        return {"y": write(F32, self.n), "x": read(F32, self.n)}
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=1, block=256, dynamic_shared=4 * self.n)
+
+    def emit(self, k: KernelBuilder) -> None:
+        static = k.shared(F32, 1)
+        with k.when(k.tid.x == 0):
+            k.store(static[0], k.load(k.arg.x[0]))  # what the builder counts lies beside it
+        staged = k.dynamic_shared(F32)
+        for i in k.strided(k.tid.x, self.n, step=256):
+            k.store(staged[i], k.load(k.arg.x[i]))
+        k.barrier()
+        for i in k.strided(k.tid.x, self.n, step=256):
+            k.store(k.arg.y[i], k.load(staged[self.n - 1 - i]))
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {"y": arguments["x"][::-1]}
+
+
+@dataclass(frozen=True)
 class ReadsBeyond(Scale):
     """Wrong on purpose: every thread reads the element after its own, so the last one reads beyond x."""
 

@@ -40,7 +40,7 @@ class Assembling(RememberingDevice):
         return assemble(text, self.target).cubin
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
     ) -> tuple[LoadedKernel, bool]:
         assert image is not None
         self.images.append(image)

@@ -236,6 +236,11 @@ def test_the_warp_of_a_two_dimensional_block_is_refused() -> None:
         written(lambda k: k.warp, block=(8, 8))
 
 
+def test_shared_memory_that_no_launch_asks_for_is_refused() -> None:
+    with pytest.raises(AuthorError, match="the launch asks for no shared memory"):
+        written(lambda k: k.dynamic_shared(F32))
+
+
 def test_an_instruction_newer_than_the_target_is_refused() -> None:
     def body(k: KernelBuilder) -> None:
         k.griddepcontrol(action="wait")

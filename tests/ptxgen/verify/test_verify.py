@@ -192,6 +192,15 @@ def test_shared_memory_up_to_the_limit_passes_and_beyond_it_is_named() -> None:
         verify(too_much, Target(75))
 
 
+def test_what_a_launch_may_ask_for_depends_on_the_target() -> None:
+    asks = function(RET, dynamic_shared=64 * 1024, shared=[SharedArray("s", F32, 1, 16)])
+    verify(asks, Target(80))
+    with pytest.raises(
+        VerifyError, match=r"has 4 bytes of shared memory and asks for 65536 more at launch; .* 65536 at most on sm_75"
+    ):
+        verify(asks, Target(75))
+
+
 def test_shared_memory_and_remarks_name_the_authors_line() -> None:
     def too_much(k: KernelBuilder) -> None:
         k.shared(F32, 16)
