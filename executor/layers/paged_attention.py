@@ -18,10 +18,12 @@ from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
+from ptxgen.kernels.attention.paged_attention_reduce_halves import HEAD_DIMS, PagedAttentionReduceHalves
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 
 
@@ -111,10 +113,13 @@ class RowsAttention:
             "least": kernel.least,
         }
         arguments = {"out": out, **parts, "position": lone}
-        if launch.fused and isinstance(form, int):
-            attended = a.attended.view(0, lines(rows, s.q_dim))
-            reduce = PagedAttentionReduceDigits(**shape, digits=form)
-            launch.packed.write(launch, "attention", reduce, attended, form, **arguments)
+        attended = a.attended.view(0, lines(rows, s.q_dim))
+        if launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS:
+            halves = PagedAttentionReduceHalves(**shape, **asdict(form))
+            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
+        elif launch.fused and isinstance(form, int):
+            digits = PagedAttentionReduceDigits(**shape, digits=form)
+            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
         else:
             launch("attention", PagedAttentionReduce(**shape), **arguments)
 

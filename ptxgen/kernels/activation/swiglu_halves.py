@@ -88,6 +88,7 @@ class BatchedFusedSwigluHalves(KernelType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(n=576, m=3, parts=2, lane_run=64)
+        yield cls(n=4, m=1, parts=1, lane_run=4)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {**self.swiglu.inputs(rng), **unwritten(self.m, self.n, self.form)}

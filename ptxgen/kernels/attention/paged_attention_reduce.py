@@ -1,5 +1,5 @@
 """Puts the parts of a row's softmax together that paged_attention leaves, one block a head and row; with or without the digits
-of the result, for an output projection on int8 digits."""
+of the result, for an output projection on int8 digits. For one on f16 halves: paged_attention_reduce_halves.py."""
 
 from __future__ import annotations
 
@@ -70,13 +70,12 @@ class PagedAttentionReduce(KernelType):
         return LaunchConfig(grid=(self.heads, self.rows), block=WARPS * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        for d, value in self.results(k):
+        for d, value in self.results(k, k.ctaid.y, k.ctaid.x):
             k.store(k.arg.out[k.ctaid.y, k.ctaid.x, d], value)
 
-    def results(self, k: KernelBuilder) -> Iterator[tuple[Value, Value]]:
+    def results(self, k: KernelBuilder, row: Value, head: Value) -> Iterator[tuple[Value, Value]]:
         """For each d < head_dim, d and the value of out, in the thread that has it to write. All threads must come here."""
         tiles = Tiles(self.head_dim, WARPS)
-        row, head = k.ctaid.y, k.ctaid.x
         length = length_of(k, k.load(k.arg.position[row]), self.max_len)
         size = k.max(self.split.device_size(length), 1)
         count = (length + size - 1) // size
@@ -172,7 +171,7 @@ class PagedAttentionReduceDigits(PagedAttentionReduce):
 
     def emit(self, k: KernelBuilder) -> None:
         value = k.f32(0.0)
-        for d, result in self.results(k):  # once: a block has a thread for each d
+        for d, result in self.results(k, k.ctaid.y, k.ctaid.x):  # once: a block has a thread for each d
             value @= result
             k.store(k.arg.out[k.ctaid.y, k.ctaid.x, d], value)
         write_digits(k, self.digits, k.ctaid.y, k.ctaid.x * self.head_dim + k.tid.x, [value], k.tid.x < self.head_dim)

@@ -110,7 +110,8 @@ class PackHalves(KernelType):
     def cases(cls, **fixed: Any) -> Iterator[PackHalves]:
         yield cls(m=3, k=800, parts=2, lane_run=64)
         yield cls(m=17, k=576, parts=2, lane_run=4)
-        yield cls(m=8, k=1024, parts=1, lane_run=64)
+        yield cls(m=8, k=256, parts=1, lane_run=64)
+        yield cls(m=1, k=4, parts=1, lane_run=4)
 
 
 def _written(kernel: PackHalves) -> int:

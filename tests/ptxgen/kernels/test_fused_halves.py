@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_attention_reduce_halves import PagedAttentionReduceHalves
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
 from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
 from ptxgen.kernels.quantize.activation_halves import STEPS, pack
@@ -47,6 +49,17 @@ def test_swiglu_with_halves_is_swiglu_and_then_the_halves() -> None:
     assert_packed(run(kernel, given), run(swiglu, {name: given[name] for name in swiglu.signature()})["y"], kernel.form)
 
 
+def test_attention_with_halves_is_attention_and_then_the_halves() -> None:
+    kernel = PagedAttentionReduceHalves(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32, **FORM)
+    given = kernel.inputs(np.random.default_rng(6))  # the last row is idle
+    given["weighted"][0, 1, 1, 90] = np.nan
+    given["position"][0] = 63
+    part = PagedAttentionReduce(rows=3, heads=3, head_dim=128, max_len=64, splits=2, least=32)
+    out, results = run(part, {name: given[name] for name in part.signature()})["out"], run(kernel, given)
+    assert results.pop("out").tobytes() == out.tobytes()
+    assert_packed({"y": out.reshape(3, -1), **results}, out.reshape(3, -1), kernel.form)
+
+
 def test_nearly_all_halves_of_nearly_exact_values_must_be_exact() -> None:
     x = np.random.default_rng(4).standard_normal((8, 512))
     bounds = half_bounds(x, np.abs(x) * 2.0**-22, HalfForm(2, 64))
@@ -75,3 +88,5 @@ def test_an_impossible_form_is_refused() -> None:
         BatchedFusedSwigluHalves(n=256, m=1, parts=3, lane_run=4)
     with pytest.raises(ArgumentError, match="batched_rmsnorm_halves: hidden must be a multiple of 4"):
         BatchedRmsNormHalves(hidden=254, m=1, **FORM)
+    with pytest.raises(ArgumentError, match=r"head_dim must be one of \(128, 256\), got 64"):
+        PagedAttentionReduceHalves(rows=1, heads=4, head_dim=64, max_len=64, **FORM)
