@@ -68,7 +68,8 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device) -> Self:
         """What the environment says, and what was measured on this device's GPU."""
-        return replace(cls.from_environment(), tables=tables_for(GpuModel.of(device), settings()))
+        tables = (table.running_on(device.target) for table in tables_for(GpuModel.of(device), settings()))
+        return replace(cls.from_environment(), tables=tuple(tables))
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:

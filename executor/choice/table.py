@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.registry import find
+from ptxgen.target import Target
 
 TITLE: Final = "ptxgen tuning table"
 VERSION: Final = 1
@@ -86,6 +87,11 @@ class TuningTable:
             key = entry.precision, entry.format
             groups[key] = (*groups.get(key, ()), entry)
         return groups
+
+    def running_on(self, target: Target) -> TuningTable:
+        """The entries whose kernels run on a target."""
+        entries = tuple(entry for entry in self.entries if entry.make(entry.n or 1, entry.rows).runs_on(target))
+        return self if len(entries) == len(self.entries) else replace(self, entries=entries)
 
     def fastest(
         self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None

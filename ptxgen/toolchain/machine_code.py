@@ -3,6 +3,7 @@ known models."""
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from ptxgen.target import REGISTERS
@@ -11,10 +12,14 @@ from ptxgen.toolchain.assemble import Assembled
 MOST_CODE: Final = 64 * 1024
 """Bytes of machine code of a kernel: longer ones fall out of the instruction caches, and take seconds to assemble."""
 
+_CHANGED = re.compile(r"\(C75\d\d\) (.*)")
+"""What the assembler says where it does not leave the products of a warpgroup as they are written."""
+
 
 def faults(assembled: Assembled, threads: int) -> list[str]:
     """What is wrong with the machine code of a kernel of blocks of `threads` threads: spilled registers, more registers for a
-    block than a multiprocessor has, too long a text. Empty if nothing is."""
+    block than a multiprocessor has, too long a text, asynchronous products that the assembler made wait. Empty if nothing
+    is."""
     wrong = []
     spilled = assembled.spill_stores + assembled.spill_loads
     if spilled:
@@ -24,4 +29,5 @@ def faults(assembled: Assembled, threads: int) -> list[str]:
         wrong.append(f"a block needs {needed} registers; a multiprocessor has {REGISTERS}")
     if assembled.code > MOST_CODE:
         wrong.append(f"{assembled.code} bytes of machine code; at most {MOST_CODE} are allowed")
+    wrong += _CHANGED.findall(assembled.log)
     return wrong

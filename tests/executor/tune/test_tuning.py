@@ -29,7 +29,7 @@ from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
-from ptxgen.target import Target
+from ptxgen.target import HOPPER, Target
 from tests.executor.device.fake_driver import FakeDriver
 from tests.ptxgen.kernels.running import emulate, inputs
 
@@ -58,6 +58,13 @@ SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
     ),
     MwvGemv: (MwvGemv(Q6_K, k=4096, n=5), [{"rows_per_block": 1}, {"rows_per_block": 4, "resident_threads": 256}]),
 }
+
+
+def test_a_kernel_for_one_gpu_alone_is_not_chosen_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MwvGemv, "only_on", HOPPER)
+    table = TuningTable("a table", H200, (entry(4096, 64), entry(4096, 64, MWV, parameters={})))
+    assert table.running_on(SM_90) is table
+    assert [one.kernel for one in table.running_on(Target(100)).entries] == [HW]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.kernels.shape import require
-from ptxgen.target import ALL, Target
+from ptxgen.target import ALL, HOPPER, WARPGROUP_SIZE, Target
 from ptxgen.toolchain import assemble as assembling
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit as emit_anew
@@ -285,6 +285,42 @@ def test_a_kernel_for_newer_gpus_is_not_written_for_older_ones() -> None:
         Doubled.emit(self, k)
 
     assert not reasons(made(emit=needs_sm_90, least_sm=90))
+
+
+def made_for_hopper(**methods: Any) -> type[Doubled]:
+    """A kernel of warpgroups."""
+
+    def emit(self: Doubled, k: KernelBuilder) -> None:
+        k.wgmma_fence()
+        i = k.ctaid.x * WARPGROUP_SIZE + k.tid.x
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.load(k.arg.x[i]) * 2.0)
+
+    def launch(self: Doubled) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // WARPGROUP_SIZE), block=WARPGROUP_SIZE)
+
+    return made(emit=emit, launch=launch, **methods)
+
+
+def test_a_kernel_for_one_gpu_alone_is_written_and_assembled_for_that() -> None:
+    alone = made_for_hopper(only_on=HOPPER)
+    assert not reasons(alone)
+    kernel = alone(n=64)
+    assert kernel.targets() == (HOPPER,)
+    assert {kernel.target_for(target) for target in (Target(90), HOPPER)} == {HOPPER}
+    assert ".target sm_90a" in emit_anew(kernel, Target(90)).text
+    assert [target for target in ALL if kernel.runs_on(target)] == [Target(90)]
+
+
+@pytest.mark.parametrize("target", [Target(75), Target(100)], ids=str)
+def test_a_kernel_for_one_gpu_alone_says_so_on_others(target: Target) -> None:
+    alone = made_for_hopper(only_on=HOPPER)(n=64)
+    assert checked_on(alone, Target(90)).target == "sm_90a"
+    assert checked_on(alone, target).error == f"test_doubled is written for sm_90a alone, and the target is {target}"
+
+
+def test_an_instruction_of_one_gpu_alone_is_no_other_kernel_s() -> None:
+    assert "needs sm_90a" in reasons(made_for_hopper(least_sm=90))["text"]
 
 
 def test_a_scalar_outside_its_own_bounds_is_found() -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.errors import AuthorError, UnavailableInstruction
-from ptxgen.target import HOPPER, Target
+from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
 from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.machine_code import faults
 from tests.ptxgen.dsl.writing import written
 from tests.ptxgen.isa.products import WIDTHS, Products
 
 
 @pytest.mark.parametrize(("n", "type"), [*((n, "f16") for n in WIDTHS), (48, "bf16")])
 def test_every_shape_assembles(n: int, type: str) -> None:
-    made = assemble(Products(n, type).text(), HOPPER)
-    assert made.spill_stores == 0
-    assert "serialized" not in made.log
+    assert not faults(assemble(Products(n, type).text(), HOPPER), WARPGROUP_SIZE)
+
+
+def test_products_that_the_assembler_makes_wait_are_a_fault() -> None:
+    text = Products(8).text()
+    wait = "wgmma.wait_group.sync.aligned 0;"
+    assert wait in text
+    (fault,) = faults(assemble(text.replace(wait, ""), HOPPER), WARPGROUP_SIZE)
+    assert "wgmma.wait_group is injected" in fault
 
 
 @pytest.mark.parametrize("target", [Target(90), Target(100), Target(100, "a")], ids=str)
