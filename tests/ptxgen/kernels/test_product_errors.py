@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from ptxgen.formats import FORMATS, Format
-from ptxgen.target import oldest
 from tests.ptxgen.kernels.product_errors import ACCURATE_NMSE, AS_GOOD, MOST_NMSE, Product, products
 from tests.ptxgen.kernels.running import emulate
 
@@ -37,6 +36,6 @@ def test_products_are_as_near_to_float64_as_their_precision_promises(format: For
     product = Product(format, k_of(format), 17, m)
     theirs = product.error(product.llama_cpp)
     for precision, kernel in products(format, k_of(format), 17, m):
-        results, _ = emulate(kernel, product.arguments(kernel), sanitize=False, target=oldest(kernel.least_sm))
+        results, _ = emulate(kernel, product.arguments(kernel), sanitize=False)
         most = ACCURATE_NMSE if precision == "accurate" else min(MOST_NMSE, AS_GOOD * theirs)
         assert product.error(results["y"]) <= most, str(kernel)
