@@ -48,7 +48,7 @@ def test_products_of_a_models_size_keep_what_their_precision_promises(name: str,
     product = Product(FORMATS[name], k, N, m)
     theirs = product.error(product.llama_cpp)
     for precision, kernel in products(FORMATS[name], k, N, m):
-        if not kernel.runs_on(launcher.device.gpu):
+        if not kernel.runs_on(launcher.device.target):
             continue
         most = ACCURATE_NMSE if precision == "accurate" else min(MOST_NMSE, AS_GOOD * theirs)
         assert product.error(run(launcher, kernel, product)) <= most, str(kernel)

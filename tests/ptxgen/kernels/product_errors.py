@@ -30,9 +30,10 @@ HALVES = {"accurate": 2, "fast": 1}
 """f16 parts of an activation, by precision."""
 
 
-def products(format: Format, k: int, n: int, m: int) -> Iterator[tuple[str, KernelType]]:
+def products(format: Format, k: int, n: int, m: int, **settings: int) -> Iterator[tuple[str, KernelType]]:
     """All that may multiply m rows of activations, each with the precision whose digits or parts it has: the kernel that a
-    precision has by default, in its form for several rows, and every registered one of the family `gemm`."""
+    precision has by default, in its form for several rows, and every registered one of the family `gemm`, with those of the
+    settings that it has."""
     for precision in DIGITS:
         of_one = default_strategy(format, precision).make(k, n)
         try:
@@ -43,7 +44,8 @@ def products(format: Format, k: int, n: int, m: int) -> Iterator[tuple[str, Kern
     for entry in entries().values():
         if entry.type.family == "gemm" and entry.fixed.get("format") is format:
             name, values = ("parts", HALVES) if "parts" in entry.parameters else ("digits", DIGITS)
-            yield from ((precision, entry.make(k=k, n=n, m=m, **{name: value})) for precision, value in values.items())
+            own = {setting: value for setting, value in settings.items() if setting in entry.parameters}
+            yield from ((precision, entry.make(k=k, n=n, m=m, **own, **{name: value})) for precision, value in values.items())
 
 
 class Product:
