@@ -33,6 +33,11 @@ GRID: Final[Mapping[str, tuple[int, ...]]] = {
 """What is tried of a parameter that a kernel has; all others stay at their defaults. `pdl` does: in a chain of equal kernels it
 looks better than between the others of a layer."""
 
+OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
+    "half_mma_*": {"warps": (1,), "split": (4, 8, 16), "row_tiles": (1, 2), "ahead": (0, 1), "resident_threads": (256, 512)},
+}
+"""The same for kernels with names like these, instead of GRID where both say something."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -66,9 +71,9 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
     errors: dict[Form | None, float] = {}
     forms: set[KernelType] = set()
     at_once = {"m": rows} if rows > 1 and "m" in entry.parameters else {}
-    names = [name for name in GRID if name in entry.parameters]
-    for values in itertools.product(*(GRID[name] for name in names)):
-        shape = dict(zip(names, values, strict=True))
+    grid = _grid(entry, rows)
+    for values in itertools.product(*grid.values()):
+        shape = dict(zip(grid, values, strict=True))
         try:
             kernel = entry.make(k=k, n=n, **at_once, **shape)
             require_fit(kernel, format, "a candidate", n=n, k=k, rows=rows)
@@ -82,3 +87,13 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
         if rounded not in errors:
             errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
         yield Candidate(entry, kernel, errors[rounded])
+
+
+def _grid(entry: KernelEntry, rows: int) -> dict[str, tuple[int, ...]]:
+    """What is tried of the parameters of a kernel; of tiles of rows of activations those that are less than half empty, and
+    the smallest."""
+    own = [grid for pattern, grid in OWN.items() if fnmatchcase(entry.name, pattern)]
+    grid = {name: values for one in (GRID, *own) for name, values in one.items() if name in entry.parameters}
+    if "tile" in grid:
+        grid["tile"] = tuple(size for size in grid["tile"] if size < 2 * rows) or grid["tile"][:1]
+    return grid

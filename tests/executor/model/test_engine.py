@@ -128,13 +128,27 @@ def test_another_precision_counts_from_the_next_step_on(engine: Engine, model: L
     assert np.array_equal(logits(engine, rows_of(2, TOKENS)), accurate)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "packing", "matrices"),
+    [
+        ("mma", {"digits": 3}, "batched_rmsnorm_digits", ("attn", "ffn")),
+        ("half_mma", {"parts": 2, "split": 2}, "batched_rmsnorm_halves", ("attn_q", "attn_v")),  # attn_k reads digits
+    ],
+    ids=["digits", "halves"],
+)
 def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_accurate(
-    engine: Engine, model: LanguageModel, path: Path
+    name: str,
+    parameters: dict[str, int],
+    packing: str,
+    matrices: tuple[str, ...],
+    engine: Engine,
+    model: LanguageModel,
+    path: Path,
 ) -> None:
     entries = tuple(
-        TuningEntry("accurate", w.format.id, w.k, w.n, f"mma_{w.format.id}_gemm", {"digits": 3}, 1e-6, error=1e-7, rows=16)
+        TuningEntry("accurate", w.format.id, w.k, w.n, f"{name}_{w.format.id}_gemm", parameters, 1e-6, error=1e-7, rows=16)
         for w in model.decoder.weights.values()
-        if w.format.packed_width and "embd" not in w.name
+        if w.format.packed_width and any(matrix in w.name for matrix in matrices)
     )
     table = TuningTable("a table", GpuModel.of(model.device), tuple(dict.fromkeys(entries)))
     model.decoder.profile = GpuProfile(tables=(table,))
@@ -146,7 +160,7 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     finally:
         model.decoder.profile = GpuProfile()
     exact = ReferenceModel(path).logits(list(TOKENS))
-    assert {"mma_q4k_gemm", "mma_q6k_gemm"} <= kernels
+    assert {f"{name}_q4k_gemm", f"{name}_q6k_gemm", packing} <= kernels
     assert np.abs(together - exact).max() <= 1e-4 * exact.std()
     assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
 

@@ -21,10 +21,11 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
 from executor.tune.candidates import candidates
 from executor.tune.tune import tune, winners
-from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
+from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
@@ -375,6 +376,34 @@ def test_candidates_for_rows_take_them_at_once_or_have_a_form_of_their_own_each_
     assert [one.parameters["digits"] for one in some if one.entry.name == HW] == [3]
     assert "batched_hw_dp4a_q4k_gemv" in {one.entry.name for one in candidates(Q4_K, 4096, 64, "accurate", rows=8)}
     assert all("m" not in one.parameters for one in some)
+
+
+def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_tiles_with_room_for_the_rows() -> None:
+    tried = {
+        (precision, rows): candidates(Q4_K, 4096, 64, precision, "half_mma_*", rows)
+        for precision in ("accurate", "fast")
+        for rows in (8, 32)
+    }
+    assert {one.parameters["parts"] for one in tried["accurate", 8]} == {2}
+    assert {one.parameters["parts"] for one in tried["fast", 8]} == {1, 2}
+    assert {one.parameters["tile"] for one in tried["accurate", 8]} == {8}
+    assert {one.parameters["tile"] for one in tried["accurate", 32]} == {8, 16, 32}
+    assert {one.parameters["split"] for one in tried["accurate", 8]} == {4, 8, 16}
+    assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
+
+
+def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must_not_depend_on_them() -> None:
+    two, one = (
+        entry(4096, 64, "half_mma_q4k_gemm", precision, rows=8, seconds=seconds, error=error, parameters={"parts": parts})
+        for precision, parts, seconds, error in (("accurate", 2, 2e-6, 1e-7), ("fast", 1, 1e-6, 1e-4))
+    )
+    for precision, parts in (("accurate", 2), ("fast", 1)):
+        chosen = profile(two, one, shipped=True, precision=precision)
+        assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == HalfMmaGemm(Q4_K, k=4096, n=64, m=5, parts=parts)
+        for one_row in (chosen.choose(Q4_K, 4096, 64), replace(chosen, batch_invariant=True).choose(Q4_K, 4096, 64, rows=5)):
+            assert one_row.kernel == default_strategy(Q4_K, precision).make(4096, 64)
+    flagged = profile(two, one, precision="fast").choose(Q4_K, 4096, 64, accurate=True, rows=5)
+    assert flagged.kernel.activation_halves == HalfForm(2, 64)
 
 
 def test_rows_are_tuned_and_the_table_chooses_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
