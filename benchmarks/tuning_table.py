@@ -1,6 +1,6 @@
 """Results of benchmarks/gemv.py -> the tuning table of that GPU that is shipped with the package: of what every device uses
-anyway, the parameters that leave the bits alone; and from tables of `ptxrun tune --rows` the fastest kernels for several rows.
-It measures nothing.
+anyway, the parameters that leave the bits alone; and the fastest kernels for several rows, from results of kernels that take m
+rows and from tables of `ptxrun tune --rows`. It measures no time.
 
 python -m benchmarks.tuning_table benchmarks/results/gemv-hw-dp4a-h200.json --rows benchmarks/results/tune-rows-8b-h200.json
 """
@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
+import numpy as np
 
 from executor.choice.store import load, save, shipped_path
-from executor.choice.strategies import DIGITS, bit_free, default_strategy
+from executor.choice.strategies import DIGITS, ERROR_LIMIT, bit_free, default_strategy
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
+from executor.layers.packed import form_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
+from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.registry import find
 
 MARGIN: Final = 0.01
@@ -46,14 +49,46 @@ def table(records: Iterable[Mapping[str, Any]]) -> TuningTable:
     return TuningTable("results", gpu, entries, shipped=True)
 
 
-def several_rows(measured: Iterable[TuningTable]) -> Iterator[TuningEntry]:
+def whole(records: Sequence[Mapping[str, Any]], tuned: Sequence[TuningTable]) -> TuningTable:
+    """The table for one row, and what is fastest for several, of results and of tables of `ptxrun tune`. Errors as table; or
+    ArgumentError if they are of several GPUs."""
+    shipped = table(records)
+    if any(one.gpu != shipped.gpu for one in tuned):
+        raise ArgumentError(f"the results are of {shipped.gpu}; so must the tables for several rows be")
+    timed = (*(entry for one in tuned for entry in one.entries), *with_rows(records))
+    return replace(shipped, entries=(*shipped.entries, *several_rows(replace(shipped, entries=timed))))
+
+
+def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
     """Of each shape and number of rows above one, the fastest kernel whose error the precision allows."""
     formats = {format.id: format for format in FORMATS.values()}
-    for one in measured:
-        shapes = {(entry.precision, entry.format, entry.k, entry.n or 0, entry.rows) for entry in one.entries}
-        for precision, format, k, n, rows in sorted(shapes):
-            if rows > 1 and n and (fastest := one.fastest(precision, formats[format], k, n, rows)):
-                yield replace(fastest, precision=precision)
+    shapes = {(entry.precision, entry.format, entry.k, entry.n or 0, entry.rows) for entry in measured.entries}
+    for precision, format, k, n, rows in sorted(shapes):
+        if rows > 1 and n and (fastest := measured.fastest(precision, formats[format], k, n, rows)):
+            yield replace(fastest, precision=precision)
+
+
+def with_rows(records: Iterable[Mapping[str, Any]]) -> Iterator[TuningEntry]:
+    """What these files say of kernels that take several rows at once, for the strictest precision that allows their error."""
+    errors: dict[object, float] = {}
+    for record in records:
+        for result in record["results"]:
+            if "m" not in result["parameters"]:
+                continue
+            kernel = find(result["kernel"]).make(**result["parameters"])
+            if not isinstance(kernel, GemvType):
+                raise ArgumentError(f"{kernel} multiplies by no weights")
+            rounded = (kernel.format, form_of(kernel))
+            if rounded not in errors:
+                errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
+            parameters = {name: value for name, value in result["parameters"].items() if name not in ("k", "n", "m")}
+            size = {"k": result["parameters"]["k"], "n": result["parameters"]["n"], "rows": result["parameters"]["m"]}
+            seconds = _median(result) * 1e-6
+            precision = min((limit, one) for one, limit in ERROR_LIMIT.items() if errors[rounded] <= limit)[1]
+            yield TuningEntry(
+                precision, kernel.format.id, kernel=kernel.name, parameters=parameters, seconds=seconds,
+                bytes_per_second=result["weight_bytes"] / seconds, error=errors[rounded], versions=_versions(record), **size,
+            )  # fmt: skip
 
 
 def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEntry]:
@@ -103,11 +138,7 @@ def _versions(record: Mapping[str, Any]) -> str:
 @click.option("--rows", "several", multiple=True, type=click.Path(exists=True, path_type=Path), help="A table of ptxrun tune.")
 def main(results: tuple[Path, ...], several: tuple[Path, ...]) -> None:
     """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
-    shipped = table(json.loads(path.read_text()) for path in results)
-    tuned = [load(path) for path in several]
-    if any(one.gpu != shipped.gpu for one in tuned):
-        raise ArgumentError(f"the results are of {shipped.gpu}; so must the tables for several rows be")
-    shipped = replace(shipped, entries=(*shipped.entries, *several_rows(tuned)))
+    shipped = whole([json.loads(path.read_text()) for path in results], [load(path) for path in several])
     path = shipped_path(shipped.gpu)
     save(path, shipped)
     click.echo(f"{path}: {len(shipped.entries)} entries")

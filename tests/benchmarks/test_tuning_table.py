@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tuning_table import several_rows, table
+from benchmarks.tuning_table import several_rows, table, whole
 from executor.choice.store import load, shipped_path
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
@@ -64,9 +64,8 @@ def test_results_of_two_gpus_are_refused_and_so_are_results_of_nothing() -> None
 
 def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
     path = shipped_path(GpuModel("NVIDIA H200", "sm_90", 132))
-    one_row = table([json.loads((RESULTS / "gemv-hw-dp4a-h200.json").read_text())]).entries
-    several = several_rows([load(RESULTS / "tune-rows-8b-h200.json")])
-    assert (*one_row, *several) == load(path, shipped=True).entries
+    results = [json.loads((RESULTS / name).read_text()) for name in ("gemv-hw-dp4a-h200.json",)]
+    assert whole(results, [load(RESULTS / "tune-rows-8b-h200.json")]).entries == load(path, shipped=True).entries
 
 
 def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None:
@@ -75,5 +74,17 @@ def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None
         return TuningEntry("accurate", "q4k", 4096, 64, "mma_q4k_gemm", parameters, seconds, error=error, rows=rows)
 
     measured = (entry(1, 3e-6), entry(2, 2e-6), entry(4, 1e-6, error=1e-3), entry(2, 5e-6, rows=32), entry(1, 1e-6, rows=1))
-    (eight, more) = several_rows([TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured)])
+    (eight, more) = several_rows(TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured))
     assert (eight, more) == (measured[1], measured[3])
+
+
+def test_results_of_kernels_for_several_rows_count_where_their_error_is_allowed() -> None:
+    def rows(microseconds: float, parts: int) -> dict[str, Any]:
+        parameters = {"k": 4096, "n": 64, "m": 8, "parts": parts, "split": 8}
+        return result(1.0) | {"kernel": "half_mma_q4k_gemm", "parameters": parameters, "microseconds": {"median": microseconds}}
+
+    one, precise, fast = whole([record(result(1.0), rows(5.0, parts=2), rows(3.0, parts=1))], []).entries
+    assert one.rows == 1
+    assert (precise.precision, precise.rows, precise.parameters) == ("accurate", 8, {"parts": 2, "split": 8})
+    assert (fast.precision, fast.rows, fast.parameters) == ("fast", 8, {"parts": 1, "split": 8})
+    assert precise.seconds == pytest.approx(5e-6)
