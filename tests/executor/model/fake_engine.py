@@ -4,11 +4,14 @@ attends to, in their order, read through the page tables, so a wrong page, a sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.scheduler import Scheduler
 from executor.model.step import Row
 
 NOTHING = -1
@@ -106,3 +109,20 @@ class Letters:
 
     def finish(self) -> str:
         return ""
+
+
+def alone(engine: FakeEngine, prompt: Sequence[int], count: int) -> list[int]:
+    return list(islice(engine.alone(prompt), count))
+
+
+def fresh(engine: FakeEngine, **options: object) -> Scheduler:
+    return Scheduler(engine, Letters(), **options)  # type: ignore[arg-type]
+
+
+def greedy(scheduler: Scheduler, prompt: Sequence[int], count: int = 8, **options: object) -> Request:
+    """Nothing ends it early."""
+    return scheduler.submit(prompt, max_tokens=count, stop_tokens=(), **options)  # type: ignore[arg-type]
+
+
+def rows_of_steps(engine: FakeEngine) -> list[int]:
+    return [len(rows) for rows in engine.steps]

@@ -4,43 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Sequence
-from itertools import islice
 
 import pytest
 
-from executor.base.errors import DeviceError, DeviceFailed, ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.model.sampling import Sampler
-from executor.model.scheduling.prompt_lookup import PromptLookup
-from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
-from executor.model.step import Row
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.token.argmax import NOT_A_NUMBER
-from tests.executor.model.fake_engine import FakeEngine, Letters
+from tests.executor.model.fake_engine import FakeEngine, Letters, alone, fresh, greedy, rows_of_steps
 from tests.synthetic import Q, write_model
 
 LONG = list(range(30))
-
-
-def alone(engine: FakeEngine, prompt: Sequence[int], count: int) -> list[int]:
-    return list(islice(engine.alone(prompt), count))
-
-
-def fresh(engine: FakeEngine, **options: object) -> Scheduler:
-    return Scheduler(engine, Letters(), **options)  # type: ignore[arg-type]
-
-
-def greedy(scheduler: Scheduler, prompt: Sequence[int], count: int = 8, **options: object) -> Request:
-    """Nothing ends it early."""
-    return scheduler.submit(prompt, max_tokens=count, stop_tokens=(), **options)  # type: ignore[arg-type]
-
-
-def rows_of_steps(engine: FakeEngine) -> list[int]:
-    return [len(rows) for rows in engine.steps]
 
 
 def test_sequences_side_by_side_answer_as_alone_one_row_each_and_leave_no_page() -> None:
@@ -244,221 +219,6 @@ def test_draws_depend_on_the_seed_of_the_sequence_alone_and_a_sampler_may_be_giv
     assert unseeded.result().tokens == again.result().tokens
 
 
-def test_a_sequence_can_be_cancelled_at_any_time_and_keeps_what_it_has() -> None:
-    engine = FakeEngine(slots=2)
-    scheduler = fresh(engine)
-    requests = [greedy(scheduler, [token], 6) for token in range(4)]
-    scheduler.step()
-    scheduler.step()
-    assert [request.cancel() for request in requests[1:]] == [True] * 3
-    assert not requests[1].cancel()
-    scheduler.run()
-    assert not requests[0].cancel()
-    assert [request.stopped for request in requests] == ["length", "cancelled", "cancelled", "cancelled"]
-    assert [len(request.tokens) for request in requests] == [6, 2, 0, 0]
-    assert requests[1].result().tokens == tuple(alone(engine, [1], 2))
-    assert scheduler.pool.held == 0
-
-
-def test_a_callback_that_raises_fails_its_own_request_only() -> None:
-    engine = FakeEngine()
-    scheduler = fresh(engine)
-
-    def fail(token: int) -> None:
-        raise OSError("the pipe is closed")
-
-    good = greedy(scheduler, LONG[:4])
-    bad = greedy(scheduler, LONG[2:6], on_token=fail)
-    at_the_end = greedy(scheduler, LONG[2:6], 1, on_token=fail)
-    scheduler.run()
-    assert good.tokens == alone(engine, LONG[:4], 8)
-    for request in (bad, at_the_end):
-        assert (request.stopped, len(request.tokens)) == ("failed", 1)
-        with pytest.raises(OSError, match="the pipe is closed"):
-            request.result()
-    assert scheduler.status().finished == {"length": 1, "failed": 2}
-    assert scheduler.pool.held == 0
-
-
-def test_a_callback_may_cancel_and_submit_but_not_step() -> None:
-    engine = FakeEngine()
-    scheduler = fresh(engine)
-    requests: list[Request] = []
-
-    def act(token: int) -> None:
-        requests[1].cancel()
-        requests.append(greedy(scheduler, LONG[5:9], 3))
-        with pytest.raises(ModelError, match="in the middle of a step"):
-            scheduler.step()
-        requests[0].cancel()
-
-    requests += [greedy(scheduler, LONG[:4], on_token=act), greedy(scheduler, LONG[2:6])]
-    scheduler.run()
-    assert [(request.stopped, len(request.tokens)) for request in requests] == [
-        ("cancelled", 1), ("cancelled", 0), ("length", 3),
-    ]  # fmt: skip
-
-
-def raise_once(engine: FakeEngine, error: BaseException, at: int) -> None:
-    calls = iter(range(1000))
-
-    def fail(rows: Sequence[Row]) -> None:
-        if next(calls) == at:
-            raise error
-
-    engine.before_step = fail
-
-
-def test_a_step_that_fails_fails_those_that_were_in_it_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    engine = FakeEngine(slots=2)
-    scheduler = fresh(engine)
-    requests = [greedy(scheduler, LONG[at : at + 4]) for at in range(3)]
-    raise_once(engine, DeviceError("no room"), at=2)
-    scheduler.run()
-    assert [request.stopped for request in requests] == ["failed", "failed", "length"]
-    assert requests[2].tokens == alone(engine, LONG[2:6], 8)
-    with pytest.raises(DeviceError, match="no room"):
-        requests[0].result()
-    assert len(requests[0].tokens) == 2
-    assert scheduler.pool.held == 0
-    assert "request 1 failed: no room" in caplog.text
-
-
-def test_after_a_device_has_failed_nothing_runs_and_all_requests_say_why() -> None:
-    engine = FakeEngine(slots=1)
-    scheduler = fresh(engine)
-    requests = [greedy(scheduler, LONG[:4]) for _ in range(2)]
-    raise_once(engine, DeviceFailed("cuda:0 has failed", "a trap"), at=1)
-    scheduler.run()
-    assert [request.stopped for request in requests] == ["failed", "failed"]
-    with pytest.raises(ModelError, match="the scheduler takes no requests: its device has failed: cuda:0 has failed"):
-        greedy(scheduler, LONG[:4])
-    assert not scheduler.step()
-
-
-def test_an_interrupt_passes_through_and_the_step_is_done_again() -> None:
-    engine = FakeEngine()
-
-    def interrupt(token: int) -> None:
-        if len(request.tokens) == 5:
-            raise KeyboardInterrupt
-
-    scheduler = fresh(engine)
-    request = greedy(scheduler, LONG[:4], on_token=interrupt)
-    other = greedy(scheduler, LONG[4:9], sampler=Sampler(1.0, seed=1))
-    raise_once(engine, KeyboardInterrupt(), at=2)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            scheduler.run()
-    scheduler.run()
-    assert request.tokens == alone(engine, LONG[:4], 8)
-    undisturbed = greedy(fresh(FakeEngine()), LONG[4:9], sampler=Sampler(1.0, seed=1))
-    assert other.tokens == list(undisturbed.result().tokens)
-
-
-def test_logits_that_hold_nan_fail_that_sequence_alone() -> None:
-    engine = FakeEngine()
-    good, bad = LONG[:4], LONG[2:6]
-    expected = alone(engine, good, 8)
-    doomed = alone(engine, bad, 3)[2]
-    choose = engine.choose
-    engine.choose = lambda value: NOT_A_NUMBER if choose(value) == doomed and engine.steps[-1][-1].slot != 0 else choose(value)
-    scheduler = fresh(engine)
-    requests = [greedy(scheduler, good), greedy(scheduler, bad)]
-    with pytest.raises(ModelError, match="the logits hold NaN"):
-        requests[1].result()
-    engine.choose = choose
-    assert list(requests[0].result().tokens) == expected
-    assert requests[1].tokens == doomed_prefix(engine, bad, doomed)
-
-
-def doomed_prefix(engine: FakeEngine, prompt: list[int], doomed: int) -> list[int]:
-    tokens = alone(engine, prompt, 3)
-    return tokens[: tokens.index(doomed)]
-
-
-def test_drafts_give_the_same_text_in_fewer_steps_and_are_counted() -> None:
-    def repetitive(engine: FakeEngine) -> FakeEngine:
-        engine.choose = lambda value: value % 2
-        return engine
-
-    results = []
-    for draft in (None, PromptLookup):
-        engine = repetitive(FakeEngine(rows=40, context=200, pages=120))
-        scheduler = fresh(engine, draft=draft)
-        requests = [greedy(scheduler, LONG[:4], 100), greedy(scheduler, LONG[4:9], 100, sampler=Sampler(1.0, seed=1))]
-        ended = scheduler.submit(LONG[9:13], max_tokens=100, stop_tokens=[0])
-        scheduler.run()
-        results.append([request.tokens for request in (*requests, ended)])
-        assert requests[0].tokens == alone(engine, LONG[:4], 100)
-        assert scheduler.pool.held == 0
-    assert results[0] == results[1]
-    usage = requests[0].usage
-    assert requests[1].usage.drafted_tokens == 0
-    assert 0 < usage.accepted_tokens < usage.drafted_tokens
-    steps = [rows for rows in engine.steps if any(row.slot == 0 for row in rows)]
-    assert len(steps) == 100 - usage.accepted_tokens
-    assert scheduler.status().accepted_tokens == usage.accepted_tokens + ended.usage.accepted_tokens
-
-
-def test_drafts_take_no_row_from_a_prompt_and_no_page_from_a_sequence() -> None:
-    engine = FakeEngine(rows=8, pages=6, page_len=4)
-    engine.choose = lambda value: 1
-    scheduler = fresh(engine, draft=PromptLookup)
-    first = greedy(scheduler, [1] * 4, 8)
-    scheduler.step()
-    second = greedy(scheduler, LONG[:9], 3)
-    scheduler.step()
-    assert [row.position for row in engine.steps[-1]] == [4, *range(7)]
-    scheduler.run()
-    assert first.usage.preemptions == second.usage.preemptions == 0
-    assert first.usage.accepted_tokens > 0
-
-
-def test_a_draft_that_was_right_is_followed_by_a_longer_one_and_a_wrong_one_by_a_shorter_one() -> None:
-    engine = FakeEngine(rows=40, context=200, pages=60)
-    right = [True]
-
-    class Oracle:
-        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-            return [token if right[0] else 31 - token for token in alone(engine, tokens, most)]
-
-    scheduler = fresh(engine, draft=Oracle)
-    greedy(scheduler, LONG[:4], 150)
-    lengths = []
-    for right[0] in (True, True, False, False, True, True, True, True, True, True):
-        scheduler.step()
-        lengths.append(len(engine.steps[-1]) - 1)
-    assert lengths[1:] == [16, 16, 1, 1, 2, 4, 8, 16, 16]
-
-
-def test_the_pages_of_a_draft_that_was_wrong_go_back() -> None:
-    class Wrong:
-        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-            return [30] * most
-
-    engine = FakeEngine(rows=20, page_len=4)
-    scheduler = fresh(engine, draft=Wrong)
-    request = greedy(scheduler, LONG[:4], 20)
-    while scheduler.step():
-        assert scheduler.pool.held <= scheduler.pool.pages_for(4 + len(request.tokens))
-    assert request.tokens == alone(engine, LONG[:4], 20)
-    assert request.usage.drafted_tokens == 16 + 17  # once as many as can be, then one a step
-
-
-def test_a_drafter_that_raises_fails_its_own_request_only() -> None:
-    class Broken:
-        def propose(self, tokens: Sequence[int], most: int) -> list[int]:
-            raise ZeroDivisionError
-
-    engine = FakeEngine()
-    scheduler = fresh(engine, draft=Broken)
-    bad = greedy(scheduler, LONG[:4])
-    good = greedy(scheduler, LONG[:4], sampler=Sampler(1.0))
-    scheduler.run()
-    assert (bad.stopped, good.stopped) == ("failed", "length")
-
-
 def test_iterators_share_the_steps_and_each_sees_all_pieces() -> None:
     engine = FakeEngine()
     scheduler = fresh(engine)
@@ -510,32 +270,3 @@ def test_a_task_that_is_cancelled_leaves_the_others_running() -> None:
         return (await waiting).tokens
 
     assert list(asyncio.run(main())) == alone(engine, LONG[1:5], 8)
-
-
-def test_another_thread_is_refused() -> None:
-    scheduler = fresh(FakeEngine())
-    request = greedy(scheduler, LONG[:4])
-    faults: list[str] = []
-
-    def use() -> None:
-        for call in (scheduler.step, request.cancel, scheduler.close, lambda: greedy(scheduler, LONG[:4])):
-            try:
-                call()
-            except DeviceError as error:
-                faults.append(str(error))
-
-    thread = threading.Thread(target=use)
-    thread.start()
-    thread.join()
-    assert len(faults) == 4
-    assert all("the scheduler belongs to thread MainThread" in fault for fault in faults)
-
-
-def test_closing_cancels_all_and_nothing_more_is_taken() -> None:
-    with fresh(FakeEngine(slots=1)) as scheduler:
-        requests = [greedy(scheduler, LONG[:4]) for _ in range(2)]
-        scheduler.step()
-    assert [request.stopped for request in requests] == ["cancelled"] * 2
-    assert (scheduler.pool.held, scheduler.pool.idle) == (0, 0)
-    with pytest.raises(ModelError, match="takes no requests: it is closed"):
-        greedy(scheduler, LONG[:4])

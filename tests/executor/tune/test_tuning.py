@@ -1,8 +1,7 @@
-"""Tuning tables: what is in one, what follows from it, how it is measured; and that what is shipped changes no bits."""
+"""What follows from measurements, and how they are made. The tables that keep them: test_tuning_tables.py."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.base.environment import settings
 from executor.choice.choice import GpuProfile
-from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
+from executor.choice.store import add, load
 from executor.choice.strategies import ERROR_LIMIT, default_strategy
-from executor.choice.table import TuningEntry, TuningTable
-from executor.device.cuda import CudaDevice
+from executor.choice.table import TuningTable
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
@@ -26,28 +23,14 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels import registry
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.basic import Gemv
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import BatchedGemv, MwvGemv
 from ptxgen.target import HOPPER, Target
-from tests.executor.device.fake_driver import FakeDriver
+from tests.executor.tune.measured import H200, HW, MWV, Q4_K, Q6_K, entry, profile
 from tests.ptxgen.kernels.running import emulate, inputs
 
-Q4_K, Q6_K = FORMATS["Q4_K"], FORMATS["Q6_K"]
-H200 = GpuModel("NVIDIA H200", "sm_90", 132)
 SM_90 = Target(90)  # the oldest that has programmatic launches
-HW, MWV = "hw_dp4a_q4k_gemv", "mwv_q4k_gemv"
-
-
-def entry(k: int, n: int | None, kernel: str = HW, precision: str = "accurate", **facts: Any) -> TuningEntry:
-    parameters = facts.pop("parameters", {"digits": 3, "num_warps": 4})
-    return TuningEntry(precision, "q4k", k, n, kernel, parameters, **{"seconds": 1e-6, "error": 1e-7} | facts)
-
-
-def profile(*entries: TuningEntry, shipped: bool = False, precision: str = "accurate") -> GpuProfile:
-    return GpuProfile(precision, tables=(TuningTable("a table", H200, entries, shipped),))
-
 
 SETTINGS: dict[type[KernelType], tuple[KernelType, list[dict[str, Any]]]] = {
     HwDp4aGemv: (
@@ -208,153 +191,6 @@ def test_an_input_with_an_outlier_gets_what_the_accurate_precision_has() -> None
 def test_what_the_user_names_comes_before_any_table() -> None:
     named = replace(profile(entry(4096, 64)), gemv={"q4k": "q4k_gemv"})
     assert named.choose(Q4_K, 4096, 64).kernel == Gemv(Q4_K, k=4096, n=64)
-
-
-def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
-    tables = shipped_tables()
-    assert any(table.gpu == H200 and len(table.entries) > 30 for table in tables)
-    for table in tables:
-        for one in table.entries:
-            format = next(f for f in FORMATS.values() if f.id == one.format)
-            assert one.n is not None
-            if one.rows > 1:
-                continue
-            kernel = GpuProfile(one.precision, tables=(table,)).choose(format, one.k, one.n).kernel
-            usual = default_strategy(format, one.precision).make(one.k, one.n)
-            assert replace(kernel, **{name: getattr(usual, name) for name in kernel.bit_free}) == usual
-
-
-def test_a_shipped_table_decides_for_several_rows_unless_they_must_have_the_bits_of_one() -> None:
-    several = entry(4096, 64, kernel="mma_q4k_gemm", seconds=1e-6, rows=8, error=1e-7, parameters={"digits": 3})
-    chosen = profile(several, shipped=True)
-    assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == MmaGemm(Q4_K, k=4096, n=64, m=5, digits=3)
-    alike = replace(chosen, batch_invariant=True)
-    for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5), chosen.choose(Q4_K, 4096, 64, rows=9)):
-        assert one_row.kernel == default_strategy(Q4_K, "accurate").make(4096, 64)
-
-
-def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
-    shipped = shipped_for(GpuModel("NVIDIA GH200 480GB", "sm_90", 132))
-    assert shipped is not None
-    assert shipped.gpu == H200
-    assert shipped_for(GpuModel("NVIDIA L4", "sm_89", 58)) is None
-
-
-GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": HW, "parameters": {"num_warps": 4}}
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"kernel": "hw_dp4a_q4k_gmv"}, "entry 2 no kernel is called 'hw_dp4a_q4k_gmv'; did you mean hw_dp4a_q4k_gemv"),
-        ({"parameters": {"warps": 4}}, "entry 2 .* has no parameter 'warps'; it has k, n, digits, num_warps"),
-        ({"parameters": {"num_warps": 99}}, r"entry 2 .*num_warps must be an integer, 1..32, got 99"),
-        ({"parameters": {"num_warps": "4"}}, "entry 2 has parameters .*whole numbers, true or false"),
-        ({"precision": "exact"}, "entry 2 has precision 'exact'; allowed: accurate, fast"),
-        ({"format": "q9"}, "entry 2 has format 'q9'; allowed: f32, "),
-        ({"format": "q6k"}, "entry 2 names hw_dp4a_q4k_gemv for Q6_K, but that is for Q4_K"),
-        ({"k": 0}, "entry 2 has k 0; it must be a whole number of at least 1"),
-        ({"n": "all"}, "entry 2 has n 'all'; it must be a whole number of at least 1, or any"),
-        ({"seconds": -1.0}, "entry 2 has seconds -1.0; it must be a number of at least 0"),
-        ({"clock": "sun"}, "entry 2 has clock 'sun'; allowed: device, host"),
-        ({"rows": 0}, "entry 2 has rows 0; it must be a whole number of at least 1"),
-        (
-            {"rows": 4, "kernel": "dp4a_q4k_gemv", "parameters": {}},
-            "entry 2 names dp4a_q4k_gemv for 4 rows, .*no form for several",
-        ),
-        ({"rows": 4, "parameters": {"m": 4}}, "entry 2 sets m; how many rows of activations there are is said by rows"),
-        ({"rows": 9, "kernel": "batched_hw_dp4a_q4k_gemv"}, "entry 2 .*m must be an integer, 1..8, got 9"),
-        ({"kernel": "batched_hw_dp4a_q4k_gemv"}, "entry 2 batched_hw_dp4a_q4k_gemv needs m"),
-        ({"colour": 1}, "entry 2 has 'colour'; known: .*precision"),
-    ],
-)
-def test_a_bad_entry_is_named_with_what_is_allowed(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    path = tmp_path / "table.json"
-    table = TuningTable("x", H200).to_json() | {"entries": [GOOD, GOOD | change]}
-    path.write_text(json.dumps(table))
-    with pytest.raises(ArgumentError, match=f"{path}: {said}"):
-        load(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is not a tuning table"),
-        ("[]", "must say format 'ptxgen tuning table'"),
-        ('{"format": "ptxgen tuning table", "version": 7}', "has version 7 of a tuning table; known: 1"),
-        ('{"format": "ptxgen tuning table", "version": 1, "gpu": "H200"}', "its gpu is 'H200'; it must have name"),
-    ],
-)
-def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / "t.json").write_text(text)
-    with pytest.raises(ArgumentError, match=said):
-        load(tmp_path / "t.json")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"parameters": {"digits": 1}}, "sets digits, which changes the bits; allowed: num_warps, rows_per_warp"),
-        ({"kernel": MWV}, "names mwv_q4k_gemv; a shipped table may only name what is used anyway, hw_dp4a_q4k_gemv"),
-    ],
-)
-def test_a_shipped_table_that_would_change_bits_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    (tmp_path / "t.json").write_text(json.dumps(TuningTable("x", H200).to_json() | {"entries": [GOOD | change]}))
-    load(tmp_path / "t.json")
-    with pytest.raises(ArgumentError, match=said):
-        load(tmp_path / "t.json", shipped=True)
-
-
-def test_what_is_added_is_read_again_and_replaces_what_was_measured_before(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "t.json"
-    add(path, H200, entry(4096, 64, seconds=2e-6, note="first"))
-    add(path, H200, entry(4096, None))
-    add(path, H200, entry(4096, 64, seconds=3e-6, rows=8))
-    add(path, H200, entry(4096, 64, seconds=1e-6))
-    several = entry(4096, 64, seconds=3e-6, rows=8)
-    assert load(path).entries == (entry(4096, None), several, entry(4096, 64, seconds=1e-6))
-    assert load(path).gpu == H200
-
-
-def test_a_gpu_uses_the_users_table_of_its_name_from_the_cache_folder(driver: FakeDriver, own_cache: Path) -> None:
-    with CudaDevice() as device:
-        gpu = GpuModel.of(device)
-        assert gpu.name in device.name
-        assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == HW
-        name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
-        add(own_cache / "tuning" / f"{name}.json", gpu, entry(4096, 64, MWV, parameters={}))
-        chosen = GpuProfile.for_device(device)
-    assert chosen.choose(Q4_K, 4096, 64).kernel == MwvGemv(Q4_K, k=4096, n=64)
-
-
-def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    with CudaDevice() as device:
-        assert GpuProfile.for_device(device).tables
-        monkeypatch.setenv("PTXGEN_TUNING", "0")
-        assert GpuProfile.for_device(device) == GpuProfile()
-
-
-def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
-    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with EmulatedDevice() as device:
-        gpu = GpuModel.of(device)
-        add(own_cache / "tuning" / "emulator.json", gpu, entry(4096, 64, MWV, parameters={}))
-        assert GpuProfile.for_device(device) == GpuProfile()
-        monkeypatch.setenv("PTXGEN_TUNING", str(own_cache / "tuning" / "emulator.json"))
-        assert GpuProfile.for_device(device).choose(Q4_K, 4096, 64).kernel.name == MWV
-        add(tmp_path / "other.json", H200, entry(4096, 64))
-        monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "other.json"))
-        with pytest.raises(ArgumentError, match=r"was measured on NVIDIA H200, and this is emulator"):
-            GpuProfile.for_device(device)
-
-
-def test_a_table_that_the_environment_names_and_that_is_not_there_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "none.json"))
-    with pytest.raises(ArgumentError, match=r"none.json: the tuning table cannot be read: No such file"):
-        tables_for(H200, settings())
 
 
 def test_candidates_are_what_the_precision_allows_and_their_parameters_make_them_again() -> None:
