@@ -4,7 +4,7 @@ attention, where each row is a sequence at a position of its own. What is launch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from executor.base.arguments import array, described, instance, whole
 from executor.base.errors import LaunchError
 from executor.choice.strategies import has_form_for_rows
 from executor.launch.launch import require_apart
-from executor.layers.attention_inputs import attention_inputs
+from executor.layers.activations import AttentionRows
+from executor.layers.attention import rotate_rows
 from executor.layers.gemv import project
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.layer_runner import LayerRunner
@@ -23,6 +24,7 @@ from executor.layers.operands import WeightLike, vector
 from executor.layers.projection import Projection, bind, bind_rows
 from executor.layers.session import Session
 from executor.layers.shape import LayerShape
+from executor.layers.transformer import attention_inputs
 from executor.memory.buffers import GpuBuffer
 from executor.memory.single_weight import format_of
 from ptxgen.errors import ArgumentError
@@ -138,12 +140,14 @@ class BatchedRunner:
         x, normed = (self._rows(one, name, m, s.hidden) for one, name in ((input, "input"), (hidden_buf, "hidden_buf")))
         sizes = {"q": (q, s.q_dim), "k": (k, s.kv_dim), "v": (v, s.kv_dim)}
         outputs = {role: self._rows(to, role, m, size) for role, (to, size) in sizes.items()}
-        projections = self._of_layer(w, s, m)
+        w = self._for_rows(w, s, m)
         host, where = self._positions(positions, m)
         _require_apart("batched_qkv_rope_phase", {"input": x, "positions": where}, {"hidden_buf": normed, **outputs})
+        heads = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
+        rows = AttentionRows(hidden=x, normed=normed, **heads, rows=m)
         with self.session.launches() as launch:
-            table = self.layers.sequence.rope_table
-            attention_inputs(launch, s, w, projections, outputs, x=x, normed=normed, positions=where, rope_table=table)
+            attention_inputs(launch, s, w, rows)
+            rotate_rows(launch, s, w, rows, positions=where, table=self.layers.sequence.rope_table)
             if host is not None:
                 where.upload(host)
 
@@ -155,12 +159,13 @@ class BatchedRunner:
         kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
         return Projection(matrix, kernel, f"{digits} int8 digits were asked for")
 
-    def _of_layer(self, w: ValidatedLayerWeights, s: LayerShape, m: int) -> dict[str, Projection]:
-        """What makes queries, keys and values of m rows. ModelError if the weights are of another shape than the layer."""
+    def _for_rows(self, w: ValidatedLayerWeights, s: LayerShape, m: int) -> ValidatedLayerWeights:
+        """With what makes queries, keys and values of m rows. ModelError if the weights are of another shape than the layer."""
         sizes = {"q": (w.attn_q, s.q_dim), "k": (w.attn_k, s.kv_dim), "v": (w.attn_v, s.kv_dim)}
         for projection, n in sizes.values():
             self.session.weight(projection, n=n, k=s.hidden)
-        return {role: bind_rows(projection, self.session.profile, m) for role, (projection, _) in sizes.items()}
+        q, k, v = (bind_rows(projection, self.session.profile, m) for projection, _ in sizes.values())
+        return replace(w, attn_q=q, attn_k=k, attn_v=v)
 
     def _packed(self, projection: Projection, input: Any, output: Any, m: int) -> tuple[GpuBuffer, GpuBuffer]:
         n, k = projection.shape

@@ -12,19 +12,25 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 
 
-@dataclass(frozen=True)
-class Activations:
-    """What one token passes through, f32, shared by all layers; several rows have [rows, ...] of each."""
+@dataclass(frozen=True, kw_only=True)
+class AttentionRows:
+    """What one token passes through up to its attention, f32; several rows have [rows, ...] of each."""
 
     hidden: GpuBuffer  # [hidden]: the residual stream
     normed: GpuBuffer  # [hidden]
     q: GpuBuffer  # [heads, head_dim]
     k: GpuBuffer  # [kv_heads, head_dim]
     v: GpuBuffer  # [kv_heads, head_dim]
+    rows: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations(AttentionRows):
+    """What it passes through in all, shared by all layers."""
+
     attended: GpuBuffer  # [heads, head_dim]
     projected: GpuBuffer  # [hidden]: what attention or the feed-forward adds to the stream
     ffn: FfnBuffers
-    rows: int = 1
 
     @classmethod
     def of(cls, workspace: Workspace, s: LayerShape, rows: int = 1, hidden: GpuBuffer | None = None) -> Self:

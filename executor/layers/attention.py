@@ -6,20 +6,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from executor.layers.activations import Activations
+from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
+from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
-from ptxgen.kernels.rope.rope import Rope
+from ptxgen.kernels.rope.rope import BatchedRope, Rope
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,36 @@ def biases_at_once(w: ValidatedLayerWeights) -> bool:
     return len(biases(w)) in (0, 3) and ((w.attn_q_norm, w.attn_k_norm) == (None, None) or w.attn_q_bias is None)
 
 
-def normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+def add_biases(launch: LaunchQueue, w: ValidatedLayerWeights, a: AttentionRows) -> None:
+    """To the queries, keys and values of all rows, where the layer has them."""
+    for name, bias in biases(w).items():
+        role = name[0]
+        x: GpuBuffer = getattr(a, role)
+        kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
+        launch(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
+
+
+def normalise_heads(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     """The RMSNorm of each head of the queries and the keys of all rows, where the architecture has it."""
     for role, norm, x in (("q", w.attn_q_norm, a.q), ("k", w.attn_k_norm, a.k)):
         if norm is not None:
             heads = x.view(0, (prod(x.shape[:-1]), s.head_dim))
             kernel = PerHeadRmsNorm(heads=heads.shape[0], head_dim=s.head_dim)
             launch(f"attn_{role}_norm", kernel, x=heads, gamma=norm, eps=s.rms_eps)
+
+
+def rotate_rows(
+    launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows, *, positions: GpuBuffer, table: GpuBuffer
+) -> None:
+    """The queries, keys and values of rows that join no cache, ready for attention.
+
+    positions: u32[rows]; table: f32[max_len, rope_dim / 2, 2]. A row at a position of max_len or more is not rotated."""
+    add_biases(launch, w, a)
+    normalise_heads(launch, s, w, a)
+    for role, x in (("q", a.q), ("k", a.k)):
+        heads = x.shape[-2]
+        kernel = BatchedRope(s.rope_style == "neox", True, heads, s.head_dim, table.shape[0], s.rope_dim, m=a.rows)
+        launch(f"rope_{role}", kernel, x=x.view(0, (a.rows, heads, s.head_dim)), table=table, positions=positions)
 
 
 def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer, position: GpuBuffer) -> None:

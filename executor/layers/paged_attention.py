@@ -9,7 +9,7 @@ from typing import Any
 
 from executor.choice.attention import AttentionChoice
 from executor.layers.activations import Activations
-from executor.layers.attention import biases, biases_at_once, normalise_heads
+from executor.layers.attention import add_biases, biases, biases_at_once, normalise_heads
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
@@ -19,7 +19,6 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
-from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
@@ -72,11 +71,7 @@ class RowsAttention:
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         added = biases(w)
         if not biases_at_once(w):
-            for name, bias in added.items():
-                role = name[0]
-                x: GpuBuffer = getattr(a, role)
-                kernel = BatchedBiasBroadcastAdd(n=bias.shape[0], m=a.rows)
-                launch(f"attn_{role}_bias", kernel, x=x.view(0, (a.rows, bias.shape[0])), bias=bias)
+            add_biases(launch, w, a)
             added = {}
         normalise_heads(launch, s, w, a)
         scatter = PagedRopeScatter(

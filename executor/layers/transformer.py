@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from executor.layers.activations import Activations
+from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
 from executor.layers.gemv import form_read, project, project_onto
@@ -43,9 +43,7 @@ def transformer_layer(
     """The rows of `a` through one layer: a.hidden is updated in place, their keys and values go where `attention` keeps them.
 
     Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
-    normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
-    for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
-        project(launch, role, projection, x=a.normed, y=_flat(out, a.rows))
+    attention_inputs(launch, s, w, a)
     attention(launch, s, w, a, form=form_read(w.attn_output))
     attended = _flat(a.attended, a.rows)
     project_onto(launch, "attn_output", w.attn_output, x=attended, stream=a.hidden, product=a.projected)
@@ -54,8 +52,15 @@ def transformer_layer(
     project_onto(launch, "ffn_down", w.ffn_down, x=a.ffn.activated, stream=a.hidden, product=a.projected)
 
 
+def attention_inputs(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
+    """a.q, a.k and a.v become the products of the norm of a.hidden, which stays as it is. What comes next is Attention's."""
+    normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
+    for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
+        project(launch, role, projection, x=a.normed, y=_flat(out, a.rows))
+
+
 def normalise(
-    launch: LaunchQueue, operation: str, s: LayerShape, a: Activations, gamma: GpuBuffer, readers: Sequence[Projection]
+    launch: LaunchQueue, operation: str, s: LayerShape, a: AttentionRows, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
     """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers."""
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
