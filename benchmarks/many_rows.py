@@ -1,5 +1,5 @@
 """Prompts, depths and batches of a model, accurate and fast, beside llama.cpp: runs `ptxrun bench` for each precision and keeps
-what it says. About 150 s on an H200, 12 of them to write the model.
+what it says. Some 150 s on an H200, 12 of them to write the model (estimated).
 
 python -m benchmarks.many_rows --device cuda:0 -o benchmarks/results    # llama-bench and llama-batched-bench on PATH
 python -m benchmarks.rows_report benchmarks/results/rows-llama-3.1-8b-*-h200.json
@@ -38,7 +38,7 @@ THEIR_WAYS: Final = {"accurate": (), "fast": ("--vs-args", "-ub 2048", "--vs-env
 @click.option("--depth", default="0,1024,8192")
 @click.option("--batch", default="1,2,4,8,16,32")
 @click.option("--batch-depth", default=128)
-@click.option("--rounds", default=3)
+@click.option("--rounds", default=2)
 @click.option("--alone", is_flag=True, help="Without llama.cpp.")
 @click.option("--gpu", "suffix", default="h200", help="How the files' names end.")
 @click.option("--commit", help="What was timed; found from git if there is one.")

@@ -58,7 +58,7 @@ def cells(records: Iterable[Record]) -> dict[str, dict[Case, Cell]]:
     theirs: dict[Case, Cell] = {}
     of: set[tuple[str, str]] = set()
     for record in records:
-        of.add((record["model"], record["machine"]["product"]))
+        of.add((record["model"], _machine(record)))
         if record["precision"] in columns or len(of) > 1:
             raise click.ClickException("a table is for one model on one GPU, with one file for each precision")
         ours = columns[record["precision"]] = {}
@@ -102,12 +102,10 @@ def markdown(records: Sequence[Record]) -> str:
 
 def _footnotes(records: Sequence[Record]) -> list[str]:
     """What all figures are of, a line for each record."""
-    first = records[0]
-    machine = first["machine"]
     rounds = min(result["tokens_per_second"]["rounds"] for record in records for result in record["results"])
     notes = [
-        f"{first['model']}; {machine['product']}, driver for CUDA {machine['cuda_driver']}; medians of {rounds} rounds "
-        f"(least to most). x: times llama.cpp's speed; of limit: of the speed at which a step only reads weights and cache.",
+        f"{records[0]['model']}; {_machine(records[0])}; medians of {rounds} rounds (least to most). x: times llama.cpp's "
+        f"speed; of limit: of the speed at which a step only reads weights and cache.",
         "",
     ]
     for record in records:
@@ -119,6 +117,14 @@ def _footnotes(records: Sequence[Record]) -> list[str]:
             said = f"llama.cpp {peer.get('build_commit', '')}, {peer.get('type_k', '')} cache"
             notes.append(f"  beside {said}: {', '.join(f'`{command}`' for command in peer['commands'])}")
     return notes
+
+
+def _machine(record: Record) -> str:
+    """What it was measured on."""
+    machine = record["machine"]
+    if machine["kind"] != "cuda":
+        return str(machine["name"])
+    return f"{machine['product']}, driver for CUDA {machine['cuda_driver']}"
 
 
 def _case(result: Mapping[str, Any]) -> Case:
@@ -163,7 +169,7 @@ def main(results: tuple[Path, ...], page: Path, picture: Path) -> None:
     """Write the table and the curves of these RESULTS of benchmarks/many_rows.py."""
     records = [json.loads(path.read_text()) for path in results]
     text = replaced(page.read_text(), section(records, picture.name), BEGIN, END)
-    draw(panels(records), f"{records[0]['model']}, {records[0]['machine']['product']}", picture)
+    draw(panels(records), f"{records[0]['model']}; {_machine(records[0])}", picture)
     page.write_text(text)
 
 

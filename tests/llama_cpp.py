@@ -1,5 +1,5 @@
-"""Stand-ins for llama.cpp's benchmark programs, which print what the real ones print (formats of llama.cpp b5163 to b6641, with
-numbers from its READMEs). No test."""
+"""Stand-ins for llama.cpp's benchmark programs, which print what the real ones print: fields and types as those of
+llama.cpp 0c1e570 (October 2026) on a CPU, numbers from its READMEs. No test."""
 
 from __future__ import annotations
 
@@ -27,13 +27,22 @@ BENCH_ROW: dict[str, Any] = {
     "type_k": "f16",
     "type_v": "f16",
     "n_gpu_layers": 99,
+    "n_cpu_moe": 0,
     "split_mode": "layer",
     "main_gpu": 0,
     "no_kv_offload": False,
-    "flash_attn": True,
+    "flash_attn": 1,
+    "devices": "auto",
     "tensor_split": "0.00",
-    "use_mmap": True,
+    "tensor_buft_overrides": "none",
+    "load_mode": "auto",
+    "lazy_mode": "auto",
     "embeddings": False,
+    "no_op_offload": 0,
+    "no_host": False,
+    "repack": True,
+    "fit_target": 0,
+    "fit_min_ctx": 0,
     "n_prompt": 512,
     "n_gen": 0,
     "n_depth": 0,
@@ -48,7 +57,7 @@ BENCH_ROW: dict[str, Any] = {
 """A line of `llama-bench -o jsonl`: a prompt."""
 
 BATCHED_ROW: dict[str, Any] = {
-    "n_kv_max": 2048, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 0, "is_pp_shared": 0, "n_gpu_layers": 99,
+    "n_kv_max": 2048, "n_batch": 2048, "n_ubatch": 512, "flash_attn": 1, "is_pp_shared": 0, "n_gpu_layers": 99,
     "n_threads": 8, "n_threads_batch": 8, "pp": 512, "tg": 128, "pl": 1, "n_kv": 640, "t_pp": 0.233810,
     "speed_pp": 547.453064, "t_tg": 3.503684, "speed_tg": 36.532974, "t": 3.737494, "speed": 68.495094,
 }  # fmt: skip
@@ -61,7 +70,8 @@ def bench_rows(prompt: int = 512, tokens: int = 128) -> list[dict[str, Any]]:
     """Of a prompt, and of decoding at depths 0 and 1024; llama-bench runs the prompt at every depth, too."""
 
     def row(n_prompt: int, n_gen: int, n_depth: int, speed: float) -> dict[str, Any]:
-        return BENCH_ROW | {"n_prompt": n_prompt, "n_gen": n_gen, "n_depth": n_depth, "avg_ts": speed}
+        samples = [0.9 * speed, 1.1 * speed, speed] if n_gen else [speed]
+        return BENCH_ROW | {"n_prompt": n_prompt, "n_gen": n_gen, "n_depth": n_depth, "samples_ts": samples}
 
     return [
         row(prompt, 0, 0, 7100.002165),
@@ -72,9 +82,13 @@ def bench_rows(prompt: int = 512, tokens: int = 128) -> list[dict[str, Any]]:
 
 
 def batched_rows(prompt: int = 512, tokens: int = 128) -> list[dict[str, Any]]:
-    """Of one and of four sequences."""
-    shape = {"pp": prompt, "tg": tokens}
-    return [BATCHED_ROW | shape, BATCHED_ROW | shape | {"pl": 4, "n_kv": 4 * (prompt + tokens), "speed_tg": 73.35}]
+    """Of one and of four sequences, each twice."""
+
+    def row(sequences: int, speed: float) -> dict[str, Any]:
+        n_kv = sequences * (prompt + tokens)
+        return BATCHED_ROW | {"pp": prompt, "tg": tokens, "pl": sequences, "n_kv": n_kv, "speed_tg": speed}
+
+    return [row(1, 30.1), row(1, 36.532974), row(4, 60.2), row(4, 73.35)]
 
 
 def stand_in(folder: Path, *, bench: str | None = None, batched: str | None = None) -> None:

@@ -245,7 +245,7 @@ def _show(facts: dict[str, Any], measured: Sequence[Measured]) -> None:
     else:
         console.echo(f"limit: weights and cache read once a step at {limit / 1e9:.0f} GB/s (measured)", err=True)
     if peer is not None:
-        said = ", ".join(f"{name} {value}" for name, value in peer.items() if name != "commands")
+        said = ", ".join(f"{name} {value}" for name, value in peer.items() if value and name != "commands")
         console.echo(f"llama.cpp: {said or 'said nothing of itself'}", err=True)
 
 

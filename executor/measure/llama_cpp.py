@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,11 @@ ALL_LAYERS: Final = 99
 """What people write for `every layer on the GPU`."""
 CELLS: Final = 256
 """llama.cpp rounds the room of a sequence up to a multiple of this."""
+REPEATED: Final = 3
+"""Times that llama-bench decodes in a run, the middle one of which counts: its warm-up is one token, so the first time it also
+captures its CUDA graphs. A prompt it warms up with as a whole."""
+TWICE: Final = 2
+"""Times that llama-batched-bench, which warms up with nothing of the kind, runs each number of sequences; the second counts."""
 SHOWN_LINES: Final = 12
 FACTS: Final = ("build_commit", "build_number", "backends", "gpu_info", "type_k", "type_v", "n_batch", "n_ubatch")
 
@@ -94,7 +100,7 @@ class LlamaCpp:
         if not cases:
             return {}
         lengths, prompts = _listed(case.tokens for case in cases), cases[0].kind == "prompt"
-        words = ["-r", "1", "-fa", "1", "-o", "jsonl", *self._common()]
+        words = ["-r", str(1 if prompts else REPEATED), "-fa", "1", "-o", "jsonl", *self._common()]
         words += ["-p", lengths, "-n", "0"] if prompts else ["-p", "0", "-n", lengths]
         words += ["-d", _listed(case.depth for case in cases)]
         rows, printed = self._rows(self.bench, words)
@@ -103,7 +109,7 @@ class LlamaCpp:
         def speed(case: SpeedCase) -> float:
             prompt, answer = (case.tokens, 0) if prompts else (0, case.tokens)
             wanted = {"n_prompt": prompt, "n_gen": answer, "n_depth": case.depth}
-            return _number(BENCH, rows, printed, wanted, "avg_ts")
+            return _speed(BENCH, rows, printed, wanted, "samples_ts")
 
         return {case: speed(case) for case in cases}
 
@@ -114,12 +120,12 @@ class LlamaCpp:
         room = max(-(-case.positions // CELLS) * CELLS for case in cases)
         words = ["-fa", "on", "--output-format", "jsonl", *self._common(), "-c", str(most * room)]
         words += ["-npp", _listed(case.depth for case in cases), "-ntg", _listed(case.tokens for case in cases)]
-        words += ["-npl", _listed(case.sequences for case in cases)]
+        words += ["-npl", ",".join(str(case.sequences) for case in cases for _ in range(TWICE))]
         rows, printed = self._rows(self.batched, words)
 
         def speed(case: SpeedCase) -> float:
             wanted = {"pl": case.sequences, "pp": case.depth, "tg": case.tokens}
-            return _number(BATCHED, rows, printed, wanted, "speed_tg")
+            return _speed(BATCHED, rows, printed, wanted, "speed_tg", TWICE)
 
         return {case: speed(case) for case in cases}
 
@@ -165,14 +171,18 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return run.stdout.decode(errors="replace")
 
 
-def _number(program: str, rows: Sequence[Mapping[str, Any]], printed: str, wanted: Mapping[str, int], name: str) -> float:
-    """A field of the one row that has these values."""
+def _speed(
+    program: str, rows: Sequence[Mapping[str, Any]], printed: str, wanted: Mapping[str, int], name: str, times: int = 1
+) -> float:
+    """A field of the last of the `times` rows that have these values: a number, or several whose median counts."""
     found = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-    value = found[0].get(name) if len(found) == 1 else None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+    value = found[-1].get(name) if len(found) == times else None
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(one, int | float) and not isinstance(one, bool) and one > 0 for one in values):
         which = ", ".join(f"{key} {value}" for key, value in wanted.items())
-        raise LlamaCppError(f"{program} printed no one row with {which} and a speed {name}:{_shown(printed)}")
-    return float(value)
+        count = "one row" if times == 1 else f"{times} rows"
+        raise LlamaCppError(f"{program} did not print {count} with {which} and a speed {name}:{_shown(printed)}")
+    return float(statistics.median(values))
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -33,7 +33,7 @@ def record(precision: str, ours: float, theirs: float | None) -> dict[str, Any]:
     peer = {"build_commit": "0c1e570", "type_k": "f16", "commands": ["llama-bench -m m.gguf -p 512"]}
     return {
         "model": "llama-3.1-8b", "precision": precision, "kv_type": "f16", "commit": "0123456789",
-        "command": "ptxrun bench m.gguf", "machine": {"product": "NVIDIA H200", "cuda_driver": "13.0"},
+        "command": "ptxrun bench m.gguf", "machine": {"kind": "cuda", "product": "NVIDIA H200", "cuda_driver": "13.0"},
         "llama_cpp": None if theirs is None else peer,
         "results": [
             result("batch", 64, 128, 2, ours, theirs), result("prompt", 512, 0, 1, 10 * ours, theirs and 20 * theirs),

@@ -66,7 +66,7 @@ def test_beside_llama_cpp_each_case_has_its_speed_and_the_ratio(
     pytest.importorskip("matplotlib")
     rows = "\n".join(json.dumps(row) for row in bench_rows(prompt=2, tokens=2))
     batched = '{"pp": 2, "tg": 2, "pl": 1, "speed_tg": 36.5}'
-    stand_in(tmp_path, bench=f"cat <<'END'\n{rows}\nEND", batched=f"echo '{batched}'")
+    stand_in(tmp_path, bench=f"cat <<'END'\n{rows}\nEND", batched=f"echo '{batched}'; echo '{batched}'")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     plot = tmp_path / "speed.svg"
     result = invoke("ptxrun", "bench", model, *SMALL, "--vs", "llama.cpp", "--plot", plot)

@@ -43,9 +43,9 @@ def test_the_programs_are_asked_for_the_same_work_on_the_same_gpu_and_cache(prog
     common = f"-m '{model}' -ngl 99 -dev CUDA0 -ctk q8_0 -ctv q8_0"
     assert asked(programs, "llama-bench")[-2:] == [
         f"-r 1 -fa 1 -o jsonl {common} -p 512 -n 0 -d 0",
-        f"-r 1 -fa 1 -o jsonl {common} -p 0 -n 128 -d 0,1024",
+        f"-r 3 -fa 1 -o jsonl {common} -p 0 -n 128 -d 0,1024",
     ]
-    batched = f"-fa on --output-format jsonl {common} -c 3072 -npp 512 -ntg 128 -npl 1,4"
+    batched = f"-fa on --output-format jsonl {common} -c 3072 -npp 512 -ntg 128 -npl 1,1,4,4"
     assert asked(programs, "llama-batched-bench") == [batched]
     assert peer.commands[-1] == f"llama-batched-bench {batched}".replace(str(model), model.name)
     peer.speeds(CASES)
@@ -85,11 +85,11 @@ def test_a_program_that_fails_is_shown_with_what_it_said(programs: Path) -> None
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
-        ("", r"llama-bench printed no one row with n_prompt 512, n_gen 0, n_depth 0 and a speed avg_ts: nothing"),
-        ("| model | size |", r"no one row with .*:\n  \| model \| size \|"),
+        ("", r"llama-bench did not print one row with n_prompt 512, n_gen 0, n_depth 0 and a speed samples_ts: nothing"),
+        ("| model | size |", r"not print one row with .*:\n  \| model \| size \|"),
         ('{"n_prompt": 512, "n_gen": 0', r"printed a line that is no JSON \(.*\):\n  \{\"n_prompt\": 512"),
-        (json.dumps(BENCH_ROW | {"avg_ts": 0.0}), r"no one row with .* and a speed avg_ts:\n  \{"),
-        (json.dumps(BENCH_ROW) + "\n" + json.dumps(BENCH_ROW), r"no one row with n_prompt 512"),
+        (json.dumps(BENCH_ROW | {"samples_ts": [0.0]}), r"not print one row with .* and a speed samples_ts:\n  \{"),
+        (json.dumps(BENCH_ROW) + "\n" + json.dumps(BENCH_ROW), r"not print one row with n_prompt 512"),
     ],
     ids=["nothing", "a table", "half a line", "no speed", "twice"],
 )
@@ -101,6 +101,6 @@ def test_what_cannot_be_read_is_shown(programs: Path, printed: str, said: str) -
 
 def test_a_batch_that_did_not_fit_is_missed(programs: Path) -> None:
     """llama-batched-bench leaves out what its cache has no room for, and says nothing."""
-    stand_in(programs, batched=f"echo {shlex.quote(json.dumps(BATCHED_ROW))}")
-    with pytest.raises(LlamaCppError, match=r"llama-batched-bench printed no one row with pl 4, pp 512, tg 128 and a speed"):
+    stand_in(programs, batched=f"for _ in 1 2; do echo {shlex.quote(json.dumps(BATCHED_ROW))}; done")
+    with pytest.raises(LlamaCppError, match=r"llama-batched-bench did not print 2 rows with pl 4, pp 512, tg 128 and a speed"):
         LlamaCpp.find(Path("m.gguf")).speeds(CASES)
