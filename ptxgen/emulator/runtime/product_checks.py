@@ -45,7 +45,7 @@ PRODUCTS_BYTES = CAPACITY * _PRODUCT_BYTES
 """Bytes of a warp's products. `products`, below, is their address."""
 
 
-@runtime_function("i1", context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32")
+@runtime_function("i1", is_hot=True, context="ptr", state="ptr", descriptor="i64", groups="i64", line="i32")
 def readable(b: Builder, context: Value, state: Value, descriptor: Value, groups: Value, line: Value) -> None:
     """Whether the warp may read b now. Two groups of 8 rows at a time, 16 bytes a lane."""
     c = b.context(context)

@@ -15,9 +15,10 @@ from executor.device.pinned import CHUNK, PAGE
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from ptxgen.errors import ArgumentError
 from ptxgen.types import F32
 from tests.executor.device.fake_driver import FakeDriver, R
-from tests.executor.launch.kernels import Scale
+from tests.executor.launch.kernels import Alone, Scale
 
 
 def test_everything_made_is_given_back_on_close(driver: FakeDriver) -> None:
@@ -79,6 +80,15 @@ def test_a_gpu_between_two_known_ones_gets_text_for_the_older_and_code_for_itsel
         assert (str(device.target), str(device.gpu)) == ("sm_86", "sm_87")
         image = device.compile(".version 7.1\n.target sm_86\n.address_size 64\n.visible .entry e()\n{\n    ret;\n}\n")
         assert image is not None
+
+
+def test_a_kernel_for_one_gpu_alone_is_assembled_there_and_refused_elsewhere(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        Modules(device).load(Alone(n=100))
+    assert driver.modules[0].startswith(b"\x7fELF")
+    driver.capability = (10, 0)
+    with CudaDevice() as device, pytest.raises(ArgumentError, match="is written for sm_90a alone, and the target is sm_100"):
+        Modules(device).load(Alone(n=100))
 
 
 def test_the_driver_compiles_for_a_gpu_that_nvjitlink_does_not_know(driver: FakeDriver) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.kernels.accuracy import UNIT
+from ptxgen.target import HOPPER
 from ptxgen.types import F32, U32
 
 
@@ -50,6 +51,14 @@ class Scale(KernelType):
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         return {"y": (np.abs(arguments["x"] * arguments["factor"]) + np.abs(self.reference(**arguments)["y"])) * UNIT}
+
+
+@dataclass(frozen=True)
+class Alone(Scale):
+    """Scale, for one GPU alone."""
+
+    name = "test_alone"
+    only_on = HOPPER
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from executor.device.emulated import EmulatedDevice
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
+from ptxgen.errors import ArgumentError
+from ptxgen.target import Target
 from ptxgen.types import F32
-from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
+from tests.executor.launch.kernels import Accumulate, Alone, ReadsBeyond, Scale
 
 
 def launcher_on(device: Device) -> Launcher:
@@ -31,6 +33,17 @@ def test_a_kernel_computes_its_reference(sanitize: bool, n: int) -> None:
         launcher_on(device)(kernel, **{**arguments, "x": x, "y": y})
         error = np.abs(y.to_numpy() - kernel.reference(**arguments)["y"])
         assert (error <= kernel.tolerance(**arguments)["y"]).all()
+
+
+def test_the_emulator_runs_a_kernel_for_one_gpu_alone_as_that_gpu() -> None:
+    kernel = Alone(n=5)
+    arguments = kernel.inputs(np.random.default_rng(0))
+    with EmulatedDevice(Target(90)) as device:
+        y, x = GpuBuffer.empty(device, F32, (5,)), GpuBuffer.from_numpy(device, arguments["x"])
+        launcher_on(device)(kernel, **{**arguments, "x": x, "y": y})
+        np.testing.assert_allclose(y.to_numpy(), kernel.reference(**arguments)["y"], rtol=1e-6)
+    with EmulatedDevice(Target(100)) as device, pytest.raises(ArgumentError, match="is written for sm_90a alone"):
+        Modules(device).load(kernel)
 
 
 def test_a_plan_runs_again_with_what_is_in_the_buffers_then(emulator: Device) -> None:
