@@ -75,13 +75,13 @@ class LaneAlgebra(ProductOperations):
 
     def _meant(self, step: Step, sources: list[object]) -> Any:
         """What the row makes of the sources. A matrix product is a call: it is hundreds of LLVM instructions, and a kernel has
-        as many. So are dot products and permutations of bytes, which some kernels are full of: LLVM takes five times as long
-        where it looks through all that each number comes from, and the code is no faster."""
+        as many. So are dot products, permutations of bytes and what is rounded to halves, which some kernels are full of: LLVM
+        takes up to ten times as long where it looks through all that each number comes from, and the code is no faster."""
         meaning, opcode = partial(step.row.meaning, self, **step.modifiers), step.row.opcode(step.modifiers)
         if _is_product(step):
             return self._called(opcode, meaning, cast("list[tuple[Lanes, ...]]", sources))
         lanes = [source for source in sources if isinstance(source, Lanes)]
-        if _is_of_bytes(step, lanes) and not all(source.uniform for source in lanes):
+        if _is_taken_apart(step, lanes) and not all(source.uniform for source in lanes):
             name = f"{opcode}.{lanes[-1].type.name}"  # a sum's type is that of what is added to
             return self._called(name, lambda *each: (meaning(*(one for (one,) in each)),), [(one,) for one in lanes])[0]
         return meaning(*sources)
@@ -159,9 +159,9 @@ def _is_product(step: Step) -> bool:
     return step.row.unit is Unit.TENSOR and step.row.effect is Effect.NONE
 
 
-def _is_of_bytes(step: Step, sources: list[Lanes]) -> bool:
-    """Whether it takes every byte of its sources apart. A permutation that is known is a few shifts."""
-    return step.row.unit is Unit.DOT or (step.row.name in PERMUTES_BYTES and sources[-1].constant is None)
+def _is_taken_apart(step: Step, sources: list[Lanes]) -> bool:
+    """Whether it takes its sources apart into bytes or halves. A permutation that is known is a few shifts."""
+    return step.row.unit in (Unit.DOT, Unit.HALF) or (step.row.name in PERMUTES_BYTES and sources[-1].constant is None)
 
 
 def _structure(values: list[Lanes]) -> str:
