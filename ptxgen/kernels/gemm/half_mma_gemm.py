@@ -17,8 +17,11 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
 
-ENOUGH_BLOCKS = 256
-"""Blocks with which a GPU with some 130 multiprocessors has two on each."""
+WIDE = 16384
+"""Rows of weights from which on blocks are many enough that fewer warps share k, and fewer rows of a warp pay."""
+
+DEEP = 32
+"""Windows from which on more warps may share k."""
 
 LARGEST_TILE = 64
 """Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
@@ -37,18 +40,20 @@ class HalfMmaGemm(HalfGemmType):
     """Y = X W^T for m rows of activation halves, by f16 tensor cores: scales are applied once for 256 values.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
-    bits whatever m is and whatever the other rows are; `split` alone changes them.
+    bits whatever m is and whatever the other rows are; `split` and `chains` alone change them.
 
     A warp takes 16 row_tiles rows of weights, whose integers it unpacks in its registers, and up to `tile` rows of activations.
     `warps` such warps lie side by side along n, and `split` of them share k, a window of 256 values each in turn, whose sums
-    are added in their order. Weights are loaded `ahead` windows before they are used. With `pdl` the kernel waits for the one
-    before it by itself, after its first loads of weights."""
+    are added in their order. The products of a window go to `chains` sums in turn, none of which waits for the others; they are
+    added where scales are applied. Weights are loaded `ahead` windows before they are used. With `pdl` the kernel waits for
+    the one before it by itself, after its first loads of weights."""
 
     name_pattern = "half_mma_{format}_gemm"
     bit_free = ("warps", "row_tiles", "tile", "ahead", "resident_threads", "pdl")
     warps: int = field(default=1, kw_only=True)
     row_tiles: int = field(default=1, kw_only=True)
     split: int = field(default=8, kw_only=True)
+    chains: int = field(default=1, kw_only=True)
     tile: int = field(default=32, kw_only=True)
     ahead: int = field(default=1, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
@@ -58,7 +63,7 @@ class HalfMmaGemm(HalfGemmType):
         super().__post_init__()
         require(self, "ahead", low=0, high=2)
         require(self, "tile", multiple=TILE, high=LARGEST_TILE)
-        require(self, "row_tiles", high=4)
+        require(self, "row_tiles", "chains", high=4)
         require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
         require(self, "resident_threads", high=2048)
         if self.warps * self.split > MAX_THREADS // WARP_SIZE:
@@ -73,18 +78,31 @@ class HalfMmaGemm(HalfGemmType):
             )
 
     @classmethod
-    def suited(cls, format: Format, *, k: int, n: int, m: int, parts: int, split: int | None = None) -> HalfMmaGemm:
-        """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors; a first guess, not measured. Give
-        `split` where rows must have the same bits for every m: it is what results depend on, and here on n and m."""
-        row_tiles = 1 if m <= TILE else 2
-        ahead = 1 if row_tiles == 1 and format.align == 16 else 0  # words of others take too many registers
-        if split is None:
-            blocks = -(-n // (TILE_ROWS * row_tiles)) * -(-m // 32)
-            split = min(8 if blocks >= ENOUGH_BLOCKS or m > 2 * TILE else 16, windows_of(k))
+    def suited(
+        cls, format: Format, *, k: int, n: int, m: int, parts: int, split: int | None = None, chains: int | None = None
+    ) -> HalfMmaGemm:
+        """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors: measured for Q4_K at the shapes of
+        an 8B, but for `chains`. Give `split` and `chains` where rows must have the same bits for every m: results depend on
+        these, and they depend here on n and m."""
+        few, wide = m <= TILE, n >= WIDE
+        row_tiles = 1 if few and wide else 2
         return cls(
-            format, k=k, n=n, m=m, parts=parts, split=split, row_tiles=row_tiles, ahead=ahead,
-            resident_threads=512 // row_tiles,
+            format, k=k, n=n, m=m, parts=parts, row_tiles=row_tiles, ahead=0,
+            split=min(cls._suited_split(k, n, m), windows_of(k)) if split is None else split,
+            chains=(4 // row_tiles if few else 1) if chains is None else chains,
+            resident_threads=(512 if wide else 384) if few else 256,
         )  # fmt: skip
+
+    @staticmethod
+    def _suited_split(k: int, n: int, m: int) -> int:
+        if m > 2 * TILE:
+            return 2 if n >= WIDE else 4
+        if m > TILE:
+            return 8
+        if n >= WIDE:
+            return 4
+        blocks, deep = -(-n // (2 * TILE_ROWS)), windows_of(k) >= DEEP
+        return max(4, min(12, 1536 // blocks) if deep else min(8, 1152 // blocks))
 
     @property
     def least_sm(self) -> int:
@@ -112,11 +130,11 @@ class HalfMmaGemm(HalfGemmType):
 
     @property
     def chain(self) -> int:
-        """The products of a window, those of low registers too; a product and an fma for each of its scales and for the minima,
-        an fma of the window; the sums of windows and of warps that share k."""
+        """The products of a window, those of low registers too, and the sums that they go to; a product and an fma for each of
+        its scales and for the minima, an fma of the window; the sums of windows and of warps that share k."""
         products = WINDOW * (self.parts + 1)
         scales = 2 if self.format.half_run == WINDOW // 4 else STEPS
-        return _UNITS * products + scales + 2 + -(-self.windows // self.split) + self.split
+        return _UNITS * products + self.chains - 1 + scales + 2 + -(-self.windows // self.split) + self.split
 
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
@@ -132,7 +150,7 @@ class HalfMmaGemm(HalfGemmType):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HalfMmaGemm]:
         if fixed["format"].name == "Q4_K":
-            yield cls(m=3, k=1280, n=17, split=2, **fixed)
+            yield cls(m=3, k=1280, n=17, split=2, chains=3, **fixed)
             yield cls(m=9, k=768, n=33, parts=1, row_tiles=2, split=1, ahead=0, resident_threads=256, **fixed)
         else:
             yield cls(m=1, k=fixed["format"].block * 3, n=17, split=2, ahead=0, **fixed)

@@ -127,11 +127,11 @@ class HalfTile:
         steps_of_run = STEPS // runs
         for run in range(runs):
             order = weights[0].order[run * steps_of_run : (run + 1) * steps_of_run]
-            sums = [[[self.zero] * 4 for _ in range(kernel.column_tiles)] for _ in tiles]
+            sums = [[_Chains(self) for _ in range(kernel.column_tiles)] for _ in tiles]
             for number in order:
                 self._add_step(sums, tiles, number, of_window)
             for of_tile, rows, tile_sums in zip(sums, tiles, scaled, strict=True):
-                tile_sums.add([row.scales[run] for row in rows], of_tile)
+                tile_sums.add([row.scales[run] for row in rows], [chains.total() for chains in of_tile])
         self._take_minima(scaled, tiles, of_window)
         xs = [of_window.scales(place) for place in range(kernel.column_tiles)]
         for totals, of_rows in zip(self.totals, scaled, strict=True):
@@ -139,7 +139,7 @@ class HalfTile:
                 for c, (total, one) in enumerate(zip(four, added, strict=True)):
                     k.assign(total, k.fma(x[c % 2], one, total))
 
-    def _add_step(self, sums: list[list[list[Value]]], tiles: Sequence[Rows], number: int, activations: _Activations) -> None:
+    def _add_step(self, sums: list[list[_Chains]], tiles: Sequence[Rows], number: int, activations: _Activations) -> None:
         """Multiply a step of all tiles: the integers with each part of the activations, what they lack with the first."""
         columns = [activations.parts(place, number) for place in range(self.kernel.column_tiles)]
         for of_tile, rows in zip(sums, tiles, strict=True):
@@ -149,9 +149,9 @@ class HalfTile:
             low = _operand(lows) if lows and self.kernel.parts > 1 else None
             for place, parts in enumerate(columns):
                 for part in parts:
-                    of_tile[place] = self._multiply(high, part, of_tile[place])
+                    of_tile[place].add(high, part)
                 if low is not None:
-                    of_tile[place] = self._multiply(low, parts[0], of_tile[place])
+                    of_tile[place].add(low, parts[0])
 
     def _take_minima(self, scaled: Sequence[_Scaled], tiles: Sequence[Rows], activations: _Activations) -> None:
         columns: list[list[Pair]] | None = None
@@ -166,11 +166,8 @@ class HalfTile:
     def _sum_minima(self, minima: Sequence[HalfMinima], parts: Sequence[Pair]) -> list[Value]:
         sums = [self.zero] * 4
         for part in parts:
-            sums = self._multiply(_operand([one.halves for one in minima]), part, sums)
+            sums = list(self.k.mma(_operand([one.halves for one in minima]), part, sums))
         return sums
-
-    def _multiply(self, a: Sequence[Value], b: Pair, sums: Sequence[Value]) -> list[Value]:
-        return list(self.k.mma(a, b, sums))
 
     def store(self) -> None:
         """Add up the parts of k and write what is inside the result."""
@@ -230,6 +227,28 @@ class _Activations:
         kernel, k = self.kernel, self.k
         first = (k.lane & 3) * 2 + place * TILE + self._column * kernel.block_columns
         return [k.load(k.arg.scales[k.min(first + i, kernel.m - 1), self._window]) for i in range(2)]
+
+
+class _Chains:
+    """The sums of a tile of weights and one of activations: products go to each in turn, so that one need not wait for the
+    one before."""
+
+    def __init__(self, tile: HalfTile) -> None:
+        self.k = tile.k
+        self._sums = [[tile.zero] * 4 for _ in range(tile.kernel.chains)]
+        self._products = 0
+
+    def add(self, a: Sequence[Value], b: Pair) -> None:
+        number = self._products % len(self._sums)
+        self._sums[number] = list(self.k.mma(a, b, self._sums[number]))
+        self._products += 1
+
+    def total(self) -> list[Value]:
+        """The sums of those that have products, added in their order."""
+        total, *others = self._sums[: self._products]
+        for sums in others:
+            total = [one + other for one, other in zip(total, sums, strict=True)]
+        return total
 
 
 class _Scaled:

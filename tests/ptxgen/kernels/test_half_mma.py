@@ -26,7 +26,7 @@ def y_of(kernel: HalfMmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def test_a_row_has_the_same_bits_whatever_m_and_the_tiles_are() -> None:
-    kernel = HalfMmaGemm(IN_HALVES["q4k"], m=9, k=512, n=18, parts=1, split=2, ahead=0)
+    kernel = HalfMmaGemm(IN_HALVES["q4k"], m=9, k=512, n=18, parts=1, split=2, chains=2, ahead=0)
     x = np.random.default_rng(1).standard_normal((kernel.m, kernel.k)).astype(np.float32)
     w = inputs(kernel)["w"]
     together = y_of(kernel, x, w)
