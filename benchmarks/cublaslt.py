@@ -115,6 +115,8 @@ class Captured:
     def __init__(self, device: CudaDevice, work: Callable[[], None]) -> None:
         self._device, self._cuda = device, driver()
         cuda, stream = self._cuda, device.sharing.stream
+        work()  # loads modules, which a capture does not allow
+        device.synchronize()
         device.enter("capturing")
         mode = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(cuda, cuda.cuStreamBeginCapture(stream, mode), "capturing")

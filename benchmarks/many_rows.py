@@ -38,6 +38,7 @@ THEIR_WAYS: Final = {"accurate": (), "fast": ("--vs-args", "-ub 2048", "--vs-env
 @click.option("--depth", default="0,1024,8192")
 @click.option("--batch", default="1,2,4,8,16,32")
 @click.option("--batch-depth", default=128)
+@click.option("--kv-type", help="How keys and values are kept, of ours (default: that of ptxrun).")
 @click.option("--rounds", default=2)
 @click.option("--alone", is_flag=True, help="Without llama.cpp.")
 @click.option("--gpu", "suffix", default="h200", help="How the files' names end.")
@@ -45,7 +46,7 @@ THEIR_WAYS: Final = {"accurate": (), "fast": ("--vs-args", "-ub 2048", "--vs-env
 @click.option("-o", "folder", type=click.Path(path_type=Path), required=True)
 def main(
     model: str, given: Path | None, device: str, prompt: str, tokens: int, depth: str, batch: str, batch_depth: int,
-    rounds: int, alone: bool, suffix: str, commit: str | None, folder: Path,
+    kv_type: str | None, rounds: int, alone: bool, suffix: str, commit: str | None, folder: Path,
 ) -> None:  # fmt: skip
     """Time both precisions and write `rows-MODEL-PRECISION-GPU.json` of each."""
     start = time.perf_counter()
@@ -56,6 +57,7 @@ def main(
             write_q4_k_m(model, path, vocabulary=True)
             click.echo(f"{time.perf_counter() - start:.0f} s: wrote {path.name}")
         options = ["--prompt", prompt, "--tokens", tokens, "--depth", depth, "--batch", batch, "--batch-depth", batch_depth]
+        options += [] if kv_type is None else ["--kv-type", kv_type]
         for precision, their_way in THEIR_WAYS.items():
             words = [*options, "--rounds", rounds, "--device", device, "--precision", precision]
             facts = _bench(path, [*words, *(() if alone else ("--vs", "llama.cpp", *their_way))])
