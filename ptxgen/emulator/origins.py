@@ -64,7 +64,7 @@ def _flows(step: Step) -> Iterator[tuple[str, set[str]]]:
 
 def _registers(step: Step) -> Iterator[Register]:
     """The registers that an instruction writes."""
-    for place in step.row.destinations:
+    for place in step.row.results:
         operand: ParsedOperand | None = step.operands.get(place.name)
         elements = operand.elements if isinstance(operand, Vector) else (operand,)
         yield from (r for r in elements if isinstance(r, Register))

@@ -110,3 +110,18 @@ def test_products_of_a_warpgroup_are_those_of_float64(n: int, type: str, gpu: De
         if wrong.any():
             differences.append(f"{one}: {wrong.sum()} of {wrong.size} are off, first {np.argwhere(wrong)[0].tolist()}")
     assert not differences, "\n".join(differences)
+
+
+def test_a_pipeline_of_copies_and_products_is_right_every_time(gpu: Device) -> None:
+    if gpu.target.sm != HOPPER.sm:
+        pytest.skip(f"{gpu.name} is not {HOPPER}")
+    a, b = products.pipeline_operands()
+    expected, allowed = products.pipeline_reference(a, b)
+    seen = set()
+    for _ in range(20):
+        y = np.full((WARPGROUP_SIZE, 4), np.nan, np.float32)
+        arrays = [y, products.fragments_of(a), products.cores_of(b)]
+        launch(gpu, products.pipelined(), products.ENTRY, 1, WARPGROUP_SIZE, products.PIPELINE_SIGNATURE, arrays)
+        assert (np.abs(products.matrix_of(y) - expected) <= allowed).all()
+        seen.add(y.tobytes())
+    assert len(seen) == 1

@@ -46,7 +46,7 @@ def _one_type(modifiers: Mapping[str, str]) -> str:
 @instruction("wgmma.mma_async.sync.aligned.{shape}.f32.{a_type}.{b_type}", shape=SHAPES, a_type=HALVES, b_type=HALVES,
              c="f32[shape]", a="b32[4]", b="b64", scale_d="pred", scale_a="imm", scale_b="imm", trans_b="imm", rule=_one_type,
              name="wgmma_mma_async", effect=Effect.ASYNC_PRODUCT, unit=Unit.TENSOR, lanes=LaneResult.MIXED, updates="c",
-             section="9.7.15.5.2")  # fmt: skip
+             canonical_nan=True, section="9.7.15.5.2")  # fmt: skip
 def wgmma_mma_async(v: Algebra, c: tuple[Value, ...], a: tuple[Value, ...], b: Value, scale_d: Value, scale_a: int,
                     scale_b: int, trans_b: int, shape: str, a_type: str, b_type: str) -> tuple[Value, ...]:  # fmt: skip
     """c = a b + c, or a b where scale_d is false, begun now and done when its group was waited for. Warp w of the four has

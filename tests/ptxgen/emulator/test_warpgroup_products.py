@@ -7,15 +7,18 @@ import re
 import numpy as np
 import pytest
 
-from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
-from ptxgen.dsl.value import Value
 from ptxgen.emulator import Finding, run, uninitialised
-from ptxgen.target import HOPPER, WARPGROUP_SIZE
-from ptxgen.toolchain.module import module_text
-from ptxgen.types import B32, F32
-from ptxgen.verify.verify import verify
-from tests.ptxgen.isa.products import ENTRY, Products, cores_of, fragments_of, matrix_of
+from ptxgen.target import WARPGROUP_SIZE
+from tests.ptxgen.isa.products import (
+    ENTRY,
+    Products,
+    cores_of,
+    fragments_of,
+    matrix_of,
+    pipeline_operands,
+    pipeline_reference,
+    pipelined,
+)
 
 FENCE = "fence.proxy.async.shared::cta;"
 COMMIT = "wgmma.commit_group.sync.aligned;"
@@ -142,65 +145,13 @@ def test_a_warp_that_leaves_its_warpgroup_is_found() -> None:
     assert found[0].thread == (96, 0, 0)
 
 
-STEPS, WORDS = 5, 64  # of b: 8 rows of 16 values each
-SIGNATURE: Signature = {
-    "y": write(F32, WARPGROUP_SIZE, 4),
-    "a": read(B32, WARPGROUP_SIZE, 4),
-    "b": read(B32, STEPS, WORDS),
-}
-
-
-def pipelined(fault: str = "") -> str:
-    """y = a times the sum of b[step]^T, where cp.async brings each b into one of two buffers while the product before it runs.
-    `fault`: what is wrong with it."""
-    k = KernelBuilder(ENTRY, SIGNATURE, LaunchConfig(1, WARPGROUP_SIZE), HOPPER)
-    thread = k.tid.x
-    buffers = k.shared(B32, 2, WORDS, align=128)
-    descriptor = k.matrix_descriptor(buffers, leading=128, stride=256)
-
-    def fetch(step: Value | int) -> None:
-        with k.when(thread < WORDS // 4):
-            source = k.arg.b[step, thread * 4].address
-            k.cp_async(buffers[k.u32(step) & 1, thread * 4].address, source, 16, cache="cg")
-        k.cp_async_commit_group()
-
-    def fence() -> None:
-        k.fence_proxy(proxy="async")
-
-    totals = [k.variable(0.0, F32) for _ in range(4)]
-    a = k.load_vector(k.arg.a[thread, 0], 4)
-    fetch(0)
-    k.wgmma_fence()
-    for step in k.strided(0, STEPS):
-        if fault == "fenced before the copy is there":
-            fence()
-        k.cp_async_wait_group(0)
-        if not fault.startswith("fenced"):
-            fence()
-        k.barrier()
-        k.wgmma(totals, a, descriptor + k.u64((step & 1) * (4 * WORDS // 16)))
-        k.wgmma_commit_group()
-        k.wgmma_wait_group(2 if fault == "waits for too few" else 1)
-        if fault != "no barrier after the wait":
-            k.barrier()
-        with k.when(step + 1 < STEPS):
-            fetch(step + 1)
-    k.wgmma_wait_group(0)
-    k.store(k.arg.y[thread, 0], totals)
-    function = k.finish()
-    verify(function, HOPPER)
-    return module_text([function], HOPPER)
-
-
 def run_pipelined(text: str, seed: int) -> list[Finding]:
     """What is found; y is right where nothing is."""
-    one = Products(8, steps=STEPS)
-    a, b = one.operands(1)
-    a[:] = a[:, :1]  # the same in each step
+    a, b = pipeline_operands()
     y = np.zeros((WARPGROUP_SIZE, 4), np.float32)
-    found = run(text, ENTRY, 1, WARPGROUP_SIZE, [uninitialised(y), fragments_of(a)[0, 0], cores_of(b)[0]], seed=seed)
-    expected, allowed = one.reference(a, b)
-    assert found or (np.abs(matrix_of(y) - expected[0]) <= allowed[0]).all()
+    found = run(text, ENTRY, 1, WARPGROUP_SIZE, [uninitialised(y), fragments_of(a), cores_of(b)], seed=seed)
+    expected, allowed = pipeline_reference(a, b)
+    assert found or (np.abs(matrix_of(y) - expected) <= allowed).all()
     return found
 
 

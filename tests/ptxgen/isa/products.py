@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.value import Value
 from ptxgen.isa.instructions import named
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.target import HOPPER, WARP_SIZE, WARPGROUP_SIZE
@@ -117,6 +118,69 @@ class Products:
         magnitude = (np.abs(x) @ np.abs(w)).sum(axis=1)
         terms = 3 * DEPTH * self.steps
         return (x @ w).sum(axis=1), terms * (UNIT * magnitude + 2.0**-149)
+
+
+PIPELINE_STEPS, _WORDS = 5, 64  # of b: 8 rows of 16 values each
+PIPELINE_SIGNATURE: Signature = {
+    "y": write(F32, WARPGROUP_SIZE, 4),
+    "a": read(B32, WARPGROUP_SIZE, 4),
+    "b": read(B32, PIPELINE_STEPS, _WORDS),
+}
+
+
+def pipelined(fault: str = "") -> str:
+    """y = a times the sum of b[step]^T, where cp.async brings each b into one of two buffers while the product before it runs.
+    `fault`: what is wrong with it."""
+    k = KernelBuilder(ENTRY, PIPELINE_SIGNATURE, LaunchConfig(1, WARPGROUP_SIZE), HOPPER)
+    thread = k.tid.x
+    buffers = k.shared(B32, 2, _WORDS, align=128)
+    descriptor = k.matrix_descriptor(buffers, leading=128, stride=256)
+
+    def fetch(step: Value | int) -> None:
+        with k.when(thread < _WORDS // 4):
+            source = k.arg.b[step, thread * 4].address
+            k.cp_async(buffers[k.u32(step) & 1, thread * 4].address, source, 16, cache="cg")
+        k.cp_async_commit_group()
+
+    def fence() -> None:
+        k.fence_proxy(proxy="async")
+
+    totals = [k.variable(0.0, F32) for _ in range(4)]
+    a = k.load_vector(k.arg.a[thread, 0], 4)
+    fetch(0)
+    k.wgmma_fence()
+    for step in k.strided(0, PIPELINE_STEPS):
+        if fault == "fenced before the copy is there":
+            fence()
+        k.cp_async_wait_group(0)
+        if not fault.startswith("fenced"):
+            fence()
+        k.barrier()
+        k.wgmma(totals, a, descriptor + k.u64((step & 1) * (4 * _WORDS // 16)))
+        k.wgmma_commit_group()
+        k.wgmma_wait_group(2 if fault == "waits for too few" else 1)
+        if fault != "no barrier after the wait":
+            k.barrier()
+        with k.when(step + 1 < PIPELINE_STEPS):
+            fetch(step + 1)
+    k.wgmma_wait_group(0)
+    k.store(k.arg.y[thread, 0], totals)
+    function = k.finish()
+    verify(function, HOPPER)
+    return module_text([function], HOPPER)
+
+
+def pipeline_operands() -> tuple[Array, Array]:
+    """a: uint16[64, 16], b: [steps, 8, 16] for `pipelined`, as bits of f16."""
+    a, b = Products(8, steps=PIPELINE_STEPS).operands(1)
+    return a[0, 0], b[0]
+
+
+def pipeline_reference(a: Array, b: Array) -> tuple[Array, Array]:
+    """y, [64, 8], in float64, and how far an f32 sum may lie from it."""
+    repeated = np.broadcast_to(a, (1, PIPELINE_STEPS, *a.shape))
+    expected, allowed = Products(8, steps=PIPELINE_STEPS).reference(repeated, b[None])
+    return expected[0], allowed[0]
 
 
 def fragments_of(a: Array) -> Array:
