@@ -34,6 +34,7 @@ GRID: Final[Mapping[str, tuple[int, ...]]] = {
 looks better than between the others of a layer."""
 
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
+    "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
     "half_mma_*": {"warps": (1,), "split": (4, 8, 16), "row_tiles": (1, 2), "ahead": (0, 1), "resident_threads": (256, 512)},
 }
 """The same for kernels with names like these, instead of GRID where both say something."""

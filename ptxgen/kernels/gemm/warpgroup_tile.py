@@ -1,0 +1,209 @@
+"""A block of threads of `wgmma_{format}_gemm`: how its warpgroups go along k, what they unpack while products are under way,
+and in which order sums are added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.value import Value
+from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
+from ptxgen.kernels.gemm.staged_halves import StagedHalves
+from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
+from ptxgen.target import WARPGROUP_SIZE
+
+if TYPE_CHECKING:
+    from ptxgen.kernels.gemm.wgmma_gemm import WgmmaGemm
+
+GROUP_ROWS: Final = 64
+"""Rows of weights of a product."""
+
+WARP_ROWS: Final = 16
+"""Those of them whose integers one warp has."""
+
+Unpacked = Sequence[tuple[int, Sequence[Value], Sequence[Value] | None]]
+"""Steps by number, as left operands: the integers, and what they lack."""
+
+
+class WarpgroupTile:
+    """What a block of threads holds: which rows of both matrices it takes, and the sums of each lane.
+
+    Every window is gone through alike: its header becomes scales, and its first steps integers, while the minima of the window
+    before are multiplied. Then the products of some steps are under way while those after them are unpacked. Between the
+    first half and the second the block meets: the next window has come, and the one before may be overwritten. Warpgroups
+    may be apart by as much, so that some multiply while others scale their sums."""
+
+    def __init__(self, kernel: WgmmaGemm, k: KernelBuilder) -> None:
+        self.kernel = kernel
+        self.k = k
+        columns = -(-kernel.m // kernel.columns)
+        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
+        number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
+        self.first_column: Index = column * kernel.columns if column is not None else 0
+        self.first_row: Value = number * kernel.block_rows + k.warp * WARP_ROWS
+        self.lane = kernel.format.half_lane(k, k.lane & 3)
+        self.rows = [self._row(half) for half in (0, 8)]
+        threads = WARPGROUP_SIZE * kernel.warpgroups
+        self.staged = StagedHalves(
+            k, kernel.layout, kernel.stages, threads, self.first_column, kernel.m, kernel.windows
+        )  # fmt: skip
+        self.totals = [k.f32(0.0) for _ in range(kernel.columns // 2)]
+        self.sums = [k.f32(0.0) for _ in range(kernel.columns // 2)]
+        self.minimum_scales = [k.f32(0.0) for _ in self.rows]
+        # Zeros that the assembler does not know. It does without overlapping products where one register is two operands of
+        # theirs, or a copy of one.
+        self.zeros = [k.ctaid.y, k.ctaid.z]
+
+    def _row(self, half: int) -> GlobalArray:
+        """The lane's row of weights in one half of its warp's; past the last one that again, which nobody stores."""
+        row = self.first_row + ((self.k.lane >> 2) + half)
+        weights: GlobalArray = self.k.arg.w
+        return weights.at(self.k.min(row, self.kernel.n - 1), 0)
+
+    def add_rows(self) -> None:
+        """Add the products of all windows."""
+        kernel, k = self.kernel, self.k
+        self.staged.begin()
+        self.raw = [[k.variable(value, value.type) for value in raw] for raw in self._load(0)]
+        self.has_minima = kernel.format.unpack_halves(k, self.raw[0], self.lane).minima is not None
+        if self.has_minima:
+            self.staged.forget_before()
+        if kernel.stages > 2:
+            self.staged.arrive(kernel.stages - 2)
+        elif self.has_minima:
+            k.barrier()
+        for window in k.strided(0, kernel.windows):
+            self._add_window(window)
+        self._end_minima()
+
+    def _load(self, window: Index) -> list[tuple[Value, ...]]:
+        """The loads of the lane's rows of a window."""
+        format = self.kernel.format
+        last: Index = self.kernel.windows - 1 - window
+        return [format.load_halves(self.k, advance(row, window, format.block_bytes), self.lane, last) for row in self.rows]
+
+    def _add_window(self, window: Value) -> None:
+        kernel, k, staged = self.kernel, self.k, self.staged
+        weights = [kernel.format.unpack_halves(k, raw, self.lane) for raw in self.raw]
+        order = weights[0].order
+        sets = [order[i : i + kernel.unpacked] for i in range(0, STEPS, kernel.unpacked)]
+        unpacked = self._unpack(weights, sets[0])
+        self._end_minima()
+        # With two stages nothing is left to copy to before the window before has been multiplied everywhere.
+        meeting = -1 if kernel.stages == 2 else len(sets) // 2 - 1
+        if meeting < 0:
+            staged.arrive(0)
+        portions = iter(_shares(staged.pieces, len(sets) - 1 - max(meeting, 0)))
+        descriptor = staged.descriptor()
+        for number in range(len(sets)):
+            self._multiply(unpacked, descriptor, first=number == 0)
+            if number == meeting:
+                staged.arrive(kernel.stages - 3)
+            elif number > meeting and number > 0:
+                staged.copy(next(portions), window)
+            if number + 1 < len(sets):
+                if number:
+                    k.wgmma_wait_group(1)
+                unpacked = self._unpack(weights, sets[number + 1])
+        k.cp_async_commit_group()
+        scales = [one.scales[0] for one in weights]
+        minima = [one.minima for one in weights if one.minima is not None]
+        self._load_next(window)
+        k.wgmma_wait_group(0)
+        self._add(scales, staged.here + staged.reads)
+        if minima:
+            self._begin_minima(minima, descriptor)
+        staged.turn()
+
+    def _load_next(self, window: Value) -> None:
+        """The loads of the next window; of the last one again after it, which nobody uses."""
+        k = self.k
+        following = k.min(window + 1, self.kernel.windows - 1)
+        for old, new in zip(self.raw, self._load(following), strict=True):
+            for variable, value in zip(old, new, strict=True):
+                k.assign(variable, value)
+
+    def _unpack(self, weights: Sequence[HalfWeights], numbers: Iterable[int]) -> Unpacked:
+        """The operands of these steps. What integers lack counts where activations have two parts."""
+        operands = []
+        for number in numbers:
+            steps = [one.step(number) for one in weights]
+            lows = [step.low for step in steps if step.low is not None]
+            low = _operand(lows) if lows and self.kernel.parts > 1 else None
+            operands.append((number, _operand([step.high for step in steps]), low))
+        return operands
+
+    def _multiply(self, unpacked: Unpacked, descriptor: Value, *, first: bool) -> None:
+        """Begin a group of products: the integers with each part of the activations, what they lack with the first."""
+        k = self.k
+        k.wgmma_fence()
+        for number, high, low in unpacked:
+            for operand, part in ((high, 0), (low, 0), (high, 1)):
+                if operand is not None and part < self.kernel.parts:
+                    k.wgmma(self.sums, operand, self._moved(descriptor, number, part), accumulate=not first)
+                    first = False
+        k.wgmma_commit_group()
+
+    def _moved(self, descriptor: Value, step: int, part: int) -> Value:
+        offset = self.staged.offset(step, part)
+        return descriptor + offset if offset else descriptor
+
+    def _begin_minima(self, minima: Sequence[HalfMinima], descriptor: Value) -> None:
+        """Begin the products of the minima with the sums of 16 activations."""
+        k = self.k
+        (first, _), (second, _) = (one.halves for one in minima)
+        operand = [value ^ zero for zero in self.zeros for value in (first, second)]
+        k.wgmma_fence()
+        for part in range(self.kernel.parts):
+            k.wgmma(self.sums, operand, self._moved(descriptor, STEPS, part), accumulate=part > 0)
+        k.wgmma_commit_group()
+        for variable, one in zip(self.minimum_scales, minima, strict=True):
+            k.assign(variable, -one.scale)
+
+    def _end_minima(self) -> None:
+        """Take off the minima of the window before."""
+        if self.has_minima:
+            self.k.wgmma_wait_group(0)
+            self._add(self.minimum_scales, self.staged.before + self.staged.reads)
+
+    def _add(self, scales: Sequence[Value], place: Value) -> None:
+        """Add scale times scale times sum to the totals; scales of rows r and r + 8, and of the activations that lie there."""
+        k = self.k
+        for tile in range(self.kernel.columns // TILE):
+            xs = self.staged.scales(place, tile)
+            for c in range(4):
+                total = self.totals[4 * tile + c]
+                k.assign(total, k.fma(scales[c // 2] * xs[c % 2], self.sums[4 * tile + c], total))
+
+    def store(self) -> None:
+        """Write the totals that are inside the result."""
+        kernel, k = self.kernel, self.k
+        first = (k.lane & 3) * 2 + self.first_column
+        row = self.first_row + (k.lane >> 2)
+        for half in (0, 1):
+            with self._when_below(row + 8 * half if half else row, kernel.n, kernel.block_rows):
+                for number, total in enumerate(self.totals):
+                    if number % 4 // 2 == half:
+                        x = first + (number // 4 * TILE + number % 2)
+                        with self._when_below(x, kernel.m, kernel.columns):
+                            k.store(k.arg.y[x, row + 8 * half if half else row], total)
+
+    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
+        return nullcontext() if count % share == 0 else self.k.when(number < count)
+
+
+def _operand(pairs: Sequence[Pair]) -> list[Value]:
+    """The left operand of a product from those of rows r and r + 8."""
+    (first, second), (third, fourth) = pairs
+    return [first, third, second, fourth]
+
+
+def _shares(count: int, parts: int) -> list[range]:
+    """`count` numbers in so many ranges, as even as can be."""
+    ends = [count * i // parts for i in range(parts + 1)]
+    return [range(start, end) for start, end in pairwise(ends)]
