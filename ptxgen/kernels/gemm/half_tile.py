@@ -11,8 +11,8 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
-from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
+from ptxgen.kernels.gemv.iteration import advance, further
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import B32, F32
 
@@ -73,13 +73,27 @@ class HalfTile:
         if kernel.pdl:
             k.griddepcontrol(action="wait")
             k.griddepcontrol(action="launch_dependents")
-        activations = k.arg.halves.at(self.column * kernel.column_tiles, 0, 0, 0, 0, 0, 0).at(k.lane * 2)
+        activations = self._activations()
         for first in k.strided(self.part, kernel.windows, step=split * sets):
             for turn in range(sets):
                 window = first + turn * split if turn else first
                 with self._when_inside(window) if turn else nullcontext():
                     raw = self._loads(window, loaded, turn)
                     self._add_window(window, raw, activations)
+
+    def _activations(self) -> list[GlobalArray]:
+        """Where the lane's activations start: in the block's first tile, which the others follow; in each where the last block
+        has fewer. Past the last tile that again, which nobody stores."""
+        kernel, k = self.kernel, self.k
+        tiles, count = tiles_of(kernel.m), kernel.column_tiles
+        first = self.column * count
+        if tiles % count == 0:
+            return [self._tile(first)]
+        return [self._tile(k.min(first + place, tiles - 1)) for place in range(count)]
+
+    def _tile(self, number: Index) -> GlobalArray:
+        start: GlobalArray = self.k.arg.halves.at(number, 0, 0, 0, 0, 0, 0).at(self.k.lane * 2)
+        return start
 
     def _first_load(self, window: Index) -> list[list[Value]]:
         """The loads of a window, as registers that are written again in the loop."""
@@ -116,7 +130,7 @@ class HalfTile:
         with self.k.when(window < self.kernel.windows):
             yield
 
-    def _add_window(self, window: Value, raw: Sequence[Sequence[Value]], activations: GlobalArray) -> None:
+    def _add_window(self, window: Value, raw: Sequence[Sequence[Value]], activations: Sequence[GlobalArray]) -> None:
         """Add the products of a window. Scales are applied where they change, that of the activations once."""
         kernel, k = self.kernel, self.k
         of_window = _Activations(self, window, activations)
@@ -210,16 +224,19 @@ class HalfTile:
 class _Activations:
     """A window of the block's rows of activations, as its lanes read it."""
 
-    def __init__(self, tile: HalfTile, window: Value, activations: GlobalArray) -> None:
+    def __init__(self, tile: HalfTile, window: Value, starts: Sequence[GlobalArray]) -> None:
         self.k, self.kernel = tile.k, tile.kernel
         self._window, self._column = window, tile.column
-        self._halves = advance(activations, window, (STEPS + 1) * self.kernel.parts * CORES)
+        size = (STEPS + 1) * self.kernel.parts * CORES
+        halves = [advance(start, window, size) for start in starts]
+        follow = range(1, self.kernel.column_tiles) if len(halves) == 1 else ()
+        self._tiles = [*halves, *(further(halves[0], place * self.kernel.windows * size) for place in follow)]
 
     def parts(self, place: int, number: int) -> list[Pair]:
         """The right operand of `mma` for a step of a tile of rows: its parts."""
         kernel, k = self.kernel, self.k
-        start = ((place * kernel.windows) * (STEPS + 1) + number) * kernel.parts * CORES
-        words = [k.load(self._halves[start + i * CORES // 2], B32, evict=_KEPT) for i in range(2 * kernel.parts)]
+        start = number * kernel.parts * CORES
+        words = [k.load(self._tiles[place][start + i * CORES // 2], B32, evict=_KEPT) for i in range(2 * kernel.parts)]
         return list(zip(words[::2], words[1::2], strict=True))
 
     def scales(self, place: int) -> list[Value]:

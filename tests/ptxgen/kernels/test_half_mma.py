@@ -16,7 +16,7 @@ from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
-from tests.ptxgen.kernels.running import emulate, inputs
+from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 
 def y_of(kernel: HalfMmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -32,6 +32,14 @@ def test_a_row_has_the_same_bits_whatever_m_and_the_tiles_are() -> None:
     together = y_of(kernel, x, w)
     alone = y_of(replace(kernel, m=1, warps=2), x[8:], w)
     assert alone.tobytes() == together[8:].tobytes()
+
+
+def test_a_last_block_with_fewer_tiles_of_activations_reads_none_past_the_last() -> None:
+    kernel = HalfMmaGemm(IN_HALVES["q4k"], m=17, k=256, n=8, parts=1, split=1, tile=16, ahead=0)
+    arguments = inputs(kernel)
+    results, findings = emulate(kernel, arguments, target=Target(80), sanitize=True)
+    assert not findings
+    assert_matches_reference(kernel, arguments, results)
 
 
 @pytest.mark.parametrize("id", IN_HALVES)
