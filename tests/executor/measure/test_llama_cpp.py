@@ -1,16 +1,19 @@
-"""llama.cpp's benchmark programs as peers: stand-ins on PATH print what the real ones print."""
+"""llama.cpp's benchmark programs as peers: stand-ins on PATH print what the real ones print; these run where they are there."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+from gguf.constants import GGMLQuantizationType as Q
 
 from executor.measure.llama_cpp import LlamaCpp, LlamaCppError
 from executor.measure.speed import SpeedCase, speed_cases
 from tests.llama_cpp import BATCHED_ROW, BENCH_ROW, DEVICES, asked, stand_in
+from tests.synthetic import write_model
 
 CASES = speed_cases([512], 128, [0, 1024], [1, 4], batch_depth=512)
 
@@ -104,3 +107,12 @@ def test_a_batch_that_did_not_fit_is_missed(programs: Path) -> None:
     stand_in(programs, batched=f"for _ in 1 2; do echo {shlex.quote(json.dumps(BATCHED_ROW))}; done")
     with pytest.raises(LlamaCppError, match=r"llama-batched-bench did not print 2 rows with pl 4, pp 512, tg 128 and a speed"):
         LlamaCpp.find(Path("m.gguf")).speeds(CASES)
+
+
+@pytest.mark.skipif(shutil.which("llama-bench") is None, reason="needs llama.cpp's programs on PATH")
+def test_the_real_programs_time_every_case(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf", types=Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=512)
+    peer = LlamaCpp.find(model)
+    cases = speed_cases([4, 8], 2, [0, 8], [1, 2], batch_depth=4)
+    assert set(peer.speeds(cases)) == set(cases)
+    assert peer.facts["build_commit"]
