@@ -108,6 +108,8 @@ class WgmmaGemm(HalfGemmType):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[WgmmaGemm]:
-        yield cls(m=9, k=1024, n=65, warpgroups=1, columns=16, **fixed)
         if fixed["format"].name == "Q4_K":
-            yield cls(m=3, k=256, n=130, parts=1, warpgroups=2, columns=8, stages=2, unpacked=2, **fixed)
+            yield cls(m=9, k=1024, n=65, warpgroups=1, columns=16, **fixed)
+            yield cls(m=1, k=256, n=1, parts=1, warpgroups=2, columns=8, stages=2, unpacked=1, **fixed)
+        else:
+            yield cls(m=1, k=512, n=7, warpgroups=1, columns=8, stages=2, unpacked=2, **fixed)
