@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ptxgen.emulator import Finding, run, uninitialised
+from ptxgen.errors import ParseError
 from ptxgen.target import WARPGROUP_SIZE
 from tests.ptxgen.isa.products import (
     ENTRY,
@@ -58,6 +59,22 @@ def test_products_are_those_of_float64(products: Products, sanitize: bool) -> No
 def test_a_right_kernel_is_clean_in_every_order_of_warps() -> None:
     for seed in range(3):
         launched(RIGHT, seed=seed, blocks=2)
+
+
+def test_a_factor_may_be_negated() -> None:
+    a, b = RIGHT.operands(1)
+    results = []
+    for scales in ("1, 1, 0;", "-1, 1, 0;", "1, -1, 0;", "-1, -1, 0;"):
+        y = np.zeros((1, WARPGROUP_SIZE, RIGHT.n // 2), np.float32)
+        run(RIGHT.text().replace("1, 1, 0;", scales), ENTRY, 1, WARPGROUP_SIZE, [y, fragments_of(a), cores_of(b)])
+        results.append(y)
+    for y, sign in zip(results, (1, -1, -1, 1), strict=True):
+        np.testing.assert_array_equal(y, sign * results[0])
+
+
+def test_a_transposed_b_is_refused() -> None:
+    with pytest.raises(ParseError, match="scales are 1 or -1 and trans_b is 0, got 1, 1 and 1"):
+        broken(RIGHT.text().replace("1, 1, 0;", "1, 1, 1;"))
 
 
 def broken(text: str, *, block: int = WARPGROUP_SIZE, seed: int | None = None) -> list[Finding]:
