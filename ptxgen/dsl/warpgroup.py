@@ -13,11 +13,9 @@ from ptxgen.isa.operands import Symbol
 from ptxgen.target import WARPGROUP_SIZE
 from ptxgen.types import F16, F32, PRED, U32, U64, DType
 
-CORE_BYTES = 128
-"""A core matrix without swizzle: 8 rows of 16 bytes, one after the other."""
-
 _ADDRESS_BITS = 18
 _UNIT = 16  # bytes: what addresses and offsets in a descriptor count
+_SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}  # bytes: how a descriptor spells them
 
 
 class Warpgroup(Cooperation):
@@ -28,22 +26,30 @@ class Warpgroup(Cooperation):
         """The warpgroup in its block, which must be one-dimensional."""
         return self._once("warpgroup", "shr", [self.warp, (WARPGROUP_SIZE // 32).bit_length() - 1], {}, U32)
 
-    def matrix_descriptor(self, start: Element | SharedView | SharedPart, *, leading: int, stride: int) -> Value:
-        """u64: the descriptor of a K-major matrix [n, 16] of 16-bit elements, without swizzle, that starts at `start` in shared
-        memory, a multiple of 16 bytes.
+    def matrix_descriptor(
+        self, start: Element | SharedView | SharedPart, *, stride: int, leading: int | None = None, swizzle: int = 0
+    ) -> Value:
+        """u64: the descriptor of a K-major matrix [n, 16] of 16-bit elements that starts at `start` in shared memory, on a
+        16-byte boundary.
 
-        It is made of core matrices, 8 rows of 16 bytes (8 values of k), each 128 bytes in a row. `leading` bytes lie between
-        the one of k 0..7 and that of k 8..15 of the same rows, `stride` bytes between those of rows 0..7 and 8..15, and so on
-        (PTX ISA 9.7.15.5.1.2). That of a matrix which starts `s` bytes further on is
-        `descriptor + s // 16`."""
-        for name, offset in (("leading", leading), ("stride", stride)):
-            if not 0 <= offset < 1 << _ADDRESS_BITS or offset % _UNIT:
-                raise AuthorError(
-                    f"{name} must be a multiple of {_UNIT} below {1 << _ADDRESS_BITS}, got {offset}", self.where()
-                )
+        It is made of core matrices, 8 rows of 16 bytes (8 values of k). Without swizzle each is 128 bytes in a row; `leading`
+        bytes lie between the one of k 0..7 and that of k 8..15 of the same rows. With a swizzle of 32, 64 or 128 bytes rows are
+        as many bytes apart, k 8..15 stands behind k 0..7, and the 16 bytes at x (from a multiple of 8 rows on) are kept at
+        x ^ (x / 128 mod swizzle / 16) * 16. In both cases `stride` bytes lie between rows 0..7 and 8..15, and so on (PTX ISA
+        9.7.15.5.1.2). That of a matrix which starts `s` bytes further on is `descriptor + s // 16`."""
+        if swizzle not in _SWIZZLES:
+            raise AuthorError(f"swizzle must be {', '.join(map(str, _SWIZZLES))} bytes, got {swizzle}", self.where())
+        if (leading is None) != (swizzle > 0):
+            raise AuthorError("a matrix has a leading offset or a swizzle, one of the two", self.where())
+        end = 1 << _ADDRESS_BITS
+        first = _UNIT if leading is None else leading  # which the hardware does not look at with a swizzle
+        for name, offset in (("leading", first), ("stride", stride)):
+            if not 0 <= offset < end or offset % _UNIT:
+                raise AuthorError(f"{name} must be a multiple of {_UNIT} below {end}, got {offset}", self.where())
         low = self.op("bfe", self._shared_address(start), 4, _ADDRESS_BITS - 4, type="u32")
-        low = self.op("or", low, leading // _UNIT << 16) if leading else low
-        return self.op("mov", (low, self._once(f"stride {stride}", "mov", [stride // _UNIT], {"type": "u32"}, U32)), result=U64)
+        low = self.op("or", low, first // _UNIT << 16) if first else low
+        high = stride // _UNIT | _SWIZZLES[swizzle] << 30
+        return self.op("mov", (low, self._once(f"descriptor {high}", "mov", [high], {"type": "u32"}, U32)), result=U64)
 
     def _shared_address(self, start: Element | SharedView | SharedPart) -> Value:
         """u32: where it lies in the shared window."""

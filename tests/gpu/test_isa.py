@@ -92,6 +92,8 @@ def layouts(n: int, type: str) -> Iterator[products.Products]:
     yield products.Products(n, type, leading=16 * n + 128, stride=128, skipped=1024)
     yield products.Products(n, type, leading=128, stride=400, skipped=16)
     yield products.Products(n, type, leading=144, stride=288, steps=3)
+    for swizzle in (32, 64, 128):
+        yield products.Products(n, type, stride=8 * swizzle, swizzle=swizzle, skipped=1024)
 
 
 @pytest.mark.parametrize("type", ["f16", "bf16"])

@@ -48,6 +48,9 @@ def launched(products: Products, *, sanitize: bool = True, seed: int | None = No
         Products(48, steps=3, leading=2048, stride=144, skipped=48),  # k halves far apart, 8 columns close to each other
         Products(64, "bf16", leading=1024, stride=128),
         Products(256),
+        Products(24, "bf16", steps=2, stride=256, swizzle=32),
+        Products(16, stride=1024, swizzle=64, skipped=1024),
+        Products(16, steps=2, stride=1024, swizzle=128),
     ],
     ids=str,
 )

@@ -35,7 +35,8 @@ class Products:
     """y = sum over `steps` of a[step] b[step]^T, by one warpgroup a block.
 
     y: f32[blocks, 64, n]; a: [blocks, steps, 64, 16], b: [blocks, steps, n, 16] of `type`. In shared memory the core matrices
-    of b lie `leading` (along k) and `stride` (along n) bytes apart, the next step's behind them, all after `skipped` bytes."""
+    of b lie `leading` (along k) and `stride` (along n) bytes apart, or are swizzled, the next step's behind them, all after
+    `skipped` bytes."""
 
     n: int
     type: str = "f16"
@@ -43,11 +44,22 @@ class Products:
     leading: int = 128
     stride: int = 256
     skipped: int = 0
+    swizzle: int = 0
 
     @property
     def step_bytes(self) -> int:
         """Shared memory of one step."""
-        return self.leading + self.stride * (self.n // 8 - 1) + 4 * CORE_WORDS
+        last = 8 * self.swizzle if self.swizzle else self.leading + 4 * CORE_WORDS
+        return self.stride * (self.n // 8 - 1) + last
+
+    def place(self, i: Value, start: int) -> Value:
+        """Where word i of b, in the order of `cores_of`, has its word in shared memory, if b starts at this byte."""
+        core, row, word = i // CORE_WORDS, i // 4 % 8, i % 4
+        group, half = core // 2, core % 2
+        if not self.swizzle:
+            return group * (self.stride // 4) + half * (self.leading // 4) + row * 4 + word + start // 4
+        at = group * self.stride + row * self.swizzle + half * 16 + word * 4 + start
+        return (at ^ (((at >> 7) & (self.swizzle // 16 - 1)) << 4)) >> 2
 
     def signature(self, blocks: int) -> Signature:
         """y as the registers of threads, a as `fragments_of`, b as `cores_of`."""
@@ -62,18 +74,19 @@ class Products:
         words = self.n * DEPTH // 2
         k = KernelBuilder(ENTRY, self.signature(blocks), LaunchConfig(blocks, WARPGROUP_SIZE), HOPPER)
         thread, block = k.tid.x, k.ctaid.x
-        shared = k.shared(B32, (self.skipped + self.steps * self.step_bytes) // 4, align=128)
+        shared = k.shared(B32, (self.skipped + self.steps * self.step_bytes) // 4, align=1024)
         for step in range(self.steps):
             for i in k.strided(thread, words, step=WARPGROUP_SIZE):
-                core, inside = i // CORE_WORDS, i % CORE_WORDS
-                place = (core // 2) * (self.stride // 4) + (core % 2) * (self.leading // 4) + inside
-                k.store(shared[place + (self.skipped + step * self.step_bytes) // 4], k.load(k.arg.b[block, step, i]))
+                place = self.place(i, self.skipped + step * self.step_bytes)
+                k.store(shared[place], k.load(k.arg.b[block, step, i]))
         k.fence_proxy(proxy="async.shared::cta")
         k.barrier()
         accumulators = [k.variable(0.0, F32) for _ in range(self.n // 2)]
         a = [k.load_vector(k.arg.a[block, step, thread, 0], 4) for step in range(self.steps)]
         k.wgmma_fence()
-        start = k.matrix_descriptor(shared.start().at(self.skipped // 4), leading=self.leading, stride=self.stride)
+        leading = None if self.swizzle else self.leading
+        first = shared.start().at(self.skipped // 4)
+        start = k.matrix_descriptor(first, leading=leading, stride=self.stride, swizzle=self.swizzle)
         for step in range(self.steps):
             b = start + step * self.step_bytes // 16 if step else start
             k.wgmma(accumulators, a[step], b, BY_NAME[self.type], accumulate=step > 0)

@@ -8,6 +8,7 @@ from ptxgen.errors import AuthorError, UnavailableInstruction
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
+from ptxgen.types import B32
 from tests.ptxgen.dsl.writing import written
 from tests.ptxgen.isa.products import WIDTHS, Products
 
@@ -29,6 +30,19 @@ def test_products_that_the_assembler_makes_wait_are_a_fault() -> None:
 def test_a_product_is_refused_by_other_gpus(target: Target) -> None:
     with pytest.raises(UnavailableInstruction, match="needs sm_90a and PTX"):
         written(lambda k: k.wgmma_fence(), target=target)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ({"stride": 256}, "a leading offset or a swizzle, one of the two"),
+        ({"stride": 256, "leading": 128, "swizzle": 32}, "a leading offset or a swizzle, one of the two"),
+        ({"stride": 256, "swizzle": 16}, "swizzle must be 0, 128, 64, 32 bytes, got 16"),
+    ],
+)
+def test_a_layout_that_there_is_not_is_refused(layout: dict[str, int], said: str) -> None:
+    with pytest.raises(AuthorError, match=said):
+        written(lambda k: k.matrix_descriptor(k.shared(B32, 64), **layout), target=HOPPER)
 
 
 @pytest.mark.parametrize("offset", [8, 1 << 18])
