@@ -41,7 +41,7 @@ def project_onto(
     """stream += x W^T, all f32; `product`, as large as the stream, is where x W^T goes if the two steps are two launches,
     `OPERATION` and `OPERATION_residual`."""
     kernel, m = projection.kernel, rows(x)
-    fused = kernel.with_residual() if launch.fused and m == 1 else None
+    fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
         read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
         launch(operation, fused, w=projection.weight.buffer, **read)

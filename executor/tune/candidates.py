@@ -36,6 +36,7 @@ looks better than between the others of a layer."""
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
     "half_mma_*": {"warps": (1,), "split": (4, 8, 16), "row_tiles": (1, 2), "ahead": (0, 1), "resident_threads": (256, 512)},
+    "wgmma_*": {"warpgroups": (2, 3), "columns": (16, 32, 64, 96, 128), "stages": (2, 3, 4)},
 }
 """The same for kernels with names like these, instead of GRID where both say something."""
 
@@ -95,6 +96,6 @@ def _grid(entry: KernelEntry, rows: int) -> dict[str, tuple[int, ...]]:
     the smallest."""
     own = [grid for pattern, grid in OWN.items() if fnmatchcase(entry.name, pattern)]
     grid = {name: values for one in (GRID, *own) for name, values in one.items() if name in entry.parameters}
-    if "tile" in grid:
-        grid["tile"] = tuple(size for size in grid["tile"] if size < 2 * rows) or grid["tile"][:1]
+    for name in {"tile", "columns"} & grid.keys():
+        grid[name] = tuple(size for size in grid[name] if size < 2 * rows) or grid[name][:1]
     return grid

@@ -10,10 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.kernel_type import HalfForm, Signature, Work, read, write
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HalfForm, Signature, Work, read, update, write
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
-from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
+from ptxgen.kernels.accuracy import OUTLIER, UNIT, gamma, with_outlier
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_halves import STEPS, SUMMED, arrays, pack, sums_of, values, windows_of
 from ptxgen.kernels.shape import require
@@ -34,7 +36,7 @@ MEASURED_ROWS = 64
 class HalfGemmType(GemvType):
     """Y = X W^T on activation halves (ptxgen/kernels/quantize). y: f32[m, n]; w: u8[n, row_bytes], rows of k quantised values;
     halves, scales: as pack_halves writes them for m rows of k activations, in `parts` f16 each and the order that the format
-    asks for."""
+    asks for. Where it is `onto` something Y += X W^T, in place, with the bits of the product and residual_add."""
 
     family: ClassVar[str] = "gemm"
     emulator_bits: ClassVar[bool] = False
@@ -53,6 +55,11 @@ class HalfGemmType(GemvType):
         return HalfForm(self.parts, self.format.half_run)
 
     @property
+    def onto(self) -> bool:
+        """Whether the product is added to what y holds."""
+        return False
+
+    @property
     def batch(self) -> tuple[int, ...]:
         return (self.m,)
 
@@ -66,12 +73,28 @@ class HalfGemmType(GemvType):
 
     def signature(self) -> Signature:
         return {
-            "y": write(F32, self.m, self.n),
+            "y": update(F32, self.m, self.n) if self.onto else write(F32, self.m, self.n),
             "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
             **arrays(self.m, self.k, self.activation_halves, "in"),
         }
 
+    def put(self, k: KernelBuilder, row: Value, column: Value, result: Value) -> None:
+        """Store what a row of activations and one of weights come to, or add it to what is there."""
+        y = k.arg.y[row, column]
+        k.store(y, k.load(y) + result if self.onto else result)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        product = super().reference(**arguments)["y"]
+        return {"y": arguments["y"].astype("f8") + product if self.onto else product}
+
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
+        """That of the product, and with a residual the rounding of one more addition."""
+        bound = self._product_bound(arguments)
+        if self.onto:
+            bound = bound + UNIT * (np.abs(self.reference(**arguments)["y"]) + bound)
+        return {"y": bound}
+
+    def _product_bound(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have. Minima are multiplied with
         sums of 16 activations, which were rounded on their own: M for each unit that they differ from the sums of the
         activations that halves stand for."""
@@ -81,7 +104,8 @@ class HalfGemmType(GemvType):
         sums = np.zeros((self.m, self.windows * STEPS))
         sums[:, : self.k // SUMMED] = x.reshape(self.m, -1, SUMMED).sum(axis=2)
         off = np.abs(sums_of(arguments["halves"], arguments["scales"]) - sums)[:, : self.k // SUMMED]
-        return {"y": bound + off @ minima[:, ::SUMMED].T + np.finfo(np.float32).tiny}
+        within: NDArray[np.float64] = bound + off @ minima[:, ::SUMMED].T + np.finfo(np.float32).tiny
+        return within
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = values(arguments["halves"], arguments["scales"], self.activation_halves, self.k)
@@ -90,6 +114,8 @@ class HalfGemmType(GemvType):
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """As of f32 activations, and their halves."""
         inputs = super().inputs(rng)
+        if self.onto:
+            inputs["y"] = rng.standard_normal(inputs["y"].shape).astype(np.float32)
         return inputs | pack(inputs.pop("x"), self.activation_halves)._asdict()
 
     def accuracy(self, rng: np.random.Generator) -> dict[str, float]:
@@ -108,4 +134,6 @@ class HalfGemmType(GemvType):
     def work(self) -> Work:
         packed = sum(array.nbytes for array in arrays(self.m, self.k, self.activation_halves, "in").values())
         weights = self.n * self.format.row_bytes(self.k)
-        return Work(flops=2 * self.m * self.k * self.n, bytes=weights + packed + F32.bytes * self.m * self.n)
+        results = self.m * self.n
+        added = results if self.onto else 0
+        return Work(flops=2 * results * self.k + added, bytes=weights + packed + F32.bytes * (results + added))

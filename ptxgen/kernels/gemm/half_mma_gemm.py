@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES, HalfGemmType
@@ -46,7 +46,7 @@ class HalfMmaGemm(HalfGemmType):
     `warps` such warps lie side by side along n, and `split` of them share k, a window of 256 values each in turn, whose sums
     are added in their order. The products of a window go to `chains` sums in turn, none of which waits for the others; they are
     added where scales are applied. Weights are loaded `ahead` windows before they are used. With `pdl` the kernel waits for
-    the one before it by itself, after its first loads of weights."""
+    the one before it by itself, after its first loads of weights. With `residual` it adds its result to y in place."""
 
     name_pattern = "half_mma_{format}_gemm"
     bit_free = ("warps", "row_tiles", "tile", "ahead", "resident_threads", "pdl")
@@ -58,6 +58,7 @@ class HalfMmaGemm(HalfGemmType):
     ahead: int = field(default=1, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
+    residual: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +106,10 @@ class HalfMmaGemm(HalfGemmType):
         return max(4, min(12, 1536 // blocks) if deep else min(8, 1152 // blocks))
 
     @property
+    def onto(self) -> bool:
+        return self.residual
+
+    @property
     def least_sm(self) -> int:
         return 90 if self.pdl else 80
 
@@ -136,6 +141,9 @@ class HalfMmaGemm(HalfGemmType):
         scales = 2 if self.format.half_run == WINDOW // 4 else STEPS
         return _UNITS * products + self.chains - 1 + scales + 2 + -(-self.windows // self.split) + self.split
 
+    def with_residual(self) -> KernelType | None:
+        return None if self.residual else replace(self, residual=True)
+
     def launch(self) -> LaunchConfig:
         threads = WARP_SIZE * self.warps * self.split
         columns = -(-self.m // self.block_columns)
@@ -151,6 +159,8 @@ class HalfMmaGemm(HalfGemmType):
     def cases(cls, **fixed: Any) -> Iterator[HalfMmaGemm]:
         if fixed["format"].name == "Q4_K":
             yield cls(m=3, k=1280, n=17, split=2, chains=3, **fixed)
-            yield cls(m=9, k=768, n=33, parts=1, row_tiles=2, split=1, ahead=0, resident_threads=256, **fixed)
+            yield cls(
+                m=9, k=768, n=33, parts=1, row_tiles=2, split=1, ahead=0, resident_threads=256, residual=True, **fixed
+            )  # fmt: skip
         else:
             yield cls(m=1, k=fixed["format"].block * 3, n=17, split=2, ahead=0, **fixed)

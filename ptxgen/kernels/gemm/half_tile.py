@@ -215,7 +215,7 @@ class HalfTile:
         row = self.first_row + (k.lane >> 2) + (i * TILE_ROWS + c // 2 * 8)
         x = (k.lane & 3) * 2 + (place * TILE + c % 2) + self.column * kernel.block_columns
         with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
-            k.store(k.arg.y[x, row], sum)
+            kernel.put(k, x, row, sum)
 
     def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
         return nullcontext() if count % share == 0 else self.k.when(number < count)

@@ -132,7 +132,7 @@ def test_another_precision_counts_from_the_next_step_on(engine: Engine, model: L
     ("name", "parameters", "packing", "matrices"),
     [
         ("mma", {"digits": 3}, "batched_rmsnorm_digits", ("attn", "ffn")),
-        ("half_mma", {"parts": 2, "split": 2}, "batched_rmsnorm_halves", ("attn_q", "attn_v")),  # attn_k reads digits
+        ("half_mma", {"parts": 2, "split": 2}, "batched_rmsnorm_halves", ("attn_q", "attn_v", "attn_out")),  # attn_k: digits
     ],
     ids=["digits", "halves"],
 )
@@ -154,13 +154,14 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     model.decoder.profile = GpuProfile(tables=(table,))
     try:
         together = np.array(logits(engine, rows_of(0, TOKENS)))
-        kernels = {call.kernel.name for call in engine.steps.calls(len(TOKENS))}
+        calls = engine.steps.calls(len(TOKENS))
         model.decoder.profile = GpuProfile(tables=(table,), batch_invariant=True)
         alike = np.array(logits(engine, rows_of(1, TOKENS)))
     finally:
         model.decoder.profile = GpuProfile()
     exact = ReferenceModel(path).logits(list(TOKENS))
-    assert {f"{name}_q4k_gemm", f"{name}_q6k_gemm", packing} <= kernels
+    assert {f"{name}_q4k_gemm", f"{name}_q6k_gemm", packing} <= {call.kernel.name for call in calls}
+    assert any(call.place.operation == "attn_output_residual" for call in calls) == (name == "mma")
     assert np.abs(together - exact).max() <= 1e-4 * exact.std()
     assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
 

@@ -42,6 +42,18 @@ def test_a_last_block_with_fewer_tiles_of_activations_reads_none_past_the_last()
     assert_matches_reference(kernel, arguments, results)
 
 
+def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
+    kernel = HalfMmaGemm(IN_HALVES["q4k"], m=3, k=512, n=18, parts=1, split=2, ahead=0)
+    arguments = inputs(kernel)
+    onto = kernel.with_residual()
+    assert onto is not None
+    assert onto.with_residual() is None
+    stream = np.random.default_rng(3).standard_normal((3, 18)).astype(np.float32)
+    product, _ = emulate(kernel, arguments, target=Target(80), sanitize=False)
+    added, _ = emulate(onto, arguments | {"y": stream}, target=Target(80), sanitize=False)
+    assert added["y"].tobytes() == (stream + product["y"]).tobytes()
+
+
 @pytest.mark.parametrize("id", IN_HALVES)
 def test_two_parts_of_activations_have_the_precision_of_f32(id: str) -> None:
     kernel = HalfMmaGemm(IN_HALVES[id], m=1, k=1024, n=8, split=1, ahead=0)
