@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -35,8 +36,7 @@ looks better than between the others of a layer."""
 
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
-    "half_mma_*": {"warps": (1,), "split": (4, 8, 16), "row_tiles": (1, 2), "ahead": (0, 1), "resident_threads": (256, 512)},
-    "wgmma_*": {"warpgroups": (2, 3), "columns": (16, 32, 64, 96, 128), "stages": (2, 3, 4)},
+    "half_mma_*": {"warps": (1,), "split": (4, 8), "row_tiles": (1, 2), "chains": (1, 4), "resident_threads": (256, 512)},
 }
 """The same for kernels with names like these, instead of GRID where both say something."""
 
@@ -72,14 +72,11 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
         return
     errors: dict[Form | None, float] = {}
     forms: set[KernelType] = set()
-    at_once = {"m": rows} if rows > 1 and "m" in entry.parameters else {}
-    grid = _grid(entry, rows)
-    for values in itertools.product(*grid.values()):
-        shape = dict(zip(grid, values, strict=True))
+    at_once = rows > 1 and "m" in entry.parameters
+    for kernel in dict.fromkeys(_made(entry, format, k, n, rows)):
         try:
-            kernel = entry.make(k=k, n=n, **at_once, **shape)
             require_fit(kernel, format, "a candidate", n=n, k=k, rows=rows)
-        except ArgumentError:  # batched, of a strategy that cannot do this shape, or beyond what a parameter may be
+        except ArgumentError:  # batched
             continue
         if rows > 1 and not at_once:
             if not has_form_for_rows(kernel, alike=True) or kernel.batched(2)[0] in forms:
@@ -89,6 +86,21 @@ def _kernels(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> I
         if rounded not in errors:
             errors[rounded] = max(kernel.accuracy(np.random.default_rng(0)).values(), default=0.0)
         yield Candidate(entry, kernel, errors[rounded])
+
+
+def _made(entry: KernelEntry, format: Format, k: int, n: int, rows: int) -> Iterator[KernelType]:
+    """The kernels of the grid that there are, and those with settings that their type holds to suit so many rows."""
+    at_once = {"m": rows} if rows > 1 and "m" in entry.parameters else {}
+    grid = _grid(entry, rows)
+    for values in itertools.product(*grid.values()):
+        with suppress(ArgumentError):  # of a strategy that cannot do this shape, or beyond what a parameter may be
+            yield entry.make(k=k, n=n, **at_once, **dict(zip(grid, values, strict=True)))
+    suited = getattr(entry.type, "suited", None)
+    rounding = next((name for name in ("parts", "digits") if name in grid), None)
+    if suited is not None and at_once and rounding is not None:
+        for value in grid[rounding]:
+            with suppress(ArgumentError):
+                yield suited(format, k=k, n=n, **at_once, **{rounding: value})
 
 
 def _grid(entry: KernelEntry, rows: int) -> dict[str, tuple[int, ...]]:

@@ -222,9 +222,11 @@ def test_kernels_on_halves_are_tried_in_the_parts_that_a_precision_allows_and_ti
     }
     assert {one.parameters["parts"] for one in tried["accurate", 8]} == {2}
     assert {one.parameters["parts"] for one in tried["fast", 8]} == {1, 2}
-    assert {one.parameters["tile"] for one in tried["accurate", 8]} == {8}
+    assert {one.kernel.column_tiles for one in tried["accurate", 8]} == {1}  # type: ignore[attr-defined]
     assert {one.parameters["tile"] for one in tried["accurate", 32]} == {8, 16, 32}
-    assert {one.parameters["split"] for one in tried["accurate", 8]} == {4, 8, 16}
+    assert {one.parameters["split"] for one in tried["accurate", 8]} >= {4, 8}
+    for (_, rows), some in tried.items():
+        assert HalfMmaGemm.suited(Q4_K, k=4096, n=64, m=rows, parts=2) in [one.kernel for one in some]
     assert candidates(Q4_K, 4096, 64, "fast", "half_mma_*") == []
 
 
