@@ -23,8 +23,8 @@ class RopeTable:
 
     @property
     def buffer(self) -> GpuBuffer:
-        """The table for the cache as it is: a cache that has grown gets another one now."""
-        if self._table.shape[0] != self._cache.max_len:
+        """The table for the cache as it is: a cache that has grown, or whose table was freed, gets another one now."""
+        if not self._table.alive or self._table.shape[0] != self._cache.max_len:
             self._replace(self._upload(self._cache.max_len))
         return self._table
 
@@ -45,7 +45,8 @@ class RopeTable:
 
     def _replace(self, table: GpuBuffer) -> None:
         old, self._table = self._table, table
-        old.free()
+        if old.alive:
+            old.free()
 
     def _upload(self, max_len: int) -> GpuBuffer:
         return GpuBuffer.from_numpy(self._cache.device, self._rotations(max_len), name="rope table")

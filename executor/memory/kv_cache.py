@@ -27,7 +27,8 @@ class LayerCache:
 
 class KvCache:
     """Room for `max_len` positions in `layers` layers, of which `lengths[layer]` are filled: layers that run one by one may
-    differ. `generation` rises when the memory is another: addresses in it are valid while it stands."""
+    differ. `generation` rises when the memory is another: addresses in it are valid while it stands. A cache without positions
+    may `rest`, and has no memory until that is needed again."""
 
     def __init__(self, device: DeviceMemory, layers: int, kv_heads: int, head_dim: int, max_len: int) -> None:
         """Allocate; contents are undefined until written, and nothing beyond a layer's length may be read. Raises ArgumentError
@@ -39,12 +40,22 @@ class KvCache:
         self.max_len = max_len
         self.lengths = [0] * layers
         self.generation = 0
-        self.layers = self._allocated(layers, (kv_heads, max_len, head_dim))
+        self._heads = kv_heads, head_dim
+        self._freed = False
+        self._layers = self._like(max_len)
+
+    @property
+    def layers(self) -> tuple[LayerCache, ...]:
+        """The memory of each layer, taken anew after a rest, for which there may be no room: DeviceError. Nothing once it was
+        freed."""
+        if not self._layers and not self._freed:
+            self._layers = self._like(self.max_len)
+        return self._layers
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers, without what alignment adds."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+        """Bytes that all layers have now, without what alignment adds."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers)
 
     @property
     def length(self) -> int:
@@ -94,11 +105,13 @@ class KvCache:
         max_len = self.checked_room(max_len)
         if max_len == self.max_len:
             return
-        with free_on_error(self.device):
-            new = self._like(max_len)
-            self._copy(self.layers, new, self.length)
-        old, self.layers = self.layers, new
-        self.max_len = max_len
+        old = self._layers
+        new: tuple[LayerCache, ...] = ()
+        if old:
+            with free_on_error(self.device):
+                new = self._like(max_len)
+                self._copy(old, new, self.length)
+        self._layers, self.max_len = new, max_len
         self.generation += 1
         _free(old)
 
@@ -106,8 +119,7 @@ class KvCache:
         """max_len, if the cache may grow to it; errors as `grow`, but for memory."""
         max_len = whole("KV cache: max_len", max_len, self.max_len)
         self._need_life()
-        kv_heads, _, head_dim = self.layers[0].keys.shape
-        _require_attention(kv_heads, head_dim, max_len)
+        _require_attention(*self._heads, max_len)
         return max_len
 
     @contextmanager
@@ -130,20 +142,27 @@ class KvCache:
             if not self.device.closed:
                 _free(saved)
 
+    def rest(self) -> None:
+        """Give the memory back until it is needed again, if no layer has a position; else nothing happens."""
+        if self._layers and not self.length:
+            _free(self._layers)
+            self._layers = ()
+            self.generation += 1
+
     def free(self) -> None:
         """Give the memory back."""
-        _free(self.layers)
-        self.layers = ()
+        _free(self._layers)
+        self._layers, self._freed = (), True
         self.generation += 1
 
     def _need_life(self) -> None:
-        if not self.layers:
+        if self._freed:
             raise DeviceError("the KV cache was freed; init_kv_cache creates a new one")
 
     def _like(self, max_len: int) -> tuple[LayerCache, ...]:
         """Memory for as many layers with another number of positions."""
-        kv_heads, _, head_dim = self.layers[0].keys.shape
-        return self._allocated(len(self.layers), (kv_heads, max_len, head_dim))
+        kv_heads, head_dim = self._heads
+        return self._allocated(len(self.lengths), (kv_heads, max_len, head_dim))
 
     def _copy(self, source: Iterable[LayerCache], target: Iterable[LayerCache], rows: int) -> None:
         """The first `rows` positions of all layers."""

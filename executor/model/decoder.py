@@ -74,6 +74,7 @@ class Decoder:
         self.flagged: frozenset[LayerOperation] = frozenset()
         """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
         self._searched: int | None = None  # the generation of the weights that `flagged` was found with
+        self._asked: object = None  # weights and profile that were last looked at for whether to search
         self.modules = modules
         self.launcher = Launcher(self.device, modules)
         watch(self.launcher)
@@ -182,6 +183,15 @@ class Decoder:
         self.cache.truncate(length)
         return length
 
+    def rest(self) -> None:
+        """Give the memory of keys and values back, and what points there, until the next token runs: unless the sequence has
+        tokens, when nothing happens. An engine does that to its decoder."""
+        if self.position == 0:
+            self._drop_plans()
+            self._steps.drop()
+            self.cache.rest()
+            self._rope.free()
+
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
         """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
         if self._plans is not None and self._plans_of == self._dependencies():
@@ -192,14 +202,19 @@ class Decoder:
             self._find_outliers()
             launches = self._launches(self.flagged)
         self.modules.preload(list(dict.fromkeys(call.kernel for call in launches.calls)), progress)
+        self._asked = self.weights.generation, self.profile
         self._plans = TokenPlans(self.launcher, launches)
         self._plans_of = self._dependencies()
         return self._plans
 
     def outliers(self) -> frozenset[LayerOperation]:
         """The operations whose output has an outlier, as far as the profile's kernels care: searched for now unless it has been
-        done."""
-        self.prepare()
+        done. A decoder that rests goes on resting."""
+        if self._asked != (self.weights.generation, self.profile):
+            rests = not self.cache.nbytes
+            self.prepare()
+            if rests:
+                self.rest()
         return self.flagged
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:

@@ -25,7 +25,8 @@ PAGE_LEN = 32
 
 
 class Engine:
-    """Steps over `slots` sequences at a time, of a model whose weights a Decoder has. Keys and values are in pages of its own.
+    """Steps over `slots` sequences at a time, of a model whose weights a Decoder has. Keys and values are in pages of its own;
+    the Decoder rests meanwhile, if its sequence has no tokens, and its memory is taken anew when it gets some.
 
     If the profile is `batch_invariant`, or has no measurements of several rows, a row has the same bits in every step that it
     can be in: alone, among others, as part of a prompt. Else its last bits may depend on how many rows the step has. What a
@@ -65,6 +66,7 @@ class Engine:
         self.launcher = Launcher(self.device, decoder.modules)
         watch(self.launcher)
         self.steps = RowSteps(self.launcher, decoder.modules)
+        decoder.rest()
         self.cache = PagedKvCache(self.device, config.layers, shape)
         try:
             cosines = rope_cosines(decoder.file, config, context)

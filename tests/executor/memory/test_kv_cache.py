@@ -161,3 +161,21 @@ def test_a_cache_that_was_freed_says_so(emulator: Device) -> None:
     for used in (lambda: cache.grow(8), lambda: cache.layer(0), lambda: cache.set_aside(1).__enter__()):
         with pytest.raises(DeviceError, match="the KV cache was freed"):
             used()
+
+
+def test_a_cache_without_positions_may_rest_and_has_memory_again_when_it_is_needed(emulator: Device) -> None:
+    cache = KvCache(emulator, layers=2, kv_heads=1, head_dim=32, max_len=4)
+    taken, generation = emulator.memory().allocated, cache.generation
+    cache.advance()
+    cache.rest()
+    assert (emulator.memory().allocated, cache.generation) == (taken, generation)
+    cache.reset()
+    cache.rest()
+    assert (emulator.memory().allocated, cache.nbytes) == (0, 0)
+    assert cache.generation > generation
+    cache.grow(8)
+    assert cache.nbytes == 0
+    assert [layer.max_len for layer in cache.layers] == [8, 8]
+    assert cache.nbytes == emulator.memory().allocated == 2 * taken
+    cache.free()
+    assert cache.layers == ()
