@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks import soak_scheduler
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.model.scheduling.prompt_lookup import PromptLookup
-from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
 from tests.synthetic import Q, write_model
 
@@ -34,38 +33,18 @@ def scheduler(model: LanguageModel, **options: object) -> Scheduler:
     return model.scheduler(context=CONTEXT, rows=8, **options)  # type: ignore[arg-type]
 
 
-def wishes(count: int) -> list[dict[str, object]]:
-    """Prompts of several lengths, with equal beginnings among them, greedy and sampled."""
-    chance = random.Random(7)
-    made: list[dict[str, object]] = []
-    for number in range(count):
-        own = [chance.randrange(VOCABULARY) for _ in range(chance.randrange(1, 12))]
-        prompt = [*START[: chance.choice((0, 32, 36))], *own]
-        sampler = Sampler() if chance.random() < 0.7 else Sampler(temperature=1.0, seed=number)
-        made.append({"prompt": prompt, "max_tokens": chance.randrange(1, 12), "sampler": sampler, "seed": number})
-    return made
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [40])
-def test_sequences_that_come_and_go_have_the_answers_of_their_lone_runs(model: LanguageModel, count: int) -> None:
-    asked = wishes(count)
-    with scheduler(model, slots=1) as alone:
-        expected = [list(alone.submit(**wish).result().tokens) for wish in asked]  # type: ignore[arg-type]
-    chance = random.Random(8)
-    with scheduler(model, slots=3, pages=5, draft=PromptLookup) as together:
-        requests: list[Request] = []
-        while len(requests) < count or together.step():
-            if len(requests) < count and chance.random() < 0.5:
-                requests.append(together.submit(**asked[len(requests)]))  # type: ignore[arg-type]
-            elif requests and chance.random() < 0.05:
-                chance.choice(requests).cancel()
-        for request, answer in zip(requests, expected, strict=True):
-            if request.stopped == "cancelled":
-                assert answer[: len(request.tokens)] == request.tokens
-            else:
-                assert request.tokens == answer
-        assert together.status().pages_held == 0
+@pytest.mark.parametrize("sequences", [1000])
+def test_sequences_that_come_and_go_have_the_bits_of_their_lone_runs(device: Device, tmp_path: Path, sequences: int) -> None:
+    """In too small a cache. On a GPU: benchmarks/soak_scheduler.py."""
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=64, vocab=320)
+    invariant, context = GpuProfile(batch_invariant=True), soak_scheduler.CONTEXT
+    with LanguageModel.load(path, device, context=context, profile=invariant) as model:
+        found = soak_scheduler.soak(model, sequences, slots=3, pages=5, rows=8)
+    assert found["wrong"] == []
+    assert set(found["finished"]) == {"length", "context", "cancelled", "failed"}
+    assert min(found["preemptions"], found["accepted_tokens"]) > 0
+    assert min(found["rows_compared"], found["cached_prompt_tokens"]) > sequences
 
 
 def test_a_second_turn_computes_only_its_new_tokens(model: LanguageModel) -> None:
@@ -88,6 +67,37 @@ def test_another_profile_finds_no_pages_of_the_one_before(model: LanguageModel) 
         finally:
             model.decoder.profile = GpuProfile()
         assert request.usage.cached_prompt_tokens == 0
+
+
+def test_the_cache_of_the_models_own_sequence_goes_back_when_an_engine_is_made_unless_it_has_tokens(
+    model: LanguageModel,
+) -> None:
+    decoder, memory = model.decoder, model.device.memory
+    answer = model.generate([1, 2, 3], max_tokens=2, sampler=Sampler())
+    own, held = decoder.cache.nbytes, memory().allocated
+    with scheduler(model, slots=1):
+        assert decoder.cache.nbytes == own > 0
+    model.forget()
+    with scheduler(model, slots=1) as running:
+        assert (decoder.cache.nbytes, decoder.position) == (0, 0)
+        assert running.submit([1, 2, 3], max_tokens=2).result().tokens == tuple(answer.tokens)
+        running.engine.free()  # type: ignore[attr-defined]
+        model.device.synchronize()
+        assert memory().allocated <= held - own
+        again = model.generate([1, 2, 3], max_tokens=2, sampler=Sampler())
+    assert (again.tokens, again.cached_prompt_tokens) == (answer.tokens, 0)
+    assert decoder.cache.nbytes == own
+
+
+def test_outliers_that_are_looked_for_while_the_decoder_rests_leave_it_resting(model: LanguageModel) -> None:
+    model.forget()
+    with scheduler(model, slots=1) as running:
+        model.decoder.profile = GpuProfile("fast")
+        try:
+            running.submit([1, 2, 3], max_tokens=2).result()
+            assert model.decoder.cache.nbytes == 0
+        finally:
+            model.decoder.profile = GpuProfile()
 
 
 def test_a_scheduler_that_nobody_holds_gives_its_engine_s_memory_back(model: LanguageModel) -> None:
