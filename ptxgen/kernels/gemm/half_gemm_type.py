@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, Signature, Work, read, update, write
-from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.accuracy import OUTLIER, UNIT, gamma, with_outlier
@@ -77,11 +75,6 @@ class HalfGemmType(GemvType):
             "w": read(U8, self.n, self.format.row_bytes(self.k), constant=True),
             **arrays(self.m, self.k, self.activation_halves, "in"),
         }
-
-    def put(self, k: KernelBuilder, row: Value, column: Value, result: Value) -> None:
-        """Store what a row of activations and one of weights come to, or add it to what is there."""
-        y = k.arg.y[row, column]
-        k.store(y, k.load(y) + result if self.onto else result)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         product = super().reference(**arguments)["y"]

@@ -209,8 +209,9 @@ class HalfTile:
         kernel, k = self.kernel, self.k
         flat = [total for tile in self.totals for four in tile for total in four]
         if not isinstance(self.part, Value):
+            held = [self._held(number, len(flat)) for number in range(len(flat))]
             for number, total in enumerate(flat):
-                self._store_sum(number, total)
+                self._store_sum(number, total, held[number])
             return
         shared = k.symbol_address(k.shared(F32, kernel.shared_words).name)
         of_part = WARP_SIZE * len(flat) * kernel.warps
@@ -218,25 +219,56 @@ class HalfTile:
         target = k.mad(self.part, 4 * of_part, mine)
         for number, total in enumerate(flat):
             k.store(Element("shared", target.register, number * 4 * WARP_SIZE, F32), total)
+        # The warps of the parts take the sums in turns: written out where what they are added to is under way meanwhile.
+        turns = [self.part + first for first in range(0, len(flat), kernel.split)] if kernel.onto else []
+        held = [self._held(turn, len(flat)) for turn in turns]
         k.barrier()
-        # The warps of the parts take the sums in turns.
-        for turn in k.strided(self.part, len(flat), step=kernel.split):
-            base = k.mad(turn, 4 * WARP_SIZE, mine)
-            sum = k.load(Element("shared", base.register, 0, F32))
-            for part in range(1, kernel.split):
-                sum = sum + k.load(Element("shared", base.register, part * 4 * of_part, F32))
-            self._store_sum(turn, sum)
+        if not kernel.onto:
+            for turn in k.strided(self.part, len(flat), step=kernel.split):
+                self._store_sum(turn, self._added(k.mad(turn, 4 * WARP_SIZE, mine), of_part))
+        for turn, before in zip(turns, held, strict=True):
+            with self._when_below(turn, len(flat), kernel.split):
+                self._store_sum(turn, self._added(k.mad(turn, 4 * WARP_SIZE, mine), of_part), before)
 
-    def _store_sum(self, number: Index, sum: Value) -> None:
-        """Write the sum of this number among the lane's: row r + 8 (c // 2) of a tile of weights, row 2 t + c % 2 of a tile of
+    def _added(self, base: Value, of_part: int) -> Value:
+        """The sum of all parts of k whose first lies at `base`."""
+        k = self.k
+        sum = k.load(Element("shared", base.register, 0, F32))
+        for part in range(1, self.kernel.split):
+            sum = sum + k.load(Element("shared", base.register, part * 4 * of_part, F32))
+        return sum
+
+    def _held(self, number: Index, count: int) -> Value | None:
+        """What y holds where the sum of this number, one of `count`, goes, if it is added to that."""
+        kernel, k = self.kernel, self.k
+        if not kernel.onto:
+            return None
+        before = k.f32(0.0)
+        row, x = self._place(number)
+        with (
+            self._when_below(number, count, kernel.split) if isinstance(number, Value) else nullcontext(),
+            self._when_below(row, kernel.n, kernel.block_rows),
+            self._when_below(x, kernel.m, kernel.block_columns),
+        ):
+            before @= k.load(k.arg.y[x, row])
+        return before
+
+    def _store_sum(self, number: Index, sum: Value, before: Value | None = None) -> None:
+        """Write the sum of this number among the lane's, or what it comes to with what was there."""
+        kernel, k = self.kernel, self.k
+        row, x = self._place(number)
+        with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
+            k.store(k.arg.y[x, row], sum if before is None else before + sum)
+
+    def _place(self, number: Index) -> tuple[Value, Value]:
+        """Where the sum of this number goes: row r + 8 (c // 2) of a tile of weights, row 2 t + c % 2 of a tile of
         activations."""
         kernel, k = self.kernel, self.k
         c, tile = number % 4, number // 4
         place, i = tile % kernel.column_tiles, tile // kernel.column_tiles
         row = self.first_row + (k.lane >> 2) + (i * TILE_ROWS + c // 2 * 8)
         x = (k.lane & 3) * 2 + (place * TILE + c % 2) + self.column * kernel.block_columns
-        with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.block_columns):
-            kernel.put(k, x, row, sum)
+        return row, x
 
     def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
         return nullcontext() if count % share == 0 else self.k.when(number < count)
