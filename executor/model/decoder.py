@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,6 @@ from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
-from executor.layers.batched import TILE
 from executor.layers.indexed import sites
 from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
@@ -33,6 +31,7 @@ from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
@@ -44,10 +43,6 @@ from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
-
-
-LEAST_ROWS: Final = TILE
-"""Rows of the smallest step of `feed`: as many as read the weights together."""
 
 
 class Decoder:
@@ -406,21 +401,3 @@ class Decoder:
         if self._page.alive:
             self._page.free()
         self.workspace.free()
-
-
-def chunks(tokens: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """The tokens in as few steps of up to `most` as leave none of their rows idle but in the last, which has at most
-    LEAST_ROWS: powers of two, the largest first."""
-    whole_steps = 1 << (most.bit_length() - 1)
-    at = 0
-    while at < len(tokens):
-        rest = len(tokens) - at
-        size = min(rest, whole_steps) if rest <= LEAST_ROWS else min(whole_steps, 1 << (rest.bit_length() - 1))
-        yield tokens[at : at + size]
-        at += size
-
-
-def prompt_steps(length: int, most: int) -> list[int]:
-    """The sizes of the steps that prompts of up to `length` tokens make, in `chunks` of up to `most`."""
-    largest = min(length, most)
-    return [LEAST_ROWS << double for double in range(max(1, (largest // LEAST_ROWS).bit_length()))]

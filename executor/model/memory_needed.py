@@ -14,7 +14,7 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
-from executor.model.decoder import prompt_steps
+from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines

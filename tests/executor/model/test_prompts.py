@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
-from executor.model.decoder import Decoder, chunks
+from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
 from executor.model.memory_needed import memory_needed
+from executor.model.prompt_chunks import chunks
 from ptxgen.errors import ArgumentError
 from tests.synthetic import Q, write_model
 
