@@ -12,7 +12,7 @@ from typing import Any, Final
 from executor.choice.store import one_a_line
 from ptxgen.kernels.registry import find
 
-SHAPE: Final = ("k", "n", "m", "digits")
+SHAPE: Final = ("k", "n", "m", "digits", "parts")
 """Parameters that say what a kernel computes; the others say how."""
 
 
