@@ -181,17 +181,29 @@ class WarpgroupTile:
                 k.assign(total, k.fma(scales[c // 2] * xs[c % 2], self.sums[4 * tile + c], total))
 
     def store(self) -> None:
-        """Write the totals that are inside the result."""
+        """Write the totals that are inside the result, or what they come to with what is there."""
         kernel, k = self.kernel, self.k
         first = (k.lane & 3) * 2 + self.first_column
         row = self.first_row + (k.lane >> 2)
         for half in (0, 1):
             with self._when_below(row + 8 * half if half else row, kernel.n, kernel.block_rows):
+                held = self._held(row + 8 * half, first, half) if kernel.onto else {}
                 for number, total in enumerate(self.totals):
                     if number % 4 // 2 == half:
                         x = first + (number // 4 * TILE + number % 2)
                         with self._when_below(x, kernel.m, kernel.columns):
-                            k.store(k.arg.y[x, row + 8 * half if half else row], total)
+                            added = held[number] + total if held else total
+                            k.store(k.arg.y[x, row + 8 * half if half else row], added)
+
+    def _held(self, row: Value, first: Value, half: int) -> dict[int, Value]:
+        """What y holds where the totals of this half go, by their numbers: under way all at once."""
+        kernel, k = self.kernel, self.k
+        held = {number: k.f32(0.0) for number in range(len(self.totals)) if number % 4 // 2 == half}
+        for number, value in held.items():
+            x = first + (number // 4 * TILE + number % 2)
+            with self._when_below(x, kernel.m, kernel.columns):
+                k.assign(value, k.load(k.arg.y[x, row]))
+        return held
 
     def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
         return nullcontext() if count % share == 0 else self.k.when(number < count)

@@ -4,11 +4,11 @@ where it finds its activations in staged_halves.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES, HalfGemmType
@@ -40,7 +40,8 @@ class WgmmaGemm(HalfGemmType):
 
     A warpgroup takes 64 rows of weights, whose integers it unpacks in its registers, `unpacked` steps of 16 values at a time,
     while those before are multiplied. `warpgroups` of them share `columns` rows of activations, which lie in shared memory in
-    `stages` windows of 256 values: one is multiplied while the next are copied."""
+    `stages` windows of 256 values: one is multiplied while the next are copied. With `residual` the result is added to y in
+    place."""
 
     name_pattern = "wgmma_{format}_gemm"
     only_on: ClassVar[Target | None] = HOPPER
@@ -49,6 +50,7 @@ class WgmmaGemm(HalfGemmType):
     columns: int = field(default=64, kw_only=True)
     stages: int = field(default=3, kw_only=True)
     unpacked: int = field(default=4, kw_only=True)
+    residual: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +79,10 @@ class WgmmaGemm(HalfGemmType):
         return cls(format, k=k, n=n, m=m, parts=parts, warpgroups=2 if wide or low else 3, columns=128 if wide else 64)
 
     @property
+    def onto(self) -> bool:
+        return self.residual
+
+    @property
     def layout(self) -> StageLayout:
         """A window of activations in shared memory."""
         return StageLayout(self.columns, self.parts)
@@ -97,6 +103,9 @@ class WgmmaGemm(HalfGemmType):
         an fma for every window."""
         return _UNITS * (WINDOW * (self.parts + 1) + STEPS * self.parts) + 2 * (1 + self.windows)
 
+    def with_residual(self) -> KernelType | None:
+        return None if self.residual else replace(self, residual=True)
+
     def launch(self) -> LaunchConfig:
         blocks = -(-self.m // self.columns) * -(-self.n // self.block_rows)
         return LaunchConfig(grid=blocks, block=WARPGROUP_SIZE * self.warpgroups, dynamic_shared=self.dynamic_shared)
@@ -112,4 +121,4 @@ class WgmmaGemm(HalfGemmType):
             yield cls(m=9, k=1024, n=65, warpgroups=1, columns=16, **fixed)
             yield cls(m=1, k=256, n=1, parts=1, warpgroups=2, columns=8, stages=2, unpacked=1, **fixed)
         else:
-            yield cls(m=1, k=512, n=7, warpgroups=1, columns=8, stages=2, unpacked=2, **fixed)
+            yield cls(m=1, k=512, n=7, warpgroups=1, columns=8, stages=2, unpacked=2, residual=True, **fixed)

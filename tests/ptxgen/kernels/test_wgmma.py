@@ -37,10 +37,22 @@ def test_a_row_has_the_same_bits_whatever_m_and_the_block_are() -> None:
     assert np.sqrt(np.mean((together - exact) ** 2) / np.mean(exact**2)) < 2e-6  # a second part that is lost costs 1e-4
 
 
+def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
+    kernel = WgmmaGemm(IN_HALVES["q4k"], m=9, k=256, n=66, parts=1, warpgroups=1, columns=16, stages=2)
+    arguments, onto = inputs(kernel), kernel.with_residual()
+    assert onto is not None
+    assert onto.with_residual() is None
+    stream = np.random.default_rng(3).standard_normal((9, 66)).astype(np.float32)
+    product, _ = emulate(kernel, arguments, sanitize=False)
+    added, _ = emulate(onto, arguments | {"y": stream}, sanitize=False)
+    assert added["y"].tobytes() == (stream + product["y"]).tobytes()
+
+
+@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("format", WINDOWED, ids=str)
-def test_suited_settings_leave_products_asynchronous_and_spill_no_register(format: Any, parts: int) -> None:
-    kernel = WgmmaGemm.suited(format, k=14336, n=4096, m=512, parts=parts)
+def test_suited_settings_leave_products_asynchronous_and_spill_no_register(format: Any, parts: int, residual: bool) -> None:
+    kernel = replace(WgmmaGemm.suited(format, k=14336, n=4096, m=512, parts=parts), residual=residual)
     assert faults(assemble(emit(kernel, HOPPER).text, HOPPER), kernel.launch().threads) == []
 
 
