@@ -27,6 +27,10 @@ class CodeTable:
         stored = bytes(value & 0xFF for value in values)
         self._words = tuple(int.from_bytes(stored[i : i + 4], "little") for i in range(0, 16, 4))
 
+    def unsigned(self) -> CodeTable:
+        """The table whose bytes are 128 more, without a sign."""
+        return CodeTable(tuple(value % 256 - 128 for value in self.values))
+
     def look_up(self, k: KernelBuilder, codes: Value, count: int = 4) -> list[Value]:
         """The table's bytes at the lowest `count` (a multiple of 4, at most 8) nibbles of a u32, four to a u32 in their order.
 

@@ -75,7 +75,11 @@ class Scaling:
 
     def products(self, k: KernelBuilder, words: Sequence[Value], mask: int) -> Pair:
         """The scale times the field of each half of two words that `mask` cuts out of the ten lowest bits."""
-        first, second = (k.bits(k.fma(biased_pair(k, word, mask), self.scale, self.bias), B32) for word in words)
+        return self.of_biased(k, [biased_pair(k, word, mask) for word in words])
+
+    def of_biased(self, k: KernelBuilder, numbers: Sequence[Value]) -> Pair:
+        """The scale times the fields of two f16x2 of 1024 + field."""
+        first, second = (k.bits(k.fma(number, self.scale, self.bias), B32) for number in numbers)
         return first, second
 
 
@@ -85,9 +89,28 @@ def constant_pair(k: KernelBuilder, value: float) -> Value:
     return k.bits(k.write("mov", [(half, half)], result=B32)[0], F16X2)
 
 
-def biased_pair(k: KernelBuilder, word: Value, mask: int) -> Value:
-    """1024 + field as f16x2, for the field of each half of a word that `mask` cuts out of the ten lowest bits."""
-    return k.bits(merge(k, word, mask, THOUSANDS), F16X2)
+def biased_pair(k: KernelBuilder, word: Value, mask: int, rest: Value | int = THOUSANDS) -> Value:
+    """1024 + field as f16x2, for the field of each half of a word that `mask` cuts out of the ten lowest bits. rest: THOUSANDS,
+    with bits of the fields that stand elsewhere."""
+    return k.bits(merge(k, word, mask, rest), F16X2)
+
+
+def centred_pair(k: KernelBuilder, biased: Value, centre: int, shift: int = 0) -> Value:
+    """field - centre of a f16x2 of 1024 + field, where fields stand `shift` bits high."""
+    if not shift:
+        return biased + constant_pair(k, -1024 - centre)
+    return k.fma(biased, constant_pair(k, 2.0**-shift), constant_pair(k, -1024 * 2.0**-shift - centre))
+
+
+def same_halves(k: KernelBuilder, word: Value, centre: int) -> list[Value]:
+    """byte - centre of the four bytes of a word, each as both halves of a f16x2."""
+    return [centred_pair(k, biased_bytes(k, word, i, i), centre) for i in range(4)]
+
+
+def byte_pairs(k: KernelBuilder, word: Value, centre: int) -> tuple[Value, Value]:
+    """byte - centre of the bytes 0 and 2, and of 1 and 3, of a word."""
+    first, second = (centred_pair(k, biased_bytes(k, word, i, i + 2), centre) for i in range(2))
+    return first, second
 
 
 def biased_bytes(k: KernelBuilder, word: Value, first: int, second: int) -> Value:
@@ -114,8 +137,7 @@ def integers(k: KernelBuilder, word: Value, first: int, second: int) -> Value:
 
 def signed_integers(k: KernelBuilder, word: Value) -> list[Value]:
     """The four signed bytes of a word, each as both halves of a f16x2."""
-    unsigned, centre = word ^ _SIGNS, constant_pair(k, -1024 - 128)
-    return [biased_bytes(k, unsigned, i, i) + centre for i in range(4)]
+    return same_halves(k, word ^ _SIGNS, 128)
 
 
 def lower_bytes(words: Sequence[Value]) -> Callable[[int], Pair]:

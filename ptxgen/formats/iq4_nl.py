@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import IQ4
 from ptxgen.formats.codes import load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
+from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, joined, load_half, load_word, weights_of
+from ptxgen.formats.half_weights import HalfWeights
 from ptxgen.formats.packed import Run, even_words, load_even, low_half
+
+_UNSIGNED = IQ4.unsigned()
 
 
 @register_format
@@ -27,6 +32,7 @@ class Iq4Nl(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.0143, signed=True),)
     packed_width = 16
+    half_run = 4
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, 0)
@@ -43,3 +49,16 @@ class Iq4Nl(Format):
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         d, codes = even_words(k, raw)
         return [Run(0, IQ4.look_up_halves(k, codes), True, low_half(k, d))]
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return tuple(
+            value
+            for block in blocks_of(k, window, last, self.block_bytes)
+            for value in (load_half(k, block), *load_word(k, block.at(2).at(lane[0] * 4)))
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        ds, *words = zip(*by_block(raw, 3), strict=True)
+        codes = [joined(k, *halves) for halves in zip(*words, strict=True)]
+        levels = cache(lambda block: _UNSIGNED.look_up_halves(k, [codes[block]]))
+        return weights_of([low_half(k, d) for d in ds], byte_halves(k, levels, 128))

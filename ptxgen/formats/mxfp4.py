@@ -6,15 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.code_table import CodeTable
 from ptxgen.formats.codes import load_codes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, Weight, register_format
-from ptxgen.formats.packed import Run
+from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, weights_of
+from ptxgen.formats.half_weights import HalfWeights
+from ptxgen.formats.packed import PREFETCH, Run
 from ptxgen.types import F32, U32
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 LEVELS = CodeTable((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12))
 """Twice the e2m1 values, as integers (kvalues_mxfp4 of ggml-common.h)."""
+
+_UNSIGNED = LEVELS.unsigned()
 
 
 @register_format
@@ -38,6 +43,7 @@ class Mxfp4(Format):
     depth = 2
     widths = (1, 2, 4)
     packed_width = 16
+    half_run = 4
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = _power_of_two(k, k.load(place.block[0]))
@@ -65,6 +71,24 @@ class Mxfp4(Format):
         codes = [k.shf(a, b, after, direction="r", mode="clamp") for a, b in pairs]
         e = (words[0] >> (before << 3)) & 0xFF
         return [Run(0, LEVELS.look_up_halves(k, codes), True, _power_of_two(k, e))]
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return tuple(
+            value
+            for block in blocks_of(k, window, last, self.block_bytes)
+            for mine in (block.at(1).at(lane[0] * 4),)
+            for value in (k.load(block[0], nc=True), *(k.load(mine[i], nc=True, prefetch=PREFETCH) for i in range(4)))
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        blocks = by_block(raw, 5)
+
+        @cache
+        def levels(block: int) -> list[Value]:
+            low, high = (k.prmt(a, b, 0x0040, result=U32) for a, b in (blocks[block][1:3], blocks[block][3:]))
+            return _UNSIGNED.look_up_halves(k, [k.prmt(low, high, 0x5410, result=U32)])
+
+        return weights_of([_power_of_two(k, block[0]) for block in blocks], byte_halves(k, levels, 128))
 
     def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
         """Of two neighbouring powers of two, each so often that the mean square of weights is 1/k."""

@@ -6,16 +6,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, load_codes, pair_bytes, products, split_scales
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.packed import Run
+from ptxgen.formats.half_weights import (
+    BY_WORD,
+    ONCE,
+    HalfMinima,
+    HalfStep,
+    HalfWeights,
+    integers,
+    lower_bytes,
+    scaling,
+)
+from ptxgen.formats.packed import NIBBLES, PREFETCH, Run
 from ptxgen.types import U32
 
 _SCALES, _CODES, _D = 0, 16, 80  # byte offsets in the block
 
 _PAIRS = 0x03030303
+_PAIRS_OF_HALVES = 0x00030003
 
 
 @register_format
@@ -35,6 +46,7 @@ class Q2K(Format):
     packed_width = 16
     scale_values = 16
     minimum = LargestMinimum(_D + 2, 15)
+    half_run = 64
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d, dmin = split_scales(k, k.load(place.block[_D], U32))
@@ -74,3 +86,30 @@ class Q2K(Format):
             words = [word & (_PAIRS << 2 * t) for word in codes]
             runs.append(Run(32 * t, words, False, k.f32(scale) * d * 0.25**t, k.f32(minimum) * dmin))
         return runs
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        """The number, and how many bits the lane's codes stand high in their bytes."""
+        return number, (number & 1) * 4
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        """The codes of the lane's half of the values, of which it takes two in a byte; its four scales and minima; d, dmin."""
+        number = lane[0]
+        codes, scales = window.at((number >> 1) * 32), window.at(number * 4)
+        return (
+            *(k.load(codes[_CODES + i], U32, nc=True, prefetch=PREFETCH, **ONCE) for i in range(0, 32, 4)),
+            k.load(scales[_SCALES], U32, nc=True),
+            k.load(window[_D], U32, nc=True),
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        *codes, packed, both = raw
+        d, dmin = split_scales(k, both)
+        words = lower_bytes([word >> lane[1] for word in codes])
+        scales, minima = packed & NIBBLES, (packed >> 4) & NIBBLES
+        scalings = [scaling(k, scales, i, shift=i // 2 * 2) for i in range(4)]
+
+        def step(number: int) -> HalfStep:
+            second, word = divmod(number, 8)
+            return HalfStep(scalings[number // 4].products(k, words(word), _PAIRS_OF_HALVES << 2 * second))
+
+        return HalfWeights([d], step, BY_WORD, HalfMinima((integers(k, minima, 0, 2), integers(k, minima, 1, 3)), dmin))

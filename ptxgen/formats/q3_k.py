@@ -7,14 +7,26 @@ s / 4."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import bit_field, centred, load_codes, load_scale, merge, move_bit, pair_bytes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
-from ptxgen.formats.packed import Run, even_words, load_even, low_half
-from ptxgen.types import U16, U32
+from ptxgen.formats.half_weights import (
+    BY_WORD,
+    ONCE,
+    THOUSANDS,
+    HalfStep,
+    HalfWeights,
+    biased_pair,
+    centred_pair,
+    lower_bytes,
+    same_halves,
+)
+from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, even_words, load_even, low_half, shifted_down
+from ptxgen.types import B32, U16, U32
 
 _THIRD, _PAIRS, _SCALES, _D = 0, 32, 96, 108  # byte offsets in the block
 
@@ -23,6 +35,12 @@ _ONES = 0x01010101
 
 # Where the third bits of four codes belong.
 _THIRDS = 0x04040404
+
+# Of four scales: their top two bits.
+_TOP_BITS = 0x30303030
+
+# The bit pairs of two halves, and their third bits above them.
+_PAIRS_OF_HALVES, _THIRDS_OF_HALVES = 0x00030003, 0x00040004
 
 
 @register_format
@@ -41,6 +59,7 @@ class Q3K(Format):
     scales = (ScaleField(_D, 0.022, signed=True),)
     packed_width = 16
     scale_values = 16
+    half_run = 64
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)
@@ -100,6 +119,49 @@ class Q3K(Format):
             ]
             runs.append(Run(32 * t, words, True, (k.f32(six_bits) - 32.0) * d))
         return runs
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        """The number, how many bits the lane's pairs stand high in their bytes, how far left its third bits are from bit 2."""
+        return number, (number & 1) * 4, 2 - number * 2
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        """All third bits, and the pairs of the lane's half of the values: aligned words, and one more than they fill; the bytes
+        of its four scales with the low four bits, those with the top two, in halves; d; how far the first byte is behind a
+        word."""
+        number = lane[0]
+        odd = (k.u32(window.base) + window.offset) & 2
+        aligned = replace(window, base=window.base - k.u64(odd))
+        pairs, scales = aligned.at((number >> 1) * 32), window.at((number & 1) * 4)
+        return (
+            *(k.load(aligned[_THIRD + i], U32, nc=True, prefetch=PREFETCH, **ONCE) for i in range(0, 36, 4)),
+            *(k.load(pairs[_PAIRS + i], U32, nc=True, prefetch=PREFETCH, **ONCE) for i in range(0, 36, 4)),
+            *(k.load(scales[_SCALES + i], U16, nc=True) for i in (0, 2)),
+            *(k.load(window[_SCALES + i], U16, nc=True) for i in (8, 10)),
+            k.load(window[_D], U16, nc=True),
+            odd,
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        *words, low, more_low, top, more_top, d, odd = raw
+        number, bits, left = lane
+        thirds = lower_bytes(
+            [k.shf(word, word, left, direction="l", mode="wrap") for word in shifted_down(k, words[:9], odd << 3)]
+        )
+        pairs = lower_bytes(shifted_down(k, words[9:], (odd << 3) + bits))
+        low, top = (k.prmt(first, second, 0x5410, result=U32) for first, second in ((low, more_low), (top, more_top)))
+        six_bits = merge(k, (top >> number * 2) << 4, _TOP_BITS, (low >> (number >> 1) * 4) & NIBBLES)
+        scales = same_halves(k, six_bits, 32)
+
+        def step(number: int) -> HalfStep:
+            second, word = divmod(number, 8)
+            scale, numbers = scales[number // 4], []
+            for pair, third in zip(pairs(word), thirds(word), strict=True):
+                high = merge(k, third << 1 if second else third, _THIRDS_OF_HALVES << 2 * second, THOUSANDS)
+                biased = biased_pair(k, pair, _PAIRS_OF_HALVES << 2 * second, high)
+                numbers.append(k.bits(centred_pair(k, biased, 4, 2 * second) * scale, B32))
+            return HalfStep((numbers[0], numbers[1]))
+
+        return HalfWeights([low_half(k, d)], step, BY_WORD)
 
 
 def _from_the_first_byte(k: KernelBuilder, raw: Sequence[Value], odd: Value) -> list[Value]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import centred, load_codes, load_scale, nibble_bytes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
+from ptxgen.formats.half_blocks import blocks_of, by_block, joined, load_half, load_word, nibble_pairs, weights_of
+from ptxgen.formats.half_weights import HalfWeights
 from ptxgen.formats.packed import Run, even_words, load_even, low_half, nibbles
 
 
@@ -26,6 +28,7 @@ class Q40(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.22, signed=True),)
     packed_width = 16
+    half_run = 4
     minimum = LargestMinimum(0, 8)
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -48,3 +51,15 @@ class Q40(Format):
         first, words = even_words(k, raw)
         d = low_half(k, first)
         return [Run(0, nibbles(words), False, d, d * 8.0)]
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return tuple(
+            value
+            for block in blocks_of(k, window, last, self.block_bytes)
+            for value in (load_half(k, block), *load_word(k, block.at(2).at(lane[0] * 4)))
+        )
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        ds, *words = zip(*by_block(raw, 3), strict=True)
+        codes = [joined(k, *halves) for halves in zip(*words, strict=True)]
+        return weights_of([low_half(k, d) for d in ds], nibble_pairs(k, codes, 8))

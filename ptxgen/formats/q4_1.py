@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, load_two_scales, nibble_bytes, products, split_scales
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.packed import Run, nibbles
+from ptxgen.formats.half_blocks import added, blocks_of, by_block, load_minima, nibble_pairs, weights_of
+from ptxgen.formats.half_weights import HalfWeights
+from ptxgen.formats.packed import PREFETCH, Run, low_half, nibbles
 from ptxgen.types import U32
 
 
@@ -27,6 +29,7 @@ class Q41(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.22), ScaleField(2, -1.63))
     packed_width = 16
+    half_run = 4
     minimum = LargestMinimum(2, 1)
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -48,3 +51,15 @@ class Q41(Format):
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         d, m = split_scales(k, raw[0])
         return [Run(0, nibbles(raw[1:]), False, d, -m)]
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        words = (
+            k.load(place[0], U32, nc=True, prefetch=PREFETCH)
+            for block in blocks_of(k, window, last, self.block_bytes)
+            for place in (block, block.at(4).at(lane[0] * 4))
+        )
+        return (*words, *load_minima(k, window, lane[0], last, self.block_bytes, 2))
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        ds, codes = zip(*by_block(raw[:-2], 2), strict=True)
+        return weights_of([low_half(k, d) for d in ds], nibble_pairs(k, codes), added(k, *raw[-2:]))

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, load_two_scales, products, split_scales
 from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_codes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.packed import Run
+from ptxgen.formats.half_blocks import added, blocks_of, by_block, five_bit_pairs, load_minima, weights_of
+from ptxgen.formats.half_weights import HalfWeights
+from ptxgen.formats.packed import PREFETCH, Run, low_half
 from ptxgen.types import U16, U32
 
 
@@ -29,6 +31,7 @@ class Q51(Format):
     widths = (1, 2, 4)
     scales = (ScaleField(0, 0.108), ScaleField(2, -1.68))
     packed_width = 16
+    half_run = 4
     minimum = LargestMinimum(2, 1)
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -52,3 +55,20 @@ class Q51(Format):
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         d, m = split_scales(k, raw[0])
         return [Run(0, packed_codes(k, raw[2:], raw[1]), False, d, -m)]
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        words = (
+            value
+            for block in blocks_of(k, window, last, self.block_bytes)
+            for value in (
+                *k.load_vector(block[0], 2, U32, nc=True, prefetch=PREFETCH),
+                k.load(block.at(8).at(lane[0] * 4)[0], U32, nc=True, prefetch=PREFETCH),
+            )
+        )
+        return (*words, *load_minima(k, window, lane[0], last, self.block_bytes, 2))
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        ds, fifths, codes = zip(*by_block(raw[:-2], 3), strict=True)
+        mine = [fifth >> lane[0] * 4 for fifth in fifths]
+        pair = five_bit_pairs(k, codes, [(bits, bits >> 16) for bits in mine])
+        return weights_of([low_half(k, d) for d in ds], pair, added(k, *raw[-2:]))

@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.codes import load_codes, merge, move_bit, nibble_bytes, products
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
-from ptxgen.formats.k_scales import KScales, pair_of_group
+from ptxgen.formats.half_weights import ONCE, THOUSANDS, HalfStep, HalfWeights, Scaling, biased_pair, lower_bytes
+from ptxgen.formats.k_scales import KScales, halves, header_constants, pair_of_group
 from ptxgen.formats.packed import NIBBLES, Run, stream
 
 # Where the fifth bit of four packed codes stands.
 _FIFTH = 0x10101010
+
+# The nibbles of two halves, and their fifth bits above them.
+_FIELDS, _FIFTH_OF_HALVES = 0x000F000F, 0x00100010
 
 
 @register_format
@@ -34,6 +38,7 @@ class Q5K(Format):
     scales = (ScaleField(0, 0.0019), ScaleField(2, 0.029))
     packed_width = 32
     minimum = LargestMinimum(2, 63)
+    half_run = 64
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         scales = KScales(k, place)
@@ -63,3 +68,24 @@ class Q5K(Format):
             low.append(merge(k, turned, _FIFTH, word & NIBBLES))
             high.append(merge(k, turned >> 1, _FIFTH, (word >> 4) & NIBBLES))
         return [Run(0, low, False, scale, minimum), Run(32, high, False, high_scale, high_minimum)]
+
+    def half_lane(self, k: KernelBuilder, number: Value) -> tuple[Value, ...]:
+        """The number, how far left the fifth bits of its first sub-block are from bit 4, and what the header needs."""
+        return (number, 4 - number * 2, *header_constants(k, number))
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return stream(k, window, 48, **ONCE) + stream(k, window.at(lane[0] * 32).at(48), 32, **ONCE)
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        fifths = lower_bytes([k.shf(word, word, lane[1], direction="l", mode="wrap") for word in raw[4:12]])
+        words = lower_bytes(raw[12:])
+
+        def step(number: int, scalings: Sequence[Scaling]) -> HalfStep:
+            second, word = divmod(number, 8)
+            numbers = []
+            for nibbles, fifth in zip(words(word), fifths(word), strict=True):
+                high = merge(k, fifth << 3 if second else fifth, _FIFTH_OF_HALVES << 4 * second, THOUSANDS)
+                numbers.append(biased_pair(k, nibbles, _FIELDS << 4 * second, high))
+            return HalfStep(scalings[second].of_biased(k, numbers))
+
+        return halves(k, raw[:4], lane[2:], step, shift=4)

@@ -143,7 +143,8 @@ def any_blocks(format: Format, k: int) -> NDArray[np.uint8]:
 def test_integers_scales_and_minima_are_the_weights_of_gguf(format: Format) -> None:
     kernel = HalfDecode(format, k=8 * WINDOW if format.block == WINDOW else 4 * WINDOW + 3 * format.block)
     w = any_blocks(format, kernel.k)  # the last block is followed by what must not be read
-    decoded, wanted = kernel.decode(w), format.dequantize(w.reshape(1, -1)).astype("f8")[0]
+    with np.errstate(over="ignore"):  # of MXFP4's largest scale
+        decoded, wanted = kernel.decode(w), format.dequantize(w.reshape(1, -1)).astype("f8")[0]
     minima = format.largest_minima(w.reshape(1, -1))[0]
     allowed = 2.0**-22 * (np.abs(wanted) + 2 * minima)  # gguf-py rounds three times
     assert np.all(np.abs(decoded - wanted) <= allowed)
