@@ -4,7 +4,7 @@ scales that make weights of them. The contract is in format.py; which lane takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple
@@ -75,9 +75,9 @@ class Scaling:
 
     def products(self, k: KernelBuilder, words: Sequence[Value], mask: int) -> Pair:
         """The scale times the field of each half of two words that `mask` cuts out of the ten lowest bits."""
-        return self.of_biased(k, [biased_pair(k, word, mask) for word in words])
+        return self.of_biased(k, (biased_pair(k, word, mask) for word in words))
 
-    def of_biased(self, k: KernelBuilder, numbers: Sequence[Value]) -> Pair:
+    def of_biased(self, k: KernelBuilder, numbers: Iterable[Value]) -> Pair:
         """The scale times the fields of two f16x2 of 1024 + field."""
         first, second = (k.bits(k.fma(number, self.scale, self.bias), B32) for number in numbers)
         return first, second
@@ -99,12 +99,13 @@ def centred_pair(k: KernelBuilder, biased: Value, centre: int, shift: int = 0) -
     """field - centre of a f16x2 of 1024 + field, where fields stand `shift` bits high."""
     if not shift:
         return biased + constant_pair(k, -1024 - centre)
-    return k.fma(biased, constant_pair(k, 2.0**-shift), constant_pair(k, -1024 * 2.0**-shift - centre))
+    return k.fma(biased, constant_pair(k, 2.0**-shift), constant_pair(k, -1024 * 2.0**-shift - centre))  # type: ignore[no-any-return]
 
 
 def same_halves(k: KernelBuilder, word: Value, centre: int) -> list[Value]:
     """byte - centre of the four bytes of a word, each as both halves of a f16x2."""
-    return [centred_pair(k, biased_bytes(k, word, i, i), centre) for i in range(4)]
+    bias = constant_pair(k, -1024 - centre)
+    return [biased_bytes(k, word, i, i) + bias for i in range(4)]
 
 
 def byte_pairs(k: KernelBuilder, word: Value, centre: int) -> tuple[Value, Value]:

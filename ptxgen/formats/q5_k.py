@@ -82,10 +82,10 @@ class Q5K(Format):
 
         def step(number: int, scalings: Sequence[Scaling]) -> HalfStep:
             second, word = divmod(number, 8)
-            numbers = []
-            for nibbles, fifth in zip(words(word), fifths(word), strict=True):
-                high = merge(k, fifth << 3 if second else fifth, _FIFTH_OF_HALVES << 4 * second, THOUSANDS)
-                numbers.append(biased_pair(k, nibbles, _FIELDS << 4 * second, high))
+            numbers = (
+                biased_pair(k, nibbles, _FIELDS << 4 * second, merge(k, high, _FIFTH_OF_HALVES << 4 * second, THOUSANDS))
+                for nibbles, high in zip(words(word), (one << 3 if second else one for one in fifths(word)), strict=True)
+            )
             return HalfStep(scalings[second].of_biased(k, numbers))
 
         return halves(k, raw[:4], lane[2:], step, shift=4)

@@ -22,6 +22,9 @@ from ptxgen.types import F32, U8
 IN_HALVES: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.half_run}
 """The formats with integers in f16 by what kernel names start with."""
 
+CATALOGUED = tuple(IN_HALVES[id] for id in ("q4k", "q6k"))
+"""The formats that have these kernels in the catalogue. Of others a kernel is made by its class."""
+
 PRODUCT_ROUNDINGS = 8
 """Roundings beside those of sums: the reference's weight (3), the products with the scales of weights (2) and activations, and
 what parts of a product are left out where an integer has a low register (2: both are under 2^-11 of what they belong to)."""

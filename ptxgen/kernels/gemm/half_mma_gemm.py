@@ -10,7 +10,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES, HalfGemmType
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, HalfGemmType
 from ptxgen.kernels.gemm.half_tile import HalfTile
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, windows_of
 from ptxgen.kernels.registry import register
@@ -35,7 +35,7 @@ TILE_ROWS = 16
 _UNITS = 3
 
 
-@register(format=IN_HALVES.values())
+@register(format=CATALOGUED)
 @dataclass(frozen=True)
 class HalfMmaGemm(HalfGemmType):
     """Y = X W^T for m rows of activation halves, by f16 tensor cores: scales are applied once for 256 values.
@@ -96,12 +96,13 @@ class HalfMmaGemm(HalfGemmType):
         an 8B, but for `chains`. Give `split` and `chains` where rows must have the same bits for every m: results depend on
         these, and they depend here on n and m."""
         few, wide = m <= TILE, n >= WIDE
-        row_tiles = 1 if few and wide else 2
+        many_scales = format.block < WINDOW  # which take registers of their own
+        row_tiles = 1 if (few and wide) or many_scales else 2
         return cls(
             format, k=k, n=n, m=m, parts=parts, row_tiles=row_tiles, ahead=0,
             split=min(cls._suited_split(k, n, m), windows_of(k)) if split is None else split,
             chains=(4 // row_tiles if few else 1) if chains is None else chains,
-            resident_threads=(512 if wide else 384) if few else 256,
+            resident_threads=(512 if wide and not many_scales else 384) if few else 256,
         )  # fmt: skip
 
     @staticmethod
@@ -182,4 +183,6 @@ class HalfMmaGemm(HalfGemmType):
             )  # fmt: skip
             yield cls(m=9, k=1280, n=33, warps=3, split=2, ahead=0, stages=2, resident_threads=256, **fixed)
         else:
-            yield cls(m=1, k=fixed["format"].block * 3, n=17, split=2, ahead=0, **fixed)
+            block = fixed["format"].block
+            k, resident = (3 * block, 512) if block == WINDOW else (WINDOW + 3 * block, 384)
+            yield cls(m=1, k=k, n=17, split=2, ahead=0, resident_threads=resident, **fixed)

@@ -142,7 +142,8 @@ class HalfTile:
         format = self.kernel.format
         per_window = max(1, WINDOW // format.block)
         first = window * per_window if per_window > 1 else window
-        last = self.kernel.k // format.block - 1 - first
+        whole = per_window > 1 and self.kernel.k % WINDOW == 0
+        last = per_window - 1 if whole else self.kernel.k // format.block - 1 - first
         return [
             list(format.load_halves(self.k, advance(row, first, format.block_bytes), self.lane, last)) for row in self.rows
         ]  # fmt: skip

@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES, HalfGemmType
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, HalfGemmType
 from ptxgen.kernels.gemm.staged_halves import StageLayout
 from ptxgen.kernels.gemm.warpgroup_tile import GROUP_ROWS, WarpgroupTile
 from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
@@ -19,7 +19,7 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
 
-WINDOWED = tuple(format for format in IN_HALVES.values() if format.half_run == WINDOW // 4)
+WINDOWED = tuple(format for format in CATALOGUED if format.half_run == WINDOW // 4)
 """The formats with one scale for the integers of a window."""
 
 COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128)

@@ -54,9 +54,9 @@ def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> N
     assert added["y"].tobytes() == (stream + product["y"]).tobytes()
 
 
-@pytest.mark.parametrize("id", IN_HALVES)
-def test_two_parts_of_activations_have_the_precision_of_f32(id: str) -> None:
-    kernel = HalfMmaGemm(IN_HALVES[id], m=1, k=1024, n=8, split=1, ahead=0)
+@pytest.mark.parametrize(("id", "k"), [("q4k", 1024), ("q6k", 1024), ("q5_1", 1024 + 96)])
+def test_two_parts_of_activations_have_the_precision_of_f32(id: str, k: int) -> None:
+    kernel = HalfMmaGemm(IN_HALVES[id], m=1, k=k, n=8, split=1, ahead=0)
     x = np.random.default_rng(2).standard_normal((1, kernel.k)).astype(np.float32)
     w = inputs(kernel)["w"]
     exact = x.astype("f8") @ kernel.format.dequantize(w).astype("f8").T
