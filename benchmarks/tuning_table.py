@@ -2,7 +2,8 @@
 anyway, the parameters that leave the bits alone; and the fastest kernels for several rows, from results of kernels that take m
 rows and from tables of `ptxrun tune --rows`. It measures no time.
 
-python -m benchmarks.tuning_table benchmarks/results/gemv-hw-dp4a-h200.json --rows benchmarks/results/tune-rows-8b-h200.json
+cd benchmarks/results
+python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json --rows tune-rows-8b-h200.json
 """
 
 from __future__ import annotations
@@ -60,12 +61,22 @@ def whole(records: Sequence[Mapping[str, Any]], tuned: Sequence[TuningTable]) ->
 
 
 def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
-    """Of each shape and number of rows above one, the fastest kernel whose error the precision allows."""
-    formats = {format.id: format for format in FORMATS.values()}
-    shapes = {(entry.precision, entry.format, entry.k, entry.n or 0, entry.rows) for entry in measured.entries}
-    for precision, format, k, n, rows in sorted(shapes):
-        if rows > 1 and n and (fastest := measured.fastest(precision, formats[format], k, n, rows)):
-            yield replace(fastest, precision=precision)
+    """Of each shape and number of rows above one, the fastest kernel whose error the precision allows. What was measured for
+    more rows does these in no more time."""
+    several = [entry for entry in measured.entries if entry.rows > 1 and entry.n and entry.seconds is not None]
+    for precision, limit in ERROR_LIMIT.items():
+        allowed = [entry for entry in several if entry.error is not None and entry.error <= limit]
+        if not any(entry.precision == precision for entry in allowed):
+            continue
+        for format, k, n, rows in sorted({(entry.format, entry.k, entry.n or 0, entry.rows) for entry in allowed}):
+            times = [
+                (entry.seconds, entry.rows, number, entry)
+                for number, entry in enumerate(allowed)
+                if (entry.format, entry.k, entry.n) == (format, k, n) and entry.rows >= rows
+            ]
+            *_, fastest = min(times, key=lambda one: one[:3])
+            note = f"measured with {fastest.rows} rows" if fastest.rows != rows else fastest.note
+            yield replace(fastest, precision=precision, rows=rows, note=note)
 
 
 def with_rows(records: Iterable[Mapping[str, Any]]) -> Iterator[TuningEntry]:
