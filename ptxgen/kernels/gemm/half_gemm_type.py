@@ -22,7 +22,7 @@ from ptxgen.types import F32, U8
 IN_HALVES: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.half_run}
 """The formats with integers in f16 by what kernel names start with."""
 
-CATALOGUED = tuple(IN_HALVES[id] for id in ("q4k", "q6k"))
+CATALOGUED = tuple(IN_HALVES[id] for id in ("q4k", "q5k", "q6k"))
 """The formats that have these kernels in the catalogue. Of others a kernel is made by its class."""
 
 PRODUCT_ROUNDINGS = 8

@@ -75,7 +75,9 @@ def test_a_kernel_that_sums_floats_by_tensor_cores_says_that_a_gpu_has_other_bit
     for entry in ENTRIES:
         if entry.name in REPRESENTATIVES:
             text = (golden_texts.FOLDER / f"{entry.name}.ptx").read_text()
-            assert entry.type.emulator_bits is not bool(re.search(r"mma\.sync\S+\.row\.col\.f", text)), entry.name
+            assert entry.type.emulator_bits is not bool(re.search(r"mma\.sync\S+\.row\.col\.f|wgmma\.mma_async\S+\.f", text)), (
+                entry.name
+            )
 
 
 def test_golden_outputs_are_small() -> None:
