@@ -45,7 +45,7 @@ def main() -> None:
             for name, argument in kernel.signature().items():
                 if not isinstance(argument, Array):
                     continue
-                if argument.direction == "out":  # memory that nothing wrote
+                if argument.direction == "out" and not argument.partial:  # memory that nothing wrote
                     given[name] = GpuBuffer.empty(device, argument.dtype, argument.shape, name)
                 else:
                     given[name] = GpuBuffer.from_numpy(device, given[name], argument.dtype, name)
