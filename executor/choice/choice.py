@@ -112,14 +112,24 @@ class GpuProfile:
 
     def _measured(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
         """The winner of the user's own measurements, which may have other bits than the default, and for several rows of those
-        that are shipped. Where nothing was measured for several rows, and always if `batch_invariant`, the fastest for one row
-        that has a form for several."""
+        that are shipped, of the nearest shape if need be. Where nothing was measured for several rows, and always if
+        `batch_invariant`, the fastest for one row that has a form for several."""
         if self.batch_invariant:
             return self._fastest(precision, format, k, n, fits=_same_for_any_rows)
         measured = self._fastest(precision, format, k, n, rows)
         if measured is None and rows > 1:
-            return self._fastest(precision, format, k, n, fits=has_form_for_rows)
+            near = self._nearest_for_rows(precision, format, k, n, rows)
+            return near or self._fastest(precision, format, k, n, fits=has_form_for_rows)
         return measured
+
+    def _nearest_for_rows(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
+        for table in self.tables:
+            entry = table.nearest_for_rows(precision, format, k, n, rows)
+            if entry is not None:
+                shape = f"{entry.k} x {'any' if entry.n is None else entry.n}"
+                reason = f"{precision}: the fastest on {table.gpu.name} for {entry.rows} rows and {shape}, the nearest measured"
+                return Choice(entry.moved(k, n).make(n, rows), reason)
+        return None
 
     def _fastest(
         self, precision: str, format: Format, k: int, n: int, rows: int = 1, *, fits: Callable[[KernelType], bool] | None = None

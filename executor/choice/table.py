@@ -65,6 +65,10 @@ class TuningEntry:
         one row if there is one, else for as many or more."""
         return self.k == k and self.n in (n, None) and (self.rows == 1 if rows == 1 else self.rows >= rows)
 
+    def moved(self, k: int, n: int) -> TuningEntry:
+        """The same kernel with the same parameters for another shape, of which nothing was measured."""
+        return replace(self, k=k, n=n, seconds=None, bytes_per_second=None)
+
     def distance(self, k: int, n: int) -> float:
         """How far its shape is from n rows of k: 0 is this very shape, 1 is twice as many of one."""
         return abs(math.log2(k / self.k)) + (0.0 if self.n is None else abs(math.log2(n / self.n)))
@@ -128,6 +132,24 @@ class TuningTable:
         ]
         return min(fitting, key=lambda entry: (entry.distance(k, n), entry.seconds or 0.0), default=None)
 
+    def nearest_for_rows(self, precision: str, format: Format, k: int, n: int, rows: int) -> TuningEntry | None:
+        """For several rows of activations and a shape of which nothing was measured for so many: the fastest for the nearest
+        shape whose kernel takes this one, too; of what was measured for so many rows or the least number above, else for the
+        most."""
+        limit = ERROR_LIMIT[precision]
+        measured = [
+            entry
+            for one in PRECISIONS
+            for entry in self._by_format.get((one, format.id), ())
+            if entry.rows > 1 and entry.seconds is not None and entry.error is not None and entry.error <= limit
+        ]
+
+        def order(entry: TuningEntry) -> tuple[float, ...]:
+            enough = entry.rows >= rows
+            return (not enough, entry.rows if enough else -entry.rows, entry.distance(k, n), entry.seconds or 0.0)
+
+        return next((entry for entry in sorted(measured, key=order) if _can_be_made(entry.moved(k, n), n, rows)), None)
+
     def with_entry(self, entry: TuningEntry) -> TuningTable:
         """A table that has this entry, instead of an older one of the same thing."""
         others = tuple(other for other in self.entries if other.same != entry.same)
@@ -160,6 +182,15 @@ class TuningTable:
             raise ArgumentError(f"{source}: has no list of entries")
         read = tuple(_entry(f"{source}: entry {number}", one, shipped) for number, one in enumerate(entries, 1))
         return cls(source, GpuModel(**gpu), read, shipped)
+
+
+def _can_be_made(entry: TuningEntry, n: int, rows: int) -> bool:
+    """Whether the kernel takes the entry's shape: a row may be too short for its settings."""
+    try:
+        entry.make(n, rows)
+    except ArgumentError:
+        return False
+    return True
 
 
 def _is_size(value: object) -> bool:

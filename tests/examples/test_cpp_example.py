@@ -32,6 +32,7 @@ CUresult cuModuleLoadData(CUmodule* m, const void* image) {
         ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
 CUresult cuModuleGetFunction(CUfunction* f, CUmodule, const char* name) { entry = name; *f = nullptr; return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 CUresult cuMemAlloc(CUdeviceptr* p, size_t n) { bytes = n; *p = (CUdeviceptr)std::malloc(n); return CUDA_SUCCESS; }
 CUresult cuMemcpyHtoD(CUdeviceptr d, const void* s, size_t n) { std::memcpy((void*)d, s, n); return CUDA_SUCCESS; }
 CUresult cuMemcpyDtoH(void* d, CUdeviceptr s, size_t n) { std::memcpy(d, (void*)s, n); return CUDA_SUCCESS; }

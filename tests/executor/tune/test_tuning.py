@@ -12,7 +12,7 @@ import pytest
 from executor.choice.choice import GpuProfile
 from executor.choice.store import add, load
 from executor.choice.strategies import ERROR_LIMIT, default_strategy
-from executor.choice.table import TuningTable
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from executor.device.protocol import LoadedKernel
@@ -116,10 +116,10 @@ MANY = (
         (8, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, num_warps=4)),
         (9, BatchedGemv(Q4_K, k=4096, n=64, m=9, num_warps=2)),
         (64, BatchedGemv(Q4_K, k=4096, n=64, m=64, num_warps=2)),
-        (65, HwDp4aGemv(Q4_K, k=4096, n=64, digits=3)),
+        (65, BatchedGemv(Q4_K, k=4096, n=64, m=65, num_warps=2)),
     ],
 )
-def test_rows_get_the_fastest_of_what_was_measured_for_the_least_number_that_is_not_below(
+def test_rows_get_the_fastest_of_what_was_measured_for_the_least_number_that_is_not_below_or_for_the_most(
     rows: int, kernel: KernelType
 ) -> None:
     choice = profile(*MANY).choose(Q4_K, 4096, 64, rows=rows)
@@ -242,6 +242,28 @@ def test_kernels_on_halves_are_chosen_for_several_rows_and_never_where_bits_must
             assert one_row.kernel == default_strategy(Q4_K, precision).make(4096, 64)
     flagged = profile(two, one, precision="fast").choose(Q4_K, 4096, 64, accurate=True, rows=5)
     assert flagged.kernel.activation_halves == HalfForm(2, 64)
+
+
+def test_a_shape_that_was_not_measured_gets_for_several_rows_what_was_fastest_for_the_nearest_one() -> None:
+    def of(k: int, split: int, rows: int = 8) -> TuningEntry:
+        parameters = {"parts": 2, "split": split}
+        return entry(k, 64, "half_mma_q4k_gemm", rows=rows, seconds=1e-6, error=1e-7, parameters=parameters)
+
+    chosen = profile(of(4096, 12), of(1024, 4), of(8192, 2, rows=64), entry(4096, 64, MWV, seconds=1e-9), shipped=True)
+    for k, rows, split in ((3584, 8, 12), (1536, 8, 4), (3584, 9, 2), (3584, 100, 2), (4096, 100, 2)):
+        choice = chosen.choose(Q4_K, k, 96, rows=rows)
+        assert choice.kernel == HalfMmaGemm(Q4_K, k=k, n=96, m=rows, parts=2, split=split), (k, rows)
+        assert "the nearest measured" in choice.reason
+        assert choice.entry is None
+    for alone in (chosen.choose(Q4_K, 3584, 96), replace(chosen, batch_invariant=True).choose(Q4_K, 3584, 96, rows=8)):
+        assert alone.kernel == default_strategy(Q4_K, "accurate").make(3584, 96)
+
+
+def test_the_nearest_shape_does_not_count_where_its_kernel_cannot_do_this_one() -> None:
+    tiled = entry(12288, 64, "tiled_q4k_gemv", rows=8, seconds=1e-6, error=1e-7, parameters={})
+    halves = entry(1024, 64, "half_mma_q4k_gemm", rows=8, seconds=1e-6, error=1e-7, parameters={"parts": 2})
+    assert profile(tiled, halves).choose(Q4_K, 11264, 64, rows=8).kernel.name == "tiled_q4k_gemv"
+    assert profile(tiled, halves).choose(Q4_K, 18944, 64, rows=8).kernel.name == "half_mma_q4k_gemm"
 
 
 def test_rows_are_tuned_and_the_table_chooses_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_shipped_table_decides_for_several_rows_unless_they_must_have_the_bits
     chosen = profile(several, shipped=True)
     assert chosen.choose(Q4_K, 4096, 64, rows=5).kernel == MmaGemm(Q4_K, k=4096, n=64, m=5, digits=3)
     alike = replace(chosen, batch_invariant=True)
-    for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5), chosen.choose(Q4_K, 4096, 64, rows=9)):
+    for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5)):
         assert one_row.kernel == default_strategy(Q4_K, "accurate").make(4096, 64)
 
 
