@@ -56,7 +56,8 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
         )
         return
     _print(rows)
-    console.echo(f"\nattention of several rows: {attention}")
+    console.echo()
+    _wrap(f"attention of several rows: {attention}")
 
 
 def _print(rows: list[Explained]) -> None:
@@ -74,4 +75,8 @@ def _print(rows: list[Explained]) -> None:
     console.print_table(columns, cells, numeric=("us", "error", "why"), bold="kernel")
     console.echo()
     for number, reason in enumerate(reasons, 1):
-        console.echo(textwrap.fill(f"{number}  {reason}", console.WIDTH, subsequent_indent="   "))
+        _wrap(f"{number}  {reason}")
+
+
+def _wrap(sentence: str) -> None:
+    console.echo(textwrap.fill(sentence, console.WIDTH, subsequent_indent="   "))
