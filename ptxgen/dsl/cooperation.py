@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.memory import MemoryAccess, SharedView
+from ptxgen.dsl.memory import Element, MemoryAccess, SharedView
 from ptxgen.dsl.value import Value
-from ptxgen.errors import AuthorError
+from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
 from ptxgen.types import U32, DType
 
@@ -31,10 +31,13 @@ class Cooperation(MemoryAccess, ControlFlow):
     @property
     def warp(self) -> Value:
         """The warp in its block, which must be one-dimensional."""
+        self._require_one_dimensional("k.warp")
+        return self._once("warp", "shr", [self.special("%tid.x"), WARP_SIZE.bit_length() - 1], {}, U32)
+
+    def _require_one_dimensional(self, what: str) -> None:
         block = self._function.max_threads
         if block[1:] != (1, 1):
-            raise AuthorError(f"k.warp needs a one-dimensional block, this one is {block}", self.where())
-        return self._once("warp", "shr", [self.special("%tid.x"), WARP_SIZE.bit_length() - 1], {}, U32)
+            raise AuthorError(f"{what} needs a one-dimensional block, this one is {block}", self.where())
 
     def barrier(self) -> None:
         """Every thread of the block waits for every other (bar.sync 0)."""
@@ -79,6 +82,26 @@ class Cooperation(MemoryAccess, ControlFlow):
         """The largest over the block, in every thread. All threads must reach it."""
         lowest = float("-inf") if value.type.is_float else _lowest(value.type)
         return self._block_reduce(value, lambda a, b: self.op("max", a, b), lowest)
+
+    def last_block(self, counter: Element, blocks: Value | int) -> Value:
+        """Whether all the others of `blocks` blocks have been here, the same predicate in every thread of this block: if so, it
+        may read what their threads wrote to global memory before. All threads must reach it. `counter` is a u32 in global
+        memory: 0 before the first block comes, and 0 again as soon as the last one has."""
+        self._require_one_dimensional("k.last_block")
+        if (counter.space, counter.dtype) != ("global", U32):
+            raise TypeMismatch(
+                f"the counter of k.last_block must be u32 in global memory, this is {counter.dtype} in {counter.space} memory",
+                self.where(),
+            )
+        last, answer = blocks - 1, self.shared(U32, 1)
+        self.barrier()  # what all its threads wrote comes before the count, which publishes it
+        with self.when(self.special("%tid.x") == 0):
+            count = self.op(  # inc goes from `last` to 0
+                "atom", counter.address, last, order="acq_rel", scope="gpu", space="global", op="inc", type="u32"
+            )
+            self.store(answer[0], count)
+        self.barrier()
+        return self.load(answer[0]) == last
 
     def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
         threads = self.threads
