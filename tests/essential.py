@@ -90,9 +90,9 @@ def _subjects() -> frozenset[str]:
 @cache
 def _not_essential_names() -> frozenset[str]:
     """The names of all formats but Q4_K, and of all kernels that represent no others."""
-    from ptxgen.formats import FORMATS
+    from ptxgen.formats import ALL
     from ptxgen.kernels.registry import entries
     from tests.ptxgen.kernels.catalogue import REPRESENTATIVES
 
-    formats = (format for format in FORMATS.values() if format.name != "Q4_K")
+    formats = (format for format in ALL.values() if format.name != "Q4_K")
     return frozenset([*(name for format in formats for name in (format.name, format.id)), *(set(entries()) - REPRESENTATIVES)])

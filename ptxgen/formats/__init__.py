@@ -8,24 +8,33 @@ import pkgutil
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format as Format
+from ptxgen.formats.format import RepackedFormat as RepackedFormat
 from ptxgen.formats.format import registered
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-FORMATS: dict[str, Format] = registered()
-"""Every format by its GGML name, in the order of GGML's type ids."""
+FORMATS: dict[str, Format] = {name: format for name, format in registered().items() if format.ggml_type is not None}
+"""Every format of files by its GGML name, in the order of GGML's type ids."""
+
+REPACKED: dict[str, RepackedFormat] = {
+    name: format for name, format in registered().items() if isinstance(format, RepackedFormat)
+}
+"""The formats that weights are given when they are loaded, by name."""
+
+ALL: dict[str, Format] = {**FORMATS, **REPACKED}
+"""Both."""
 
 
 def find(name: str | Format) -> Format:
-    """The format of this GGML name (`Q4_K`, in any case); a Format is returned as it is. ArgumentError if there is none."""
+    """The format of this name (`Q4_K`, in any case); a Format is returned as it is. ArgumentError if there is none."""
     if isinstance(name, Format):
         return name
-    if name.upper() in FORMATS:
-        return FORMATS[name.upper()]
-    near = difflib.get_close_matches(name.upper(), FORMATS, n=2)
+    if name.upper() in ALL:
+        return ALL[name.upper()]
+    near = difflib.get_close_matches(name.upper(), ALL, n=2)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ArgumentError(f"no format is called {name!r}; {hint}known formats: {', '.join(FORMATS)}")
+    raise ArgumentError(f"no format is called {name!r}; {hint}known formats: {', '.join(ALL)}")
 
 
 def of_type(ggml_type: int) -> Format:

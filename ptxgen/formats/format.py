@@ -70,7 +70,8 @@ class LaneAddress:
 
 
 class Format(ABC):
-    """A GGML block format. Its instances are the entries of `ptxgen.formats.FORMATS`.
+    """A block format. Its instances are the entries of `ptxgen.formats.FORMATS`, GGML's, and of `REPACKED`, which are made of
+    those.
 
     A block of `block` values is `groups` groups of `columns` columns of `depth` values: column j of group g holds the values
     (g * depth + t) * columns + j for t < depth, because GGML packs values that are `columns` apart into the same byte. A lane
@@ -86,7 +87,8 @@ class Format(ABC):
     name: ClassVar[str]
     id: ClassVar[str]
     """What kernel names start with."""
-    ggml_type: ClassVar[int]
+    ggml_type: ClassVar[int | None]
+    """What GGUF files call it; None for a format that no file has."""
     block: ClassVar[int]
     block_bytes: ClassVar[int]
     groups: ClassVar[int] = 1
@@ -193,6 +195,7 @@ class Format(ABC):
         import gguf
         import numpy as np
 
+        assert self.ggml_type is not None, f"{self.name} must say what its values are"
         values = gguf.quants.dequantize(np.ascontiguousarray(raw), gguf.GGMLQuantizationType(self.ggml_type))
         return np.asarray(values, np.float32).reshape(*raw.shape[:-1], -1)
 
@@ -205,11 +208,46 @@ class Format(ABC):
         return _named, (self.name,)
 
 
+class RepackedFormat(Format):
+    """A format that no file has: its blocks are made of those of `native` when weights are loaded, because kernels read them
+    faster. A block has as many values, and all that those of `native` hold: the weights are the same to the last bit."""
+
+    ggml_type = None
+    native: ClassVar[Format]
+    repack_threads: ClassVar[int]
+    """Threads that make a block."""
+
+    @abstractmethod
+    def repack(self, k: KernelBuilder, native: GlobalArray, block: GlobalArray, thread: Value) -> None:
+        """Write what the thread of this number (u32, below `repack_threads`) does to make a block of one of `native`: u8
+        arrays that start at them."""
+
+    @abstractmethod
+    def pack(self, native: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The blocks of rows of native ones: u8[..., native row bytes] -> u8[..., row_bytes]."""
+
+    @abstractmethod
+    def unpack_native(self, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The native blocks that rows were made of: what `pack` took."""
+
+    def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
+        """Those of `native`, packed."""
+        return self.pack(self.native.random_blocks(rng, rows, k))
+
+    def dequantize(self, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """gguf-py's f32 values of the native blocks."""
+        return self.native.dequantize(self.unpack_native(raw))
+
+    def largest_minima(self, raw: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Those of the native blocks."""
+        return self.native.largest_minima(self.unpack_native(raw))
+
+
 _formats: list[Format] = []
 
 
 def register_format(cls: F) -> F:
-    """Class decorator: an instance of the format becomes an entry of FORMATS."""
+    """Class decorator: an instance of the format becomes an entry of FORMATS, or of REPACKED if no file has it."""
     _formats.append(cls())
     return cls
 
@@ -219,5 +257,9 @@ def _named(name: str) -> Format:
 
 
 def registered() -> dict[str, Format]:
-    """The formats that have been imported, by their GGML names, in the order of GGML's type ids."""
-    return {format.name: format for format in sorted(_formats, key=lambda format: format.ggml_type)}
+    """The formats that have been imported, by their names: GGML's in the order of its type ids, then those that no file has."""
+    return {format.name: format for format in sorted(_formats, key=_order)}
+
+
+def _order(format: Format) -> tuple[bool, int, str]:
+    return format.ggml_type is None, format.ggml_type or 0, format.name

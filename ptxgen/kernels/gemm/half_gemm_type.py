@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import HalfForm, Signature, Work, read, update, write
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import ALL, Format
 from ptxgen.kernels.accuracy import OUTLIER, UNIT, gamma, with_outlier
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.quantize.activation_halves import STEPS, SUMMED, arrays, pack, sums_of, values, windows_of
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
-IN_HALVES: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.half_run}
+IN_HALVES: dict[str, Format] = {format.id: format for format in ALL.values() if format.half_run}
 """The formats with integers in f16 by what kernel names start with."""
 
-CATALOGUED = tuple(IN_HALVES[id] for id in ("q4k", "q5k", "q6k"))
+CATALOGUED = tuple(IN_HALVES[id] for id in ("q4k", "q5k", "q6k", "q6k_aligned"))
 """The formats that have these kernels in the catalogue. Of others a kernel is made by its class."""
 
 PRODUCT_ROUNDINGS = 8

@@ -75,7 +75,7 @@ class WgmmaGemm(HalfGemmType):
         """A kernel with settings that suit the shape on an H200; a first guess."""
         # Where integers have low registers, or a block wide columns, two warpgroups have room for what three have not.
         wide = parts == 1 and m > 64
-        low = format.name == "Q6_K" and parts == 2
+        low = format.name in ("Q6_K", "Q6_K_ALIGNED") and parts == 2
         return cls(format, k=k, n=n, m=m, parts=parts, warpgroups=2 if wide or low else 3, columns=128 if wide else 64)
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, Format, find
+from ptxgen.formats import FORMATS, REPACKED, Format, RepackedFormat, find
 from ptxgen.kernels.accuracy import OUTLIER, gamma, with_outlier
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.gemv_type import GemvType
@@ -23,7 +23,10 @@ from ptxgen.kernels.shape import require
 G = TypeVar("G", bound="DigitGemvType")
 
 PACKED: dict[str, Format] = {format.id: format for format in FORMATS.values() if format.packed_width}
-"""The formats with packed codes by what kernel names start with."""
+"""The formats of files with packed codes by what kernel names start with."""
+
+PACKED_WITH_REPACKED: tuple[Format, ...] = (*PACKED.values(), *(format for format in REPACKED.values() if format.packed_width))
+"""These, and those that weights are given when they are loaded: the formats of the kernels that the executor uses by itself."""
 
 # Roundings beside the additions: the reference's weight (3), scale, product of scales, integer to f32.
 PRODUCT_ROUNDINGS = 6
@@ -121,6 +124,9 @@ class DigitGemvType(GemvType):
         format = find(fixed["format"])
         size = max(format.block, BLOCK)
         yield cls(k=2048, n=19, **fixed)  # Llama 1B, n cut down to a few rows that no block of threads divides
+        if isinstance(format, RepackedFormat):
+            yield cls(k=19 * size, n=7, digits=3, **cls._narrow(), **fixed)  # what else there is its native format has
+            return
         yield cls(k=11 * size, n=9, digits=1, **cls._narrow(), **fixed)
         yield cls(k=18944, n=1, **cls._narrow(), **fixed)  # Qwen2.5 7B: a partial step after a loop
         if format.name in SAMPLED_WITH_THREE:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
 from ptxgen.dsl.value import Value
+from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
-from ptxgen.kernels.gemv.digit_gemv_type import PACKED, SAMPLED_WITH_THREE
+from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -28,7 +29,7 @@ MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
 
 
-@register(format=PACKED.values())
+@register(format=PACKED_WITH_REPACKED)
 @dataclass(frozen=True)
 class HwDp4aGemv(HwDp4aType):
     """y = W x on quantised activations, the fast path: dp4a on fragments that neighbouring lanes share a super-block in.
@@ -123,7 +124,7 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 
 
-@register(format=PACKED.values())
+@register(format=PACKED_WITH_REPACKED)
 @dataclass(frozen=True)
 class BatchedHwDp4aGemv(HwDp4aGemv):
     """y = x W^T for m rows of quantised activations: hw_dp4a, with every weight loaded and unpacked once for all of them.
@@ -151,6 +152,9 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[BatchedHwDp4aGemv]:
         size = max(fixed["format"].block, BLOCK)
+        if isinstance(fixed["format"], RepackedFormat):
+            yield cls(m=3, k=11 * size, n=3, digits=3, num_warps=2, rows_per_warp=2, **fixed)
+            return
         yield cls(m=4, k=2048, n=9, **fixed)
         yield cls(m=3, k=11 * size, n=3, digits=1, num_warps=2, rows_per_warp=2, **fixed)
         if fixed["format"].name == "Q4_K":
@@ -160,7 +164,7 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
             yield cls(m=3, k=19 * size, n=3, digits=3, num_warps=2, **fixed)
 
 
-@register(format=PACKED.values())
+@register(format=PACKED_WITH_REPACKED)
 @dataclass(frozen=True)
 class HwDp4aGemvResidual(HwDp4aGemv):
     """y += W x on quantised activations: hw_dp4a and residual_add in one, with the very bits of the two.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import ALL, Format, RepackedFormat
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
@@ -29,22 +29,30 @@ EXTREME_SCALES = [0.0, -0.0, 2.0**-24, -(2.0**-24), 1023 * 2.0**-24, 2.0**-14, 1
 scales = st.sampled_from(EXTREME_SCALES) | st.floats(-65504, 65504, width=16)
 
 
+@st.composite
+def blocks_of(draw: st.DrawFn, format: Format, count: int) -> NDArray[np.uint8]:
+    """Any bytes with any finite scales, u8[count, block_bytes]; packed, where no file has the format."""
+    native = format.native if isinstance(format, RepackedFormat) else format
+    size = count * native.block_bytes
+    blocks = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(count, -1).copy()
+    for scale in native.scales:
+        drawn = draw(st.lists(scales, min_size=count, max_size=count))
+        blocks[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
+    return format.pack(blocks) if isinstance(format, RepackedFormat) else blocks
+
+
 def assert_same_bits(got: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
     differ = np.flatnonzero(got.view(np.uint32) != np.ascontiguousarray(wanted).reshape(-1).view(np.uint32))
     assert not differ.size, f"{differ.size} differ, first {differ[0]}: {got[differ[0]]!r}, {wanted.reshape(-1)[differ[0]]!r}"
 
 
-@pytest.mark.parametrize("format", FORMATS.values(), ids=str)
+@pytest.mark.parametrize("format", ALL.values(), ids=str)
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_decoding_gives_the_bits_of_gguf(format: Format, data: st.DataObject) -> None:
     blocks = 3 if format.block > 1 else 37
     kernel = EmbeddingLookup(format=format, rows=1, k=blocks * format.block)
-    size = blocks * format.block_bytes
-    row = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(blocks, -1).copy()
-    for scale in format.scales:
-        drawn = data.draw(st.lists(scales, min_size=blocks, max_size=blocks))
-        row[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
+    row = data.draw(blocks_of(format, blocks))
     with np.errstate(over="ignore"):
         wanted = format.dequantize(row.reshape(1, -1))[0]
     finite = np.isfinite(wanted)  # a NaN need not keep its payload
@@ -104,7 +112,7 @@ class WideDecode(KernelType):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for format in FORMATS.values():
+        for format in ALL.values():
             for width in format.widths:
                 if width <= format.columns:
                     yield cls(format, width)

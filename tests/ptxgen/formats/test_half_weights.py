@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, Work, read, write
 from ptxgen.dsl.value import Value
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import ALL, Format, RepackedFormat
 from ptxgen.formats.half_weights import STEPS, WINDOW, Pair
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.types import F32, U8, U32
 from tests.ptxgen.kernels.running import emulate
 
 QUAD = 4
-DECODED = [format for format in FORMATS.values() if format.half_run]
+DECODED = [format for format in ALL.values() if format.half_run]
 MOST_EXACT = 2048
 """The largest integer up to which f16 holds all."""
 
@@ -130,6 +130,8 @@ def _numbers(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 def any_blocks(format: Format, k: int) -> NDArray[np.uint8]:
     """Blocks of any bytes with finite scales of any size; the last two have the smallest and the largest codes."""
+    if isinstance(format, RepackedFormat):
+        return format.pack(any_blocks(format.native, k))
     rng = np.random.default_rng(6)
     blocks = rng.integers(0, 256, (format.row_bytes(k) // format.block_bytes, format.block_bytes), dtype=np.uint8)
     blocks[-2], blocks[-1] = 0, 255

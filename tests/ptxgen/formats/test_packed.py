@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import ALL, Format
 from ptxgen.formats.format import LaneAddress
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.types import F32, S32, U8
-from tests.ptxgen.formats.test_decoding import scales
+from tests.ptxgen.formats.test_decoding import blocks_of
 from tests.ptxgen.kernels.running import emulate
 
-PACKED = [format for format in FORMATS.values() if format.packed_width]
+PACKED = [format for format in ALL.values() if format.packed_width]
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,7 @@ class PackedDecode(KernelType):
 @given(data=st.data())
 def test_packed_codes_are_the_weights_of_gguf(format: Format, data: st.DataObject) -> None:
     kernel = PackedDecode(format, blocks=4 if format.block > 32 else 7)
-    size = kernel.blocks * format.block_bytes
-    w = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(kernel.blocks, -1).copy()
-    for scale in format.scales:
-        drawn = data.draw(st.lists(scales, min_size=kernel.blocks, max_size=kernel.blocks))
-        w[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
+    w = data.draw(blocks_of(format, kernel.blocks))
     with np.errstate(over="ignore"):
         wanted = kernel.reference(w=w)["y"]
     results, findings = emulate(kernel, {"y": np.zeros_like(wanted), "w": w})

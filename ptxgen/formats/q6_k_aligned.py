@@ -1,0 +1,222 @@
+"""Q6_K_ALIGNED: the values of Q6_K in blocks of 224 bytes, 6.7 % more than Q6_K's 210, which keep every load aligned: 128 bytes
+of low nibbles, 64 of top bit pairs, 32 of scales. No file has it: it is made of Q6_K when weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.value import Value
+from ptxgen.formats import q6_k as q6_k  # which must be registered first
+from ptxgen.formats.codes import centred, load_codes, load_scale, merge, move_bit, nibble_bytes
+from ptxgen.formats.format import Decoder, LaneAddress, RepackedFormat, Weight, register_format, registered
+from ptxgen.formats.half_weights import (
+    BY_WORD,
+    ONCE,
+    THOUSANDS,
+    HalfStep,
+    HalfWeights,
+    Pair,
+    biased_pair,
+    centred_pair,
+    exact_product,
+    lower_bytes,
+    signed_integers,
+)
+from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, low_half, stream
+from ptxgen.types import S8, S32, U16, U32
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_NIBBLES, _PAIRS, _SCALES = 0, 128, 192  # byte offsets in the block
+_NIBBLE_BYTES, _PAIR_BYTES, _SCALE_BYTES = 32, 16, 8  # of a group
+_D = 4  # byte offset of d after a group's scales
+
+# In a block of Q6_K: byte offsets, and how many bytes there are from a field of a byte to what the next field continues.
+_NATIVE_NIBBLES, _NATIVE_PAIRS, _NATIVE_SCALES, _NATIVE_D = 0, 128, 192, 208
+_NATIVE_NIBBLE_RUN, _NATIVE_PAIR_RUN = 64, 32
+
+_CENTRE = 32
+
+# Of four codes: their top bit pairs.
+_TOP_PAIRS = 0x30303030
+
+# Of four times four codes: their top bit pairs, their nibbles, their sign bits.
+_HIGHEST, _MIDDLE, _SIGNS = 0xC0C0C0C0, 0x3C3C3C3C, 0x80808080
+
+# Of four nibbles: the lower and the higher pair of bits.
+_LOW, _HIGH = 0x03030303, 0x0C0C0C0C
+
+# lop3's table of (a & b) ^ c.
+_AND_XOR = 0x6A
+
+# Of two halves: nibbles, and the top bit pairs above them.
+_NIBBLE_OF_HALVES, _PAIR_OF_HALVES = 0x000F000F, 0x00300030
+
+
+@register_format
+class Q6KAligned(RepackedFormat):
+    """A group is 64 values. Nibble byte j of its 32 holds values j and 32 + j, as in Q4_K. Pair byte j of its 16 holds the top
+    bits of values j, 16 + j, 32 + j and 48 + j, from its lowest bits on. Then come, for each group, its four scales, d, and two
+    bytes of zeros, so that one load brings both: d stands in a block four times, where there would be padding else."""
+
+    name = "Q6_K_ALIGNED"
+    id = "q6k_aligned"
+    native = registered()["Q6_K"]
+    block = 256
+    block_bytes = 224
+    groups = 4
+    columns = 32
+    depth = 2
+    widths = (1, 2, 4)
+    packed_width = 32
+    scale_values = 16
+    half_run = 64
+    repack_threads = 16
+
+    def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
+        shared = replace(place, lane=place.block)
+        # A scale serves 16 values, so the lane's column says which of two; a reader's columns do not straddle them.
+        upper, column = place.column // 16, place.column % 16
+
+        def decode(group: Index) -> list[Weight]:
+            nibbles = load_codes(k, place.at(_NIBBLES, group, _NIBBLE_BYTES), width)
+            pairs = load_codes(k, shared.at(_PAIRS, group, _PAIR_BYTES).at(column), width) >> upper * 2
+            mine = shared.at(_SCALES, group, _SCALE_BYTES)
+            d, scales = load_scale(k, mine, _D), mine.at(upper)
+            weights = []
+            for t in range(2):
+                scale = k.f32(k.load(scales.at(2 * t)[0], S8)) * d
+                lower = nibble_bytes(nibbles, t, width)
+                codes = merge(k, move_bit(pairs, 4 * t, 4), _TOP_PAIRS if width > 1 else 3 << 4, lower)
+                weights += [Weight(32 * t + i, number * scale) for i, number in enumerate(centred(k, codes, width, _CENTRE))]
+            return weights
+
+        return decode
+
+    def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
+        return _load_group(k, replace(place, lane=place.block), group)
+
+    def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
+        nibbles, pairs, scales, quarter = raw[:8], raw[8:12], raw[12], low_half(k, raw[13]) * 0.25
+        runs = []
+        for number in range(4):
+            second, first = divmod(4 * number, 8)
+            # Bytes of four times the code, so that its bias is the sign bit. The scale makes the four good.
+            codes = [
+                k.lop3(
+                    move_bit(pair, 2 * number, 6), _HIGHEST,
+                    merge(k, move_bit(nibble, 4 * second, 2), _MIDDLE, _SIGNS), _AND_XOR,
+                )
+                for nibble, pair in zip(nibbles[first : first + 4], pairs, strict=True)
+            ]  # fmt: skip
+            scale = k.bits(scales << 24 - 8 * number, S32) >> 24
+            runs.append(Run(16 * number, codes, True, k.f32(scale) * quarter))
+        return runs
+
+    def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
+        return _load_group(k, LaneAddress(window, window, 0), lane[0], **ONCE)
+
+    def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
+        words, scales = lower_bytes(raw[:8]), signed_integers(k, raw[12])
+
+        @cache
+        def tops(word: int) -> Pair:
+            """The top bits of the step of this number in place, and four bits higher those of the step eight later."""
+            pair, lowest = raw[8 + word % 4], 2 * (word // 4)
+            return move_bit(pair, lowest, 4), move_bit(pair, lowest + 8, 4)
+
+        def step(number: int) -> HalfStep:
+            second, word = divmod(number, 8)
+            shift = 4 * second
+            codes = (
+                biased_pair(k, nibbles, _NIBBLE_OF_HALVES << shift, merge(k, top, _PAIR_OF_HALVES << shift, THOUSANDS))
+                for nibbles, top in zip(words(word), tops(word), strict=True)
+            )
+            scale = scales[number // 4]
+            first, other = (exact_product(k, scale, centred_pair(k, code, _CENTRE, shift)) for code in codes)
+            return HalfStep((first[0], other[0]), (first[1], other[1]))
+
+        return HalfWeights([low_half(k, raw[13])], step, BY_WORD)
+
+    def repack(self, k: KernelBuilder, native: GlobalArray, block: GlobalArray, thread: Value) -> None:
+        """Four threads a group: each makes two words of nibbles and one of pairs, the first the scales and d, too."""
+        group, word = thread >> 2, thread & 3
+        half, moved = group >> 1, (group & 1) * 4
+        nibbles, pairs = (native.at(half * run + word * 4) for run in (_NATIVE_NIBBLE_RUN, _NATIVE_PAIR_RUN))
+
+        def four(place: GlobalArray) -> Value:
+            """What the group has of four bytes: it shares each with the other group of the half."""
+            return (load_codes(k, place, 4, align=2) >> moved) & NIBBLES
+
+        target = block.at(group * _NIBBLE_BYTES + word * 4)
+        for place in (0, 16):
+            low, high = (four(nibbles.at(_NATIVE_NIBBLES + place + further)) for further in (0, 32))
+            k.store(replace(target[_NIBBLES + place], dtype=U32), low | high << 4)
+        first, second = (four(pairs.at(_NATIVE_PAIRS + place)) for place in (0, 16))
+        lower, upper = (first & _LOW) | (second & _LOW) << 2, (first & _HIGH) << 2 | (second & _HIGH) << 4
+        k.store(replace(block.at(group * _PAIR_BYTES + word * 4)[_PAIRS], dtype=U32), lower | upper)
+        with k.when(word == 0):
+            scales = load_codes(k, native.at(group * 4).at(_NATIVE_SCALES), 4, align=2)
+            d = k.load(native[_NATIVE_D], U16)
+            k.store(replace(block.at(group * _SCALE_BYTES)[_SCALES], dtype=U32), [scales, d])
+
+    def pack(self, native: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        import numpy as np
+
+        blocks = native.reshape(-1, self.native.block_bytes)
+        nibbles, pairs, scales, d = np.split(blocks, [_NATIVE_PAIRS, _NATIVE_SCALES, _NATIVE_D], axis=1)
+        low, top = _fields(nibbles, 2, _NATIVE_NIBBLE_RUN), _fields(pairs, 4, _NATIVE_PAIR_RUN)
+        tail = np.zeros((len(blocks), self.groups, _SCALE_BYTES), np.uint8)
+        tail[..., :_D] = scales.reshape(-1, self.groups, _D)
+        tail[..., _D : _D + 2] = d[:, None]
+        made = [_joined(low, 2, _NIBBLE_BYTES), _joined(top, 4, _PAIR_BYTES), tail.reshape(len(blocks), -1)]
+        return np.concatenate(made, axis=1).reshape(*native.shape[:-1], -1)
+
+    def unpack_native(self, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        import numpy as np
+
+        blocks = raw.reshape(-1, self.block_bytes)
+        nibbles, pairs, tail = np.split(blocks, [_PAIRS, _SCALES], axis=1)
+        low, top = _fields(nibbles, 2, _NIBBLE_BYTES), _fields(pairs, 4, _PAIR_BYTES)
+        tails = tail.reshape(-1, self.groups, _SCALE_BYTES)
+        scales, d = tails[..., :_D].reshape(len(blocks), -1), tails[:, 0, _D : _D + 2]
+        made = [_joined(low, 2, _NATIVE_NIBBLE_RUN), _joined(top, 4, _NATIVE_PAIR_RUN), scales, d]
+        return np.concatenate(made, axis=1).reshape(*raw.shape[:-1], -1)
+
+
+def _load_group(k: KernelBuilder, shared: LaneAddress, group: Index, **hints: str) -> tuple[Value, ...]:
+    """The loads of a group: eight words of nibbles, four of pairs, one of scales, and d. shared: the block, for any lane."""
+    nibbles, pairs = shared.at(_NIBBLES, group, _NIBBLE_BYTES), shared.at(_PAIRS, group, _PAIR_BYTES)
+    tail = shared.at(_SCALES, group, _SCALE_BYTES)
+    return (
+        *stream(k, nibbles, _NIBBLE_BYTES, **hints),
+        *stream(k, pairs, _PAIR_BYTES, **hints),
+        *k.load_vector(tail[0], 2, U32, nc=True, prefetch=PREFETCH, **hints),
+    )
+
+
+def _fields(packed: NDArray[np.uint8], count: int, run: int) -> NDArray[np.uint8]:
+    """The values of bytes with `count` fields each, u8[blocks, bytes] -> u8[blocks, count * bytes]: field f of byte j of each
+    `run` bytes is value f * run + j of as many times `count`."""
+    import numpy as np
+
+    bits = 8 // count
+    fields = np.stack([packed >> bits * i & (1 << bits) - 1 for i in range(count)], axis=1)
+    return fields.reshape(len(packed), count, -1, run).swapaxes(1, 2).reshape(len(packed), -1)
+
+
+def _joined(values: NDArray[np.uint8], count: int, run: int) -> NDArray[np.uint8]:
+    """The bytes that `_fields` gave these values of."""
+    import numpy as np
+
+    bits = 8 // count
+    fields = values.reshape(len(values), -1, count, run)
+    joined = np.bitwise_or.reduce([fields[:, :, i] << bits * i for i in range(count)])
+    return joined.reshape(len(values), -1)  # type: ignore[no-any-return]

@@ -1,0 +1,57 @@
+"""Formats that weights are given when they are loaded hold what the blocks of files hold, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
+from ptxgen.kernels.repack.repack import Repack
+
+every_repacked = pytest.mark.parametrize("format", REPACKED.values(), ids=str)
+
+
+def rows_of(format: RepackedFormat, seed: int, rows: int, blocks: int) -> NDArray[np.uint8]:
+    size = rows, blocks * format.native.block_bytes
+    return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+
+
+@every_repacked
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 3), blocks=st.integers(1, 3))
+def test_packing_loses_nothing_and_keeps_rows_apart(format: RepackedFormat, seed: int, rows: int, blocks: int) -> None:
+    native = rows_of(format, seed, rows, blocks)
+    packed = format.pack(native)
+    assert packed.shape == (rows, format.row_bytes(blocks * format.block))
+    assert np.array_equal(format.unpack_native(packed), native)
+    assert all(np.array_equal(format.pack(row), one) for row, one in zip(native, packed, strict=True))
+
+
+@every_repacked
+def test_no_file_has_the_format_and_every_load_of_it_may_be_aligned(format: RepackedFormat) -> None:
+    assert format.name not in FORMATS
+    assert find(format.name) is format
+    assert format.native is FORMATS[format.native.name]
+    assert format.native.block == format.block
+    assert format.align == 16
+
+
+def test_aligned_q6_k_has_nibbles_as_q4_k_top_bits_of_16_values_each_and_d_beside_every_four_scales() -> None:
+    format, native = REPACKED["Q6_K_ALIGNED"], np.zeros(210, np.uint8)
+    native[0], native[128], native[129] = 0x21, 0b11_10_01_00, 0b01  # values 0 and 64; 0, 32, 64 and 96; 1
+    native[192:208], native[208:] = range(16), (0xCD, 0xAB)
+    packed = format.pack(native)
+    assert packed[0] == 0x01  # values 0 and 32
+    assert packed[32] == 0x02  # values 64 and 96
+    assert packed[128:130].tolist() == [0b01_00_00, 0b01]  # values 0, 16, 32 and 48; 1, 17, ...
+    assert packed[144] == 0b11_00_10  # values 64, 80, 96 and 112
+    assert packed[192:].reshape(4, 8).tolist() == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3, 0xCD, 0xAB, 0, 0] for i in range(4)]
+
+
+def test_a_format_of_files_is_not_repacked_to() -> None:
+    with pytest.raises(ArgumentError, match="Q4_K is in files; formats that weights are repacked to: Q6_K_ALIGNED"):
+        Repack(find("Q4_K"), k=256, n=1)  # type: ignore[arg-type]
