@@ -26,7 +26,8 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
     of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
-        launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows))
+        own = _scratch(launch, operation, kernel)
+        launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows), **own)
         return
     for tile, starts in tiles(m):
         form = gemv_of_rows(kernel, tile)
@@ -44,7 +45,7 @@ def project_onto(
     fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
         read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
-        launch(operation, fused, w=projection.weight.buffer, **read)
+        launch(operation, fused, w=projection.weight.buffer, **read, **_scratch(launch, operation, fused))
         return
     project(launch, operation, projection, x=x, y=product)
     enqueue_rows(launch, f"{operation}_residual", ResidualAdd(n=projection.weight.n), m, x=stream, delta=product)
@@ -58,6 +59,11 @@ def rows(x: GpuBuffer) -> int:
 def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
     """Some rows of a buffer of m."""
     return buffer.view(start * buffer.nbytes // m, (tile, *buffer.shape[1:]))
+
+
+def _scratch(launch: LaunchQueue, operation: str, kernel: KernelType) -> Mapping[str, GpuBuffer]:
+    """Of this operation alone, since launches of others may run at the same time."""
+    return launch.packed.workspace.arrays(kernel, f"{operation} of its own", kernel.scratch)
 
 
 def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:

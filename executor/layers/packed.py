@@ -45,10 +45,10 @@ class PackedActivations:
     """The digits and halves of whatever was packed last, by rows, length and form, in buffers of the workspace.
 
     They are valid while neither the activations that they came from nor they themselves have been written since, by `version`
-    of a buffer; no flag has to be cleared."""
+    of a buffer; no flag has to be cleared. workspace: where the buffers of launches are."""
 
     def __init__(self, workspace: Workspace, version: Callable[[GpuBuffer], int] = attrgetter("version")) -> None:
-        self._workspace = workspace
+        self.workspace = workspace
         self._version = version
         self._packed: dict[tuple[int, int, Form], _Packed] = {}
 
@@ -82,7 +82,7 @@ class PackedActivations:
         written = [name for name, array in kernel.signature().items() if isinstance(array, Array) and array.direction == "out"]
         size = str(k) if rows == 1 else f"{rows} x {k}"
         count = form if isinstance(form, int) else f"{form.parts} by {form.lane_run}"
-        return self._workspace.arrays(kernel, f"{count} {what} of {size}", written)
+        return self.workspace.arrays(kernel, f"{count} {what} of {size}", written)
 
     def _as_they_are(self, activations: GpuBuffer, buffers: Mapping[str, GpuBuffer]) -> _Packed:
         return _Packed(self._state(activations), self._state(next(iter(buffers.values()))))

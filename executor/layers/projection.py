@@ -72,7 +72,8 @@ def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int
         raise ArgumentError(f"{kernel} is for {own}; the profile names it for {format}, the format of {name}")
     batch = (rows,) if rows > 1 and takes_rows(kernel, rows) else ()
     given = gemv_arguments(format, k, n, batch, digits=kernel.activation_digits, halves=kernel.activation_halves)
-    taken, passed = _facts(kernel.signature()), _facts(given)
+    taken = _facts({name: argument for name, argument in kernel.signature().items() if name not in kernel.scratch})
+    passed = _facts(given)
     if taken != passed:
         raise ArgumentError(f"{kernel} cannot multiply {name}: it takes {taken}, the executor gives {passed}")
 

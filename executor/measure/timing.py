@@ -122,7 +122,11 @@ def time_gemv(launcher: Launcher, kernel: KernelType, weights: FreshWeights, run
     with freed(device) as buffers:
         arguments: dict[str, GpuBuffer] = {}
         for name in kernel.signature():
-            if name not in ("w", "y"):
+            if name in kernel.scratch:  # of which the sample has less
+                own = array_argument(kernel, name)
+                buffers.append(GpuBuffer.zeros(device, own.dtype, own.shape))
+                arguments[name] = buffers[-1]
+            elif name not in ("w", "y"):
                 buffers.append(GpuBuffer.from_numpy(device, inputs[name]))
                 arguments[name] = buffers[-1]
         buffers.append(result := GpuBuffer.zeros(device, y.dtype, y.shape))

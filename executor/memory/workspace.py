@@ -24,9 +24,10 @@ class Workspace:
         self._memory: dict[str, GpuBuffer] = {}
         self._views: dict[tuple[str, DType, tuple[int, ...]], GpuBuffer] = {}
 
-    def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32) -> GpuBuffer:
+    def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32, *, zeros: bool = False) -> GpuBuffer:
         """The memory called `name` as `shape` elements of `dtype`; contents undefined unless it was requested like this before
-        and has not grown since. Raises DeviceError when memory is full."""
+        and has not grown since. zeros: of new memory all zeros, which whoever writes there leaves behind. Raises DeviceError
+        when memory is full."""
         view = self._views.get((name, dtype, shape))
         if view is not None:
             return view
@@ -34,18 +35,21 @@ class Workspace:
         nbytes = prod(shape) * dtype.bytes
         if memory is None or memory.nbytes < nbytes:
             memory = self._grown(name, memory, nbytes)
+            if zeros:
+                memory.fill(0)
         view = GpuBuffer(memory.allocation, memory.pointer, dtype, shape, name)
         self._views[name, dtype, shape] = view
         return view
 
     def arrays(self, kernel: KernelType, name: str, arguments: Sequence[str]) -> dict[str, GpuBuffer]:
-        """Buffers for these arguments of a kernel, in its dtypes and shapes; `name` says what they belong to."""
+        """Buffers for these arguments of a kernel, in its dtypes and shapes, zeros where it wants these; `name` says what they
+        belong to."""
         signature = kernel.signature()
         buffers = {}
         for argument in arguments:
             array = signature[argument]
             assert isinstance(array, Array)
-            buffers[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype)
+            buffers[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype, zeros=array.zeros)
         return buffers
 
     @property

@@ -36,6 +36,7 @@ looks better than between the others of a layer."""
 
 OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
+    "stationary_*": {"split": (8,), "slices": (1, 2)},
     "half_mma_*": {
         "warps": (1,), "split": (4, 8), "row_tiles": (1, 2), "chains": (1, 4), "stages": (0, 2), "resident_threads": (256, 512),
     },

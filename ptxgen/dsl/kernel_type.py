@@ -31,8 +31,9 @@ def is_whole(value: object) -> bool:
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
-    it and no kernel does (weights), so a kernel that starts early may read it before it waits. ArgumentError if it is
-    constant and written, or an extent is no positive integer: even a kernel type without checks refuses such a shape."""
+    it and no kernel does (weights), so a kernel that starts early may read it before it waits. zeros: it holds zeros before a
+    launch, which leaves it so. ArgumentError if it is constant and written, zeros and not both read and written, or an extent
+    is no positive integer: even a kernel type without checks refuses such a shape."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -40,10 +41,13 @@ class Array:
     align: int = 16
     partial: bool = False
     constant: bool = False
+    zeros: bool = False
 
     def __post_init__(self) -> None:
         if self.constant and self.direction != "in":
             raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
+        if self.zeros and self.direction != "inout":
+            raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
         if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
             raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
 
@@ -88,9 +92,9 @@ def write(dtype: DType, *shape: int, align: int = 16) -> Array:
     return Array(dtype, shape, "out", align)
 
 
-def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False) -> Array:
+def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False) -> Array:
     """An array that a launch reads and writes."""
-    return Array(dtype, shape, "inout", align, partial)
+    return Array(dtype, shape, "inout", align, partial, zeros=zeros)
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,11 @@ class KernelType(ABC):
     the rounding of that sum open. Then `tolerance` holds for both; launches on one GPU still give the same bits every time."""
     batched_alike: ClassVar[bool] = True
     """Whether a row has the bits that this kernel gives it in the forms of `batched`, too."""
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        """The arrays that are for the launches of this kernel alone, one after another: nobody else writes or reads them."""
+        return ()
 
     only_on: ClassVar[Target | None] = None
     """The one target that it is written for, such as HOPPER, whose instructions no newer GPU has; None where every GPU from

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.half_weights import HalfWeights
@@ -110,6 +110,9 @@ class Format(ABC):
     half_run: ClassVar[int] = 0
     """Neighbouring values of a lane that decodes to integers in f16: 64 or 4; 0 for a format that does not."""
 
+    half_bytes: ClassVar[int] = 0
+    """Bytes that such a lane loads of a block in pieces of 16 (`half_pieces`); 0 where blocks are not aligned to as much."""
+
     @abstractmethod
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         """Write what all groups of the block at `place` share (scales), and return what decodes a group's columns `column` to
@@ -134,6 +137,11 @@ class Format(ABC):
         use. window: the row from the first block of them on; last: the number of the row's last block from there on, after
         which nothing is read."""
         raise ArgumentError(f"{self.name} has no integers in f16")
+
+    def half_pieces(self, window: GlobalArray, lane: Sequence[Value]) -> tuple[Element, ...]:
+        """What `load_halves` loads, as `half_bytes` in pieces of 16, in its order: kernels may copy them ahead of time and
+        give `unpack_halves` their words."""
+        raise ArgumentError(f"{self.name} has no blocks that are aligned to 16 bytes")
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
         """The lane's share of the weights, from what `load_halves` loaded. Past the row's last block they may be anything

@@ -3,13 +3,13 @@ takes which fragment is a strategy's business (ptxgen/kernels/gemv)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.types import F16, U16, U32
 
@@ -37,10 +37,17 @@ def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int, **hints: str) -> t
     """The first `nbytes` bytes of 16-byte aligned `codes` as u32, in loads of 16 bytes, with these cache modifiers more. They
     go through the L1 cache although a weight is read once: a lane's two loads share sectors and lines, which would else be
     fetched twice (docs/performance.md)."""
-    words: list[Value] = []
-    for offset in range(0, nbytes, 16):
-        words += k.load_vector(codes[offset], 4, U32, nc=True, prefetch=PREFETCH, **hints)
-    return tuple(words)
+    return load_pieces(k, pieces(codes, nbytes), **hints)
+
+
+def pieces(codes: GlobalArray, nbytes: int) -> tuple[Element, ...]:
+    """The first `nbytes` bytes in pieces of 16."""
+    return tuple(codes[offset] for offset in range(0, nbytes, 16))
+
+
+def load_pieces(k: KernelBuilder, places: Iterable[Element], **hints: str) -> tuple[Value, ...]:
+    """The u32 of pieces of 16 bytes. As `stream`."""
+    return tuple(word for place in places for word in k.load_vector(place, 4, U32, nc=True, prefetch=PREFETCH, **hints))
 
 
 def low_nibbles(words: Sequence[Value]) -> list[Value]:

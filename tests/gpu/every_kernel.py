@@ -19,7 +19,8 @@ from tests.ptxgen.kernels.running import inputs
 
 SMALL = 30_000  # bytes of all arrays: two thirds of all cases
 MANY_ROWS = (
-    "advance_positions", "batched_", "flash_attention", "gather_rows", "half_mma_", "mma_", "pack_halves", "paged_", "wgmma_",
+    "advance_positions", "batched_", "flash_attention", "gather_rows", "half_mma_", "mma_", "pack_halves", "paged_",
+    "stationary_", "wgmma_",
 )  # fmt: skip
 """How the names of kernels begin that a step of many rows is made of: tensor cores, shared memory filled ahead, page tables."""
 

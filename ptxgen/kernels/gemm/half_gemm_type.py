@@ -15,7 +15,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, Format
 from ptxgen.kernels.accuracy import OUTLIER, UNIT, gamma, with_outlier
 from ptxgen.kernels.gemv.gemv_type import GemvType
-from ptxgen.kernels.quantize.activation_halves import STEPS, SUMMED, arrays, pack, sums_of, values, windows_of
+from ptxgen.kernels.quantize.activation_halves import STEPS, SUMMED, WINDOW, arrays, pack, sums_of, values, windows_of
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U8
 
@@ -31,6 +31,11 @@ what parts of a product are left out where an integer has a low register (2: bot
 
 # Rows of the matrix that `accuracy` measures on.
 MEASURED_ROWS = 64
+
+
+def of_windows(windows: slice, count: int) -> slice:
+    """The elements of these windows where each has `count`."""
+    return slice(*(None if end is None else end * count for end in (windows.start, windows.stop)))
 
 
 @dataclass(frozen=True)
@@ -90,17 +95,20 @@ class HalfGemmType(GemvType):
             bound = bound + UNIT * (np.abs(self.reference(**arguments)["y"]) + bound)
         return {"y": bound}
 
-    def _product_bound(self, arguments: Mapping[str, Any]) -> NDArray[np.float64]:
-        """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have. Minima are multiplied with
-        sums of 16 activations, which were rounded on their own: M for each unit that they differ from the sums of the
-        activations that halves stand for."""
+    def _product_bound(self, arguments: Mapping[str, Any], windows: slice = slice(None)) -> NDArray[np.float64]:
+        """gamma(chain) * sum (|w_i| + 2 M) |x_i| over some windows, where M is the largest minimum a block can have. Minima are
+        multiplied with sums of 16 activations, which were rounded on their own: M for each unit that they differ from the sums
+        of the activations that halves stand for."""
         weights, x = self._in_float64(arguments)
+        values, summed = of_windows(windows, WINDOW), of_windows(windows, STEPS)
         minima = self.format.largest_minima(arguments["w"])
-        bound = gamma(self.chain + PRODUCT_ROUNDINGS) * (np.abs(x) @ (np.abs(weights) + 2 * minima).T)
+        magnitudes = np.abs(weights) + 2 * minima
+        bound = gamma(self.chain + PRODUCT_ROUNDINGS) * (np.abs(x)[:, values] @ magnitudes[:, values].T)
         sums = np.zeros((self.m, self.windows * STEPS))
         sums[:, : self.k // SUMMED] = x.reshape(self.m, -1, SUMMED).sum(axis=2)
         off = np.abs(sums_of(arguments["halves"], arguments["scales"]) - sums)[:, : self.k // SUMMED]
-        within: NDArray[np.float64] = bound + off @ minima[:, ::SUMMED].T + np.finfo(np.float32).tiny
+        of_sums = off[:, summed] @ minima[:, ::SUMMED][:, summed].T
+        within: NDArray[np.float64] = bound + of_sums + np.finfo(np.float32).tiny
         return within
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
+from ptxgen.formats.half_weights import Pair
+from ptxgen.kernels.gemm.half_products import Rows, WindowProducts
 from ptxgen.kernels.gemm.half_ring import PIECE, HalfRing
 from ptxgen.kernels.gemv.iteration import advance, further
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
@@ -29,9 +30,6 @@ CORES = 2 * TILE * TILE
 
 # Of activations: every row of weights needs them again.
 _KEPT = "L1::evict_last"
-
-Rows = tuple[HalfWeights, HalfWeights]
-"""The lane's shares of rows r and r + 8 of a tile."""
 
 
 class HalfTile:
@@ -158,52 +156,13 @@ class HalfTile:
         kernel, k = self.kernel, self.k
         weights = [kernel.format.unpack_halves(k, one, self.lane) for one in raw]
         tiles: list[Rows] = list(zip(weights[::2], weights[1::2], strict=True))
-        scaled = [_Scaled(k) for _ in tiles]
-        runs = len(weights[0].scales)
-        steps_of_run = STEPS // runs
-        for run in range(runs):
-            order = weights[0].order[run * steps_of_run : (run + 1) * steps_of_run]
-            sums = [[_Chains(self) for _ in range(kernel.column_tiles)] for _ in tiles]
-            for number in order:
-                self._add_step(sums, tiles, number, of_window)
-            for of_tile, rows, tile_sums in zip(sums, tiles, scaled, strict=True):
-                tile_sums.add([row.scales[run] for row in rows], [chains.total() for chains in of_tile])
-        self._take_minima(scaled, tiles, of_window)
+        products = WindowProducts(k, kernel.column_tiles, kernel.parts, kernel.chains, self.zero)
+        sums = products.sums(tiles, of_window)
         xs = [of_window.scales(place) for place in range(kernel.column_tiles)]
-        for totals, of_rows in zip(self.totals, scaled, strict=True):
-            for four, added, x in zip(totals, of_rows.sums, xs, strict=True):
+        for totals, of_rows in zip(self.totals, sums, strict=True):
+            for four, added, x in zip(totals, of_rows, xs, strict=True):
                 for c, (total, one) in enumerate(zip(four, added, strict=True)):
                     k.assign(total, k.fma(x[c % 2], one, total))
-
-    def _add_step(self, sums: list[list[_Chains]], tiles: Sequence[Rows], number: int, activations: _Window) -> None:
-        """Multiply a step of all tiles: the integers with each part of the activations, what they lack with the first."""
-        columns = [activations.parts(place, number) for place in range(self.kernel.column_tiles)]
-        for of_tile, rows in zip(sums, tiles, strict=True):
-            steps = [row.step(number) for row in rows]
-            high = _operand([step.high for step in steps])
-            lows = [step.low for step in steps if step.low is not None]
-            low = _operand(lows) if lows and self.kernel.parts > 1 else None
-            for place, parts in enumerate(columns):
-                for part in parts:
-                    of_tile[place].add(high, part)
-                if low is not None:
-                    of_tile[place].add(low, parts[0])
-
-    def _take_minima(self, scaled: Sequence[_Scaled], tiles: Sequence[Rows], activations: _Window) -> None:
-        columns: list[list[Pair]] | None = None
-        for of_tile, rows in zip(scaled, tiles, strict=True):
-            minima = [row.minima for row in rows if row.minima is not None]
-            if not minima:
-                return
-            if columns is None:
-                columns = [activations.parts(place, STEPS) for place in range(self.kernel.column_tiles)]
-            of_tile.add([-one.scale for one in minima], [self._sum_minima(minima, parts) for parts in columns])
-
-    def _sum_minima(self, minima: Sequence[HalfMinima], parts: Sequence[Pair]) -> list[Value]:
-        sums = [self.zero] * 4
-        for part in parts:
-            sums = list(self.k.mma(_operand([one.halves for one in minima]), part, sums))
-        return sums
 
     def store(self) -> None:
         """Add up the parts of k and write what is inside the result."""
@@ -323,50 +282,3 @@ class _Activations(_Window):
         start = number * kernel.parts * CORES
         words = [k.load(self._tiles[place][start + i * CORES // 2], B32, evict=_KEPT) for i in range(2 * kernel.parts)]
         return list(zip(words[::2], words[1::2], strict=True))
-
-
-class _Chains:
-    """The sums of a tile of weights and one of activations: products go to each in turn, so that one need not wait for the
-    one before."""
-
-    def __init__(self, tile: HalfTile) -> None:
-        self.k = tile.k
-        self._sums = [[tile.zero] * 4 for _ in range(tile.kernel.chains)]
-        self._products = 0
-
-    def add(self, a: Sequence[Value], b: Pair) -> None:
-        number = self._products % len(self._sums)
-        self._sums[number] = list(self.k.mma(a, b, self._sums[number]))
-        self._products += 1
-
-    def total(self) -> list[Value]:
-        """The sums of those that have products, added in their order."""
-        total, *others = self._sums[: self._products]
-        for sums in others:
-            total = [one + other for one, other in zip(total, sums, strict=True)]
-        return total
-
-
-class _Scaled:
-    """The sums of a tile of weights and each tile of activations in a window, times the scales of weights."""
-
-    def __init__(self, k: KernelBuilder) -> None:
-        self.k = k
-        self.sums: list[list[Value]] = []
-
-    def add(self, scales: Sequence[Value], sums: Sequence[Sequence[Value]]) -> None:
-        """Add scale times sum; the scales are of rows r and r + 8."""
-        k = self.k
-        if not self.sums:
-            self.sums = [[scales[c // 2] * sum for c, sum in enumerate(four)] for four in sums]
-            return
-        self.sums = [
-            [k.fma(scales[c // 2], sum, before) for c, (sum, before) in enumerate(zip(four, earlier, strict=True))]
-            for four, earlier in zip(sums, self.sums, strict=True)
-        ]
-
-
-def _operand(pairs: Sequence[Pair]) -> list[Value]:
-    """The left operand of `mma` from those of rows r and r + 8."""
-    (first, second), (third, fourth) = pairs
-    return [first, third, second, fourth]

@@ -166,6 +166,28 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
 
 
+def test_products_whose_blocks_share_k_have_memory_of_their_own(tmp_path: Path, device: Device) -> None:
+    path = write_model(tmp_path / "m.gguf", "qwen3", Q.Q4_K, layers=1, hidden=512, heads=4, kv_heads=2, ff=512, context=32)
+    parameters = {"parts": 2, "split": 1, "slices": 2}
+    entry = TuningEntry("accurate", "q4k", 512, 512, "stationary_q4k_gemm", parameters, 1e-6, error=1e-7, rows=4)
+    table = TuningTable("a table", GpuModel.of(device), (entry,))
+    with LanguageModel.load(path, device, context=32, profile=GpuProfile(tables=(table,))) as model:
+        engine = Engine(model.decoder, slots=2, rows=4)
+        for slot in (0, 1):
+            engine.set_table(slot, range(slot, engine.pages, 2))
+        scores = [
+            np.array(logits(engine, rows_of(slot, TOKENS[:4]))) for slot in (0, 1)
+        ]  # the second replays the first's graph
+        shared = [call for call in engine.steps.calls(4) if call.kernel.name == "stationary_q4k_gemm"]
+        engine.free()
+    exact = ReferenceModel(path).logits(list(TOKENS[:4]))
+    assert all(np.abs(one - exact).max() <= 1e-4 * exact.std() for one in scores)
+    assert scores[0].tobytes() == scores[1].tobytes()
+    counters = {call.place.operation: call.arguments["counters"].pointer for call in shared}
+    assert {"ffn_gate", "ffn_up"} <= counters.keys()
+    assert len(set(counters.values())) == len(counters)  # operations of a layer may run at the same time
+
+
 def test_a_prompt_in_tiles_beside_other_sequences_then_decoding_is_decoding_token_by_token(
     engine: Engine, model: LanguageModel
 ) -> None:

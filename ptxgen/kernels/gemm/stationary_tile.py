@@ -1,0 +1,235 @@
+"""A block of threads of `stationary_{format}_gemm`: activations in registers, weights that come through a ring in shared
+memory, sums in shared memory, and in which order these are added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import product
+from typing import TYPE_CHECKING
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.value import Value
+from ptxgen.formats.half_weights import Pair
+from ptxgen.formats.packed import PREFETCH
+from ptxgen.kernels.gemm.half_products import WindowProducts
+from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import B32, F32, U32
+
+if TYPE_CHECKING:
+    from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
+
+PIECE = 16
+"""Bytes of an asynchronous copy, and of the four sums of a lane."""
+
+SHARE = PIECE * WARP_SIZE
+"""Bytes of a piece of every lane."""
+
+TILE_ROWS = 16
+"""Rows of weights of an `mma`."""
+
+CORE = TILE * TILE
+"""f16 of a core matrix: 8 of 8 rows."""
+
+# Of activations: other blocks need them, too.
+_KEPT = "L1::evict_last"
+
+
+class StationaryTile:
+    """What a block of threads holds: which rows of both matrices it takes, and which part of k."""
+
+    def __init__(self, kernel: StationaryGemm, k: KernelBuilder) -> None:
+        self.kernel, self.k = kernel, k
+        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
+        number, self.column = self._apart(k.ctaid.x, kernel.column_blocks)
+        rows, self.slice = self._apart(number, kernel.slices)
+        self.group = k.ctaid.x if kernel.slices == 1 else rows * kernel.column_blocks + self.column
+        self.first_row: Value = rows * kernel.block_rows
+        self.part: Index = k.warp if kernel.split > 1 else 0
+        self.lane = kernel.format.half_lane(k, k.lane & 3)
+        self.zero = k.f32(0.0)
+        ring, shared = kernel.stages * kernel.stage_bytes, k.symbol_address(k.dynamic_shared(U32).name)
+        own = shared + k.lane * PIECE
+        self.ring = self.further(own, self.part, ring)
+        self.all_sums = own + kernel.split * ring
+        self.sums = self.further(self.all_sums, self.part, kernel.sums * SHARE)
+
+    def _apart(self, number: Value, count: int) -> tuple[Value, Index]:
+        """The quotient and the rest of a division."""
+        return (number // count, number % count) if count > 1 else (number, 0)
+
+    def further(self, base: Value, index: Index, stride: int) -> Value:
+        """base + index * stride."""
+        return self.k.mad(index, stride, base) if isinstance(index, Value) else base + index * stride if index else base
+
+    def add_products(self) -> None:
+        """Add the products of the warp's windows to its sums: of each window those of all tiles of weights."""
+        kernel, k = self.kernel, self.k
+        first, end = self._windows()
+        ring = WeightRing(self, first, end)
+        for _ in range(kernel.stages):
+            ring.fetch()
+        if kernel.pdl:
+            k.griddepcontrol(action="wait")
+            k.griddepcontrol(action="launch_dependents")
+        for number in range(kernel.sums):
+            k.store(self._sums_at(number), [self.zero] * 4)
+        for window in k.strided(first, end, step=kernel.split):
+            held = _Held(self, window)
+            for offset in k.strided(0, kernel.sums * SHARE, step=kernel.column_tiles * SHARE):
+                raw = ring.take()
+                ring.fetch()
+                self._add_tile(self.sums + offset, raw, held)
+
+    def _windows(self) -> tuple[Index, Index]:
+        """The warp's first window, and the end of those of the slice."""
+        kernel, size = self.kernel, self.kernel.slice_windows
+        if not isinstance(self.slice, Value):
+            return self.part, kernel.windows
+        start = self.slice * size
+        return start + self.part, self.k.min(start + size, kernel.windows)
+
+    def _add_tile(self, sums: Value, raw: Sequence[Sequence[Value]], held: _Held) -> None:
+        """Add the products of a tile of weights to the sums that lie there."""
+        kernel, k = self.kernel, self.k
+        first, second = (kernel.format.unpack_halves(k, words, self.lane) for words in raw)
+        products = WindowProducts(k, kernel.column_tiles, kernel.parts, kernel.chains, self.zero)
+        (of_tile,) = products.sums([(first, second)], held)
+        for place, four in enumerate(of_tile):
+            at = Element("shared", sums.register, place * SHARE, F32)
+            before = k.load_vector(at, 4)
+            scales = held.scales[place]
+            k.store(at, [k.fma(scales[c % 2], four[c], before[c]) for c in range(4)])
+
+    def _sums_at(self, number: int) -> Element:
+        return Element("shared", self.sums.register, number * SHARE, F32)
+
+    def store(self) -> None:
+        """Add up what warps and blocks share and write what is inside the result."""
+        kernel, k = self.kernel, self.k
+        k.barrier()
+        if kernel.slices == 1:
+            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+                self._store_sums(number, self._of_block(number))
+            return
+        partials: GlobalArray = k.arg.partials
+        for number in k.strided(self.part, kernel.sums, step=kernel.split):
+            k.store(partials[self.group, self.slice, number, k.lane, 0], self._of_block(number))
+        with k.when(k.last_block(k.arg.counters[self.group], kernel.slices)):
+            for number in k.strided(self.part, kernel.sums, step=kernel.split):
+                start = partials.at(self.group, 0, number, k.lane, 0)
+                stride = kernel.sums * WARP_SIZE * 4
+                self._store_sums(number, self._added(k.load_vector(start[i * stride], 4) for i in range(kernel.slices)))
+
+    def _of_block(self, number: Value) -> list[Value]:
+        """The sums of this number of all warps, in their order."""
+        k, of_warp = self.k, self.kernel.sums * SHARE
+        at = k.mad(number, SHARE, self.all_sums)
+        return self._added(
+            k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split)
+        )
+
+    def _added(self, fours: Iterable[Sequence[Value]]) -> list[Value]:
+        total, *others = [list(four) for four in fours]
+        for four in others:
+            total = [one + other for one, other in zip(total, four, strict=True)]
+        return total
+
+    def _store_sums(self, number: Value, four: Sequence[Value]) -> None:
+        """Write the four sums of this number, or what they come to with what was there: of rows r and r + 8 of a tile of
+        weights, and of rows 2 t and 2 t + 1 of a tile of activations."""
+        kernel, k = self.kernel, self.k
+        tile, place = self._apart(number, kernel.column_tiles)
+        row = self.first_row + tile * TILE_ROWS + (k.lane >> 2)
+        x = self.further((k.lane & 3) * 2 + place * TILE, self.column, kernel.columns)
+        targets = [(x + u if u else x, row + half if half else row) for half, u in product((0, 8), (0, 1))]
+        held = [k.f32(0.0) for _ in targets] if kernel.onto else []
+        for before, (x, row) in zip(held, targets, strict=False):
+            with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.columns):
+                k.assign(before, k.load(k.arg.y[x, row]))
+        for c, (x, row) in enumerate(targets):
+            with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.columns):
+                k.store(k.arg.y[x, row], held[c] + four[c] if held else four[c])
+
+    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
+        return nullcontext() if count % share == 0 else self.k.when(number < count)
+
+
+class WeightRing:
+    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. Each lane
+    copies its own pieces, in the order in which it will read them, and fills a stage again as soon as it has read it."""
+
+    def __init__(self, block: StationaryTile, first: Index, end: Index) -> None:
+        self.block, self.kernel, self.k = block, block.kernel, block.k
+        k, kernel = self.k, self.kernel
+        self._end = end
+        self._window = k.variable(first, U32)
+        self._tile = k.variable(0, U32)
+        self._stage = k.variable(block.ring, U32)
+        self._last = block.ring + (kernel.stages - 1) * kernel.stage_bytes
+
+    def fetch(self) -> None:
+        """Begin to copy the next tile, if there is one, to the present stage; a group of copies in any case. The next stage is
+        the present one from now on."""
+        kernel, k = self.kernel, self.k
+        more = self._window < self._end
+        row = self.block.first_row + self._tile * TILE_ROWS + (k.lane >> 2)
+        for half in (0, 1):
+            inside = k.min(row + TILE * half if half else row, kernel.n - 1)
+            start = advance(k.arg.w.at(inside, 0), self._window, kernel.format.block_bytes)
+            for number, source in enumerate(kernel.format.half_pieces(start, self.block.lane)):
+                to = Element("shared", self._stage.register, half * kernel.stage_bytes // 2 + number * SHARE, U32)
+                modifiers = {"cache": "cg", "prefetch": PREFETCH}
+                k.write("cp_async", [to.address, source.address, PIECE], modifiers, guard=more)
+        k.cp_async_commit_group()
+        k.assign(self._stage, k.select(self._stage == self._last, self.block.ring, self._stage + kernel.stage_bytes))
+        k.assign(self._tile, self._tile + 1)
+        through = self._tile == kernel.row_tiles
+        k.assign(self._tile, k.select(through, 0, self._tile))
+        k.assign(self._window, k.select(through, self._window + kernel.split, self._window))
+
+    def take(self) -> list[list[Value]]:
+        """The words of the lane's two rows of the tile in the present stage, which has come."""
+        kernel, k = self.kernel, self.k
+        k.cp_async_wait_group(kernel.stages - 1)
+        size = kernel.stage_bytes // 2
+        return [
+            [
+                word
+                for offset in range(half * size, (half + 1) * size, SHARE)
+                for word in k.load_vector(Element("shared", self._stage.register, offset, U32), 4)
+            ]
+            for half in (0, 1)
+        ]
+
+
+class _Held:
+    """A window of the block's rows of activations in registers. Past the last tile of them that again, which nobody stores."""
+
+    def __init__(self, block: StationaryTile, window: Value) -> None:
+        kernel, k = block.kernel, block.k
+        steps = STEPS + (kernel.format.minimum is not None)
+        self._parts: list[list[list[Pair]]] = []
+        self.scales: list[list[Value]] = []
+        for place in range(kernel.column_tiles):
+            tile: Index = place
+            if kernel.column_blocks > 1:
+                tile = k.min(block.column * kernel.column_tiles + place, tiles_of(kernel.m) - 1)
+            start = k.arg.halves.at(min(tile, tiles_of(kernel.m) - 1) if isinstance(tile, int) else tile, window, 0, 0, 0, 0, 0)
+            words = self._load(k, start.at(k.lane * 2), steps * kernel.parts)
+            self._parts.append([words[i : i + kernel.parts] for i in range(0, len(words), kernel.parts)])
+            first = block.further((k.lane & 3) * 2 + place * TILE, block.column, kernel.columns)
+            rows = [k.min(first + i if i else first, kernel.m - 1) for i in range(2)]
+            self.scales.append([k.load(k.arg.scales[row, window]) for row in rows])
+
+    def _load(self, k: KernelBuilder, start: GlobalArray, parts: int) -> list[Pair]:
+        """The right operands of so many parts of steps."""
+        words = [k.load(start[i * CORE], B32, evict=_KEPT) for i in range(2 * parts)]
+        return list(zip(words[::2], words[1::2], strict=True))
+
+    def parts(self, place: int, number: int) -> Sequence[Pair]:
+        """As ActivationWindow."""
+        return self._parts[place][number]
