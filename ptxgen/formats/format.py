@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run
+from ptxgen.formats.packed import Piece, Run
 from ptxgen.types import U32
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Format(ABC):
     """Neighbouring values of a lane that decodes to integers in f16: 64 or 4; 0 for a format that does not."""
 
     half_bytes: ClassVar[int] = 0
-    """Bytes that such a lane loads of a block in pieces of 16 (`half_pieces`); 0 where blocks are not aligned to as much."""
+    """Bytes that such a lane loads of a block in `half_pieces`; 0 where blocks are not aligned to 16."""
 
     @abstractmethod
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -138,9 +138,9 @@ class Format(ABC):
         which nothing is read."""
         raise ArgumentError(f"{self.name} has no integers in f16")
 
-    def half_pieces(self, window: GlobalArray, lane: Sequence[Value]) -> tuple[Element, ...]:
-        """What `load_halves` loads, as `half_bytes` in pieces of 16, in its order: kernels may copy them ahead of time and
-        give `unpack_halves` their words."""
+    def half_pieces(self, window: GlobalArray, lane: Sequence[Value]) -> tuple[Piece, ...]:
+        """What `load_halves` loads, in pieces of 8 or 16 bytes, in its order, `half_bytes` in all: kernels may copy them ahead
+        of time and give `unpack_halves` their words."""
         raise ArgumentError(f"{self.name} has no blocks that are aligned to 16 bytes")
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:

@@ -40,14 +40,22 @@ def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int, **hints: str) -> t
     return load_pieces(k, pieces(codes, nbytes), **hints)
 
 
-def pieces(codes: GlobalArray, nbytes: int) -> tuple[Element, ...]:
+class Piece(NamedTuple):
+    """`nbytes` bytes, 8 or 16, of a block, at a multiple of as many: what one instruction loads or copies."""
+
+    place: Element
+    nbytes: int
+
+
+def pieces(codes: GlobalArray, nbytes: int) -> tuple[Piece, ...]:
     """The first `nbytes` bytes in pieces of 16."""
-    return tuple(codes[offset] for offset in range(0, nbytes, 16))
+    return tuple(Piece(codes[offset], 16) for offset in range(0, nbytes, 16))
 
 
-def load_pieces(k: KernelBuilder, places: Iterable[Element], **hints: str) -> tuple[Value, ...]:
-    """The u32 of pieces of 16 bytes. As `stream`."""
-    return tuple(word for place in places for word in k.load_vector(place, 4, U32, nc=True, prefetch=PREFETCH, **hints))
+def load_pieces(k: KernelBuilder, places: Iterable[Piece], **hints: str) -> tuple[Value, ...]:
+    """The u32 of all pieces. As `stream`."""
+    hints = {"prefetch": PREFETCH, **hints}
+    return tuple(word for place, nbytes in places for word in k.load_vector(place, nbytes // 4, U32, nc=True, **hints))
 
 
 def low_nibbles(words: Sequence[Value]) -> list[Value]:

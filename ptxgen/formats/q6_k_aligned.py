@@ -27,7 +27,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     signed_integers,
 )
-from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, low_half, stream
+from ptxgen.formats.packed import NIBBLES, Piece, Run, load_pieces, low_half, pieces
 from ptxgen.types import S8, S32, U16, U32
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Q6KAligned(RepackedFormat):
     packed_width = 32
     scale_values = 16
     half_run = 64
+    half_bytes = 56
     repack_threads = 16
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -101,7 +102,7 @@ class Q6KAligned(RepackedFormat):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        return _load_group(k, replace(place, lane=place.block), group)
+        return load_pieces(k, _pieces(replace(place, lane=place.block), group))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         nibbles, pairs, scales, quarter = raw[:8], raw[8:12], raw[12], low_half(k, raw[13]) * 0.25
@@ -121,7 +122,10 @@ class Q6KAligned(RepackedFormat):
         return runs
 
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
-        return _load_group(k, LaneAddress(window, window, 0), lane[0], **ONCE)
+        return load_pieces(k, self.half_pieces(window, lane), **ONCE)
+
+    def half_pieces(self, window: GlobalArray, lane: Sequence[Value]) -> tuple[Piece, ...]:
+        return _pieces(LaneAddress(window, window, 0), lane[0])
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
         words, scales = lower_bytes(raw[:8]), signed_integers(k, raw[12])
@@ -191,15 +195,11 @@ class Q6KAligned(RepackedFormat):
         return np.concatenate(made, axis=1).reshape(*raw.shape[:-1], -1)
 
 
-def _load_group(k: KernelBuilder, shared: LaneAddress, group: Index, **hints: str) -> tuple[Value, ...]:
-    """The loads of a group: eight words of nibbles, four of pairs, one of scales, and d. shared: the block, for any lane."""
+def _pieces(shared: LaneAddress, group: Index) -> tuple[Piece, ...]:
+    """What a group is: eight words of nibbles, four of pairs, one of scales, and d. shared: the block, for any lane."""
     nibbles, pairs = shared.at(_NIBBLES, group, _NIBBLE_BYTES), shared.at(_PAIRS, group, _PAIR_BYTES)
     tail = shared.at(_SCALES, group, _SCALE_BYTES)
-    return (
-        *stream(k, nibbles, _NIBBLE_BYTES, **hints),
-        *stream(k, pairs, _PAIR_BYTES, **hints),
-        *k.load_vector(tail[0], 2, U32, nc=True, prefetch=PREFETCH, **hints),
-    )
+    return (*pieces(nibbles, _NIBBLE_BYTES), *pieces(pairs, _PAIR_BYTES), Piece(tail[0], _SCALE_BYTES))
 
 
 def _fields(packed: NDArray[np.uint8], count: int, run: int) -> NDArray[np.uint8]:

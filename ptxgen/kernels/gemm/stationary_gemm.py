@@ -143,7 +143,7 @@ class StationaryGemm(HalfGemmType):
 
     @property
     def stage_bytes(self) -> int:
-        """The bytes of a tile of weights and a window that a warp copies: those that lanes share, once for each."""
+        """The bytes of a tile of weights and a window that a warp copies; what lanes share, each for itself."""
         return 2 * WARP_SIZE * self.format.half_bytes
 
     @property

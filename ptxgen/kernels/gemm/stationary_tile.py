@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 
 PIECE = 16
-"""Bytes of an asynchronous copy, and of the four sums of a lane."""
+"""Bytes of the largest asynchronous copy, and of the four sums of a lane."""
 
 SHARE = PIECE * WARP_SIZE
 """Bytes of a piece of every lane."""
@@ -180,10 +180,10 @@ class WeightRing:
         for half in (0, 1):
             inside = k.min(row + TILE * half if half else row, kernel.n - 1)
             start = advance(k.arg.w.at(inside, 0), self._window, kernel.format.block_bytes)
-            for number, source in enumerate(kernel.format.half_pieces(start, self.block.lane)):
-                to = Element("shared", self._stage.register, half * kernel.stage_bytes // 2 + number * SHARE, U32)
-                modifiers = {"cache": "cg", "prefetch": PREFETCH}
-                k.write("cp_async", [to.address, source.address, PIECE], modifiers, guard=more)
+            pieces = kernel.format.half_pieces(start, self.block.lane)
+            for (source, nbytes), (to, _) in zip(pieces, self._places(half), strict=True):
+                modifiers = {"cache": "cg" if nbytes == PIECE else "ca", "prefetch": PREFETCH}
+                k.write("cp_async", [to.address, source.address, nbytes], modifiers, guard=more)
         k.cp_async_commit_group()
         k.assign(self._stage, k.select(self._stage == self._last, self.block.ring, self._stage + kernel.stage_bytes))
         k.assign(self._tile, self._tile + 1)
@@ -195,15 +195,15 @@ class WeightRing:
         """The words of the lane's two rows of the tile in the present stage, which has come."""
         kernel, k = self.kernel, self.k
         k.cp_async_wait_group(kernel.stages - 1)
-        size = kernel.stage_bytes // 2
-        return [
-            [
-                word
-                for offset in range(half * size, (half + 1) * size, SHARE)
-                for word in k.load_vector(Element("shared", self._stage.register, offset, U32), 4)
-            ]
-            for half in (0, 1)
-        ]
+        return [[word for to, count in self._places(half) for word in k.load_vector(to, count)] for half in (0, 1)]
+
+    def _places(self, half: int) -> list[tuple[Element, int]]:
+        """Where the lane's pieces of one of its rows lie in the present stage, in units of 16 bytes for each lane, and their
+        words: first those of 16 bytes of both rows, then one of 8 of both."""
+        whole, rest = divmod(self.kernel.format.half_bytes, PIECE)
+        places = [((half * whole + number) * SHARE, PIECE) for number in range(whole)]
+        places += [(2 * whole * SHARE + half * rest, rest)] if rest else []
+        return [(Element("shared", self._stage.register, offset, U32), size // U32.bytes) for offset, size in places]
 
 
 class _Held:
