@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
+from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
@@ -49,8 +51,7 @@ class IncrementalAttentionDigits(IncrementalAttention):
         out, *inputs = super().signature().items()
         return dict([out, *activation_digits.arrays(1, self.digits, self.size, "out").items(), *inputs])
 
-    def emit(self, k: KernelBuilder) -> None:
-        whole, allowed = self.attended(k)
+    def write(self, k: KernelBuilder, whole: Softmax, allowed: Value) -> None:
         value = k.f32(0.0)
         for d, total in self.tiles.added(k, whole.weighted, allowed):  # once: a block has a thread for each d
             value @= total / whole.total

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, write
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
@@ -50,22 +51,26 @@ class IncrementalAttention(AttentionType):
         return LaunchConfig(grid=self.heads, block=self.warps * WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        whole, allowed = self.attended(k)
-        for d, value in self.tiles.added(k, whole.weighted, allowed):
-            k.store(k.arg.out[k.ctaid.x, d], value / whole.total)
+        q, keys, values = self.places(k, self.tiles.first(k))
+        query = self.tiles.row(k, q)
+        allowed, length = self.length(k)
+        self.write(k, self.attended(k, query, keys, values, length), allowed)
 
     @property
     def tiles(self) -> Tiles:
         """How the warps go over the positions."""
         return Tiles(self.head_dim, self.warps)
 
-    def attended(self, k: KernelBuilder) -> tuple[Softmax, Value]:
-        """The softmax of the block's head, and whether the length is in range."""
-        q, keys, values = self.places(k, self.tiles.first(k))
-        query = self.tiles.row(k, q)
-        allowed, length = self.length(k)
-        part = self.tiles.softmax(k, query, keys, values, 0, length, self.scale)
-        return self.tiles.merge(k, part), allowed
+    def attended(
+        self, k: KernelBuilder, query: list[Value], keys: GlobalArray, values: GlobalArray, length: Value
+    ) -> Softmax:  # fmt: skip
+        """The softmax of the block's head (%ctaid.x)."""
+        return self.tiles.merge(k, self.tiles.softmax(k, query, keys, values, 0, length, self.scale))
+
+    def write(self, k: KernelBuilder, whole: Softmax, allowed: Value) -> None:
+        """Write what the block's head attends to, where `allowed` holds. All threads must come here."""
+        for d, value in self.tiles.added(k, whole.weighted, allowed):
+            k.store(k.arg.out[k.ctaid.x, d], value / whole.total)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         length = self.given_length(arguments)
@@ -84,15 +89,18 @@ class IncrementalAttention(AttentionType):
         order.
         """
         length = self.given_length(arguments)
-        if not length:
-            return {"out": 0.0}
+        return {"out": self.bound(arguments, length) if length else 0.0}
+
+    def bound(self, arguments: Mapping[str, Any], length: int) -> NDArray[np.float64]:
+        """The tolerance of `out` where the length is in range."""
         scores, values = self.exact(arguments, length)
         magnitudes = np.abs(values)
         weights, tiles = _softmax(scores), -(-length // (self.warps * WARP_SIZE))
         units = self.score_units(arguments, length) + 3 * (tiles + 2) + scores.max(axis=1, keepdims=True) - scores
         above = np.einsum("hl,hld->hd", weights * (units + WARP_SIZE * tiles + self.warps), magnitudes)
         below = np.sum(weights * (units + tiles + 10), axis=1, keepdims=True) * np.abs(np.einsum("hl,hld->hd", weights, values))
-        return {"out": 1.1 * UNIT * (above + below) + 2.0**-140}
+        bound: NDArray[np.float64] = 1.1 * UNIT * (above + below) + 2.0**-140
+        return bound
 
     def work(self, length: int | None = None) -> Work:
         length = positions(self, self.max_len, length)

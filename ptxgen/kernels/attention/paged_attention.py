@@ -19,6 +19,7 @@ from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
+from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
@@ -79,6 +80,36 @@ def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direc
         "totals": Array(F32, (rows, heads, splits), direction, partial=True),
         "weighted": Array(F32, (rows, heads, splits, head_dim), direction, partial=True),
     }
+
+
+def softmax_part(scores: NDArray[Any], values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
+    """What `partials` tells, of one part: scores: f64[heads, positions], values: f64[heads, positions, head_dim]."""
+    peaks = scores.max(axis=1)
+    weights = np.exp(scores - peaks[:, None])
+    return {"peaks": peaks, "totals": weights.sum(axis=1), "weighted": np.einsum("hl,hld->hd", weights, values)}
+
+
+def part_bounds(
+    tiles: GroupTiles, scores: NDArray[Any], errors: NDArray[Any], values: NDArray[Any]
+) -> dict[str, NDArray[np.float64]]:  # fmt: skip
+    """How far these may be off by rounding; errors: f64[heads, positions], that of each score in units of 2^-24.
+
+    The weight of a position is a product of exponentials, one for itself, one for each tile after it and one for the merge:
+    2 units each and one for the product, and the roundings of their arguments, which add up to the distance of the score
+    from the largest. That largest score is off, too, and part of every weight. The weighted sum and the sum of the weights
+    add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
+    are warps). A tenth more covers the second order.
+    """
+    rounds = -(-scores.shape[1] // (TILE * tiles.warps))
+    peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
+    weights = np.exp(scores - peak)
+    units = errors + worst + 3 * (rounds + 2) + peak - scores
+    bounds = {
+        "peaks": worst[:, 0],
+        "totals": np.sum(weights * (units + rounds + 5 + tiles.warps), axis=1),
+        "weighted": np.einsum("hl,hld->hd", weights * (units + tiles.sum_units(rounds)), np.abs(values)),
+    }
+    return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
 
 
 def require_split(kernel: KernelType, split: Split) -> None:
@@ -155,28 +186,39 @@ class PagedAttention(PagedKernel):
         return LaunchConfig(grid, threads, resident=max(1, self.resident_threads // threads))
 
     def emit(self, k: KernelBuilder) -> None:
-        tiles = self.tiles
         row, kv_head = k.ctaid.z, k.ctaid.x // self.blocks
         place = self.place(k, row)
         size = self.split.device_size(place.length)
         begin = k.ctaid.y * size
         with k.when(begin < place.length):
-            number = k.ctaid.x % self.blocks * tiles.heads
-            first, heads = kv_head * self.group + number, k.min(self.group - number, tiles.heads)
-            queries = tiles.queries(k, k.arg.q.at(row, first, 0), heads)
-            part = k.variable(k.ctaid.y, U32)
-            for start in k.strided(begin, place.length, step=size * self.launch().grid[1]):
-                stop = k.min(start + size, place.length)
-                self._part(k, queries, place, kv_head, start, stop, first, heads, part)
-                part @= part + self.launch().grid[1]
+            first, heads = self.own_heads(k, kv_head)
+            for part, usable, found in self.parts(k, place, kv_head, begin, size, first, heads):
+                self._hand_over(k, first, heads, part, usable, found)
+
+    def own_heads(self, k: KernelBuilder, kv_head: Value) -> tuple[Value, Value]:
+        """The first of the block's heads, and how many it has."""
+        number = k.ctaid.x % self.blocks * self.tiles.heads
+        return kv_head * self.group + number, k.min(self.group - number, self.tiles.heads)
+
+    def parts(
+        self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value, first: Value, heads: Value
+    ) -> Iterator[tuple[Value, Value, list[Softmax]]]:  # fmt: skip
+        """Each part, of `size` positions, the first from `begin` on, that the block has of its row: its number, whether its
+        pages exist, and the warp's softmax of it."""
+        queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.z, first, 0), heads)
+        part = k.variable(k.ctaid.y, U32)
+        for start in k.strided(begin, place.length, step=size * self.launch().grid[1]):
+            stop = k.min(start + size, place.length)
+            usable, found = self._part(k, queries, place, kv_head, start, stop)
+            yield part, usable, found
+            part @= part + self.launch().grid[1]
 
     def _part(
-        self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, stop: Value, first: Value,
-        heads: Value, part: Value,
-    ) -> None:  # fmt: skip
-        """The softmax of a part, of the positions from `begin` to `stop`, for `heads` heads from `first` on. A block may do one
-        after another: each time it waits twice, so that nobody overwrites what another still reads."""
-        tiles, row = self.tiles, k.ctaid.z
+        self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, stop: Value
+    ) -> tuple[Value, list[Softmax]]:  # fmt: skip
+        """Whether the pages exist of a part, of the positions from `begin` to `stop`, and the warp's softmax of it. A block may
+        do one after another: each time it waits twice, so that nobody overwrites what another still reads."""
+        tiles = self.tiles
         usable = place.known & self._pages_exist(k, place.slot, begin, stop)
         found = tiles.softmax(
             k,
@@ -186,6 +228,13 @@ class PagedAttention(PagedKernel):
             k.select(usable, stop, begin),
             self.scale,
         )
+        return usable, found
+
+    def _hand_over(
+        self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax]
+    ) -> None:  # fmt: skip
+        """Store what the warps found of a part, for `heads` heads from `first` on."""
+        tiles, row = self.tiles, k.ctaid.z
         peak, total, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(usable & (head < heads)):
@@ -231,7 +280,7 @@ class PagedAttention(PagedKernel):
             own = k.min(k.lane, lines - line - 1) if lines - line < WARP_SIZE else k.lane
             k.prefetch(array[(own + line) * elements].address, space="global", level="L2")
 
-    def _parts(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def parts_of(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """The number and the pages and places of each part of a row that has positions; none of these if one of its pages, or
         the row's slot, does not exist."""
         position = int(arguments["position"][row])
@@ -240,7 +289,7 @@ class PagedAttention(PagedKernel):
         for number, at in enumerate(self.split.slices(length)):
             yield number, where[at] if (where[at, 0] < self.pages).all() else where[:0]
 
-    def _exact(
+    def exact(
         self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64], *, magnitude: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
         """Scores [heads, positions] and values [heads, positions, head_dim], in float64; with `magnitude` of the absolute
@@ -252,44 +301,31 @@ class PagedAttention(PagedKernel):
         scores: NDArray[np.float64] = np.einsum("hd,hld->hl", q, keys) / np.sqrt(self.head_dim)
         return scores, values
 
+    def errors(self, arguments: Mapping[str, Any], row: int, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What scores may be off by, [heads, positions], in units of 2^-24."""
+        return self.tiles.score_units * self.exact(arguments, row, where, magnitude=True)[0]
+
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         out = {name: arguments[name].astype(np.float64) for name in ("peaks", "totals", "weighted")}
         for row in range(self.rows):
-            for number, where in self._parts(arguments, row):
+            for number, where in self.parts_of(arguments, row):
                 out["peaks"][row, :, number], out["totals"][row, :, number] = -np.inf, 0.0
                 if len(where):
-                    scores, values = self._exact(arguments, row, where)
-                    peaks = scores.max(axis=1)
-                    weights = np.exp(scores - peaks[:, None])
-                    out["peaks"][row, :, number], out["totals"][row, :, number] = peaks, weights.sum(axis=1)
-                    out["weighted"][row, :, number] = np.einsum("hl,hld->hd", weights, values)
+                    for name, exact in softmax_part(*self.exact(arguments, row, where)).items():
+                        out[name][row, :, number] = exact
         return out
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """Rounding bound, in units of 2^-24, of what the cache holds, whose values are exact as f32.
-
-        The weight of a position is a product of exponentials, one for itself, one for each tile after it and one for the merge:
-        2 units each and one for the product, and the roundings of their arguments, which add up to the distance of the score
-        from the largest. That largest score is off, too, and part of every weight. The weighted sum and the sum of the weights
-        add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
-        are warps). A tenth more covers the second order.
-        """
+        """See `part_bounds`; the values of the cache are exact as f32."""
         bounds = {name: np.zeros(arguments[name].shape) for name in ("peaks", "totals", "weighted")}
         for row in range(self.rows):
-            for number, where in self._parts(arguments, row):
+            for number, where in self.parts_of(arguments, row):
                 if not len(where):
                     continue
-                scores, values = self._exact(arguments, row, where)
-                errors = self.tiles.score_units * self._exact(arguments, row, where, magnitude=True)[0]
-                tiles = -(-len(where) // self.least)
-                peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
-                weights = np.exp(scores - peak)
-                units = errors + worst + 3 * (tiles + 2) + peak - scores
-                bounds["peaks"][row, :, number] = worst[:, 0]
-                bounds["totals"][row, :, number] = np.sum(weights * (units + tiles + 5 + self.warps), axis=1)
-                counted = weights * (units + self.tiles.sum_units(tiles))
-                bounds["weighted"][row, :, number] = np.einsum("hl,hld->hd", counted, np.abs(values))
-        return {name: 1.1 * UNIT * bound + 2.0**-140 for name, bound in bounds.items()}
+                scores, values = self.exact(arguments, row, where)
+                for name, bound in part_bounds(self.tiles, scores, self.errors(arguments, row, where), values).items():
+                    bounds[name][row, :, number] = bound
+        return bounds
 
     def work(self, length: int | None = None) -> Work:
         """The least work of one launch whose rows all see `length` positions, of which none is shared; max_len unless told

@@ -1,0 +1,86 @@
+"""Attention in one launch, the last block of which puts the parts together: the very bits of the two launches, whatever the
+order of the blocks, and counters that are zeros again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
+from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
+from tests.ptxgen.kernels.checking import run
+from tests.ptxgen.kernels.test_paged_attention import Arguments, at, attended, made
+
+
+def merged(kernel: PagedAttention, arguments: Arguments, *, digits: int = 0, seed: int | None = None) -> dict[str, Any]:
+    """What one launch makes of the arguments."""
+    shape = {**kernel.parameters()}
+    one = PagedAttentionMergedDigits(**shape, digits=digits) if digits else PagedAttentionMerged(**shape)
+    given = {**arguments, "out": np.full((kernel.rows, kernel.heads, kernel.head_dim), np.nan, np.float32)}
+    given["counters"] = np.zeros((kernel.rows, kernel.kv_heads * kernel.blocks), np.uint32)
+    if digits:
+        given |= unwritten(kernel.rows, digits, kernel.heads * kernel.head_dim)
+    found = run(one, given, seed=seed)
+    assert not found["counters"].any()
+    return found
+
+
+SHAPES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
+    ({"heads": 3, "spread": 2, "splits": 5}, (1, 32, 33, 160, 150, 100)),  # of the last two a page and the place are missing
+    ({"heads": 9, "kv_type": "f16"}, (150, 33)),  # two blocks for the heads of a group
+    ({"head_dim": 128, "heads": 1, "least": 128, "max_len": 288, "pages": 23}, (288, 129, 128)),  # four warps for a head
+    ({"heads": 1, "splits": 64, "max_len": 1120, "pages": 35}, (1120,)),  # more parts than a warp takes at once
+]
+
+
+@pytest.mark.parametrize(("shape", "lengths"), SHAPES)
+def test_one_launch_has_the_bits_of_two(shape: dict[str, Any], lengths: tuple[int, ...]) -> None:
+    kernel = made(len(lengths), **shape)
+    arguments = at(kernel, lengths)
+    if len(lengths) == 6:
+        arguments["tables"][4, 2], arguments["position"][5] = kernel.pages, kernel.max_len
+    two = attended(kernel, arguments)["out"]
+    assert np.isfinite(two).all()
+    for seed in (None, 1, 2):
+        assert merged(kernel, arguments, seed=seed)["out"].tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("length", [20, 100])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -1e-41])
+def test_values_that_are_not_normal_have_the_bits_of_two_launches(value: float, length: int) -> None:
+    kernel = made(1)
+    arguments = at(kernel, (length,))
+    for name, lane in (("k_cache", 3), ("v_cache", 7)):
+        other = {name: array.copy() if name == "v_cache" else array for name, array in arguments.items()}
+        for position in range(length) if abs(value) < 1 else (length - 1,):
+            page, place = kernel.standing(arguments, 0)[position]
+            other[name] = other[name].copy()
+            other[name][page, 0, place, lane] = value
+        assert merged(kernel, other)["out"].tobytes() == attended(kernel, other)["out"].tobytes()
+
+
+def test_a_row_with_one_part_hands_nothing_over() -> None:
+    kernel = made(2)
+    found = merged(kernel, at(kernel, (32, 33)))
+    for name in HANDED:
+        assert np.isnan(found[name][0]).all()
+        assert not np.isnan(found[name][1, :, :2]).any()
+
+
+@pytest.mark.parametrize("digits", [1, 3])
+def test_the_digits_are_those_of_the_result_bit_for_bit(digits: int) -> None:
+    kernel = made(3, heads=3)
+    arguments = at(kernel, (100, 30, 33))
+    found = merged(kernel, arguments, digits=digits)
+    assert found["out"].tobytes() == attended(kernel, arguments)["out"].tobytes()
+    expected = quantize(found["out"].reshape(3, -1), digits)
+    assert all(found[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
+
+
+def test_an_impossible_number_of_digits_is_refused_by_name() -> None:
+    with pytest.raises(ArgumentError, match=r"^paged_attention_merged_digits: digits must be an integer, 1\.\.3, got 4"):
+        PagedAttentionMergedDigits(**made(1).parameters(), digits=4)
