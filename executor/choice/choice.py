@@ -16,7 +16,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
 from ptxgen.kernels.registry import find
 
 if TYPE_CHECKING:
@@ -45,25 +45,34 @@ class GpuProfile:
     or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. batch_invariant: a row of
     activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
     tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
-    on their own. ArgumentError for an unknown precision or format."""
+    on their own. repack: matrices of a model get the blocks of a format that kernels read faster (`at_load`) when it is loaded,
+    later changes do nothing; last bits of results are then others. ArgumentError for an unknown precision or format, and for a
+    GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
     tables: tuple[TuningTable, ...] = field(default=(), hash=False)
     batch_invariant: bool = False
     tile_run: int = TILE_RUN
+    repack: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
         if not isinstance(self.gemv, Mapping):
             raise ArgumentError(f"gemv is {described(self.gemv)}; allowed: kernels by the ids of formats")
-        ids = [format.id for format in FORMATS.values()]
+        ids = [format.id for format in ALL.values()]
         for id, variant in self.gemv.items():
             if id not in ids:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
         instance("batch_invariant", self.batch_invariant, bool)
         whole("tile_run", self.tile_run, 0)
+        instance("repack", self.repack, bool)
+        for made in REPACKED.values() if self.repack else ():
+            if made.native.id in self.gemv:
+                raise ArgumentError(
+                    f"the profile names a GEMV for {made.native.id!r}, but repacks {made.native}; name one for {made.id!r}"
+                )
 
     @classmethod
     def for_device(cls, device: Device) -> Self:
@@ -73,16 +82,25 @@ class GpuProfile:
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
-        """As `for_device`; but a bundle has the kernels of `from_environment`, at the precision that it was written with."""
+        """As `for_device`; but a bundle has the kernels of `from_environment` for the blocks of the file, at the precision that
+        it was written with."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
-        return replace(cls.from_environment(), precision=modules.bundle.precision)
+        return replace(cls.from_environment(), precision=modules.bundle.precision, repack=False)
 
     @classmethod
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
         environment = settings()
-        return cls(environment.precision or PRECISIONS[0], environment.gemv, batch_invariant=environment.batch_invariant)
+        return cls(
+            environment.precision or PRECISIONS[0], environment.gemv,
+            batch_invariant=environment.batch_invariant, repack=environment.repack,
+        )  # fmt: skip
+
+    def at_load(self, format: Format) -> Format:
+        """The format that the matrices of a model get when it is loaded, of the one that they have in the file."""
+        made = (one for one in REPACKED.values() if self.repack and one.native is format)
+        return next(made, format)
 
     def choose(self, format: Format, k: int, n: int, *, accurate: bool = False, rows: int = 1) -> Choice:
         """The kernel for n rows of k weights. accurate: none that reads one int8 digit, whatever the profile says. rows: of
@@ -92,7 +110,18 @@ class GpuProfile:
         if (named := self._named(format, k, n, accurate=accurate)) is not None:
             return named
         precision = PRECISIONS[0] if accurate else self.precision
+        if isinstance(format, RepackedFormat) and not any(table.measures(format, rows) for table in self.tables):
+            return self._as_native(precision, format, k, n, rows)
         return self._measured(precision, format, k, n, rows) or self._usual(precision, format, k, n)
+
+    def _as_native(self, precision: str, format: RepackedFormat, k: int, n: int, rows: int) -> Choice:
+        """For repacked weights of which nothing was measured: what was of the blocks that they were made of decides, and its
+        times are none of theirs."""
+        alike = replace(self, tables=tuple(table.taken_for(format) for table in self.tables))
+        choice = alike._measured(precision, format, k, n, rows) or alike._usual(precision, format, k, n)
+        entry = choice.entry and replace(choice.entry, seconds=None, bytes_per_second=None)
+        guess = f" (of {format.native}, whose kernels are taken for {format})" if self.tables else ""
+        return Choice(choice.kernel, choice.reason + guess, entry)
 
     def _named(self, format: Format, k: int, n: int, *, accurate: bool) -> Choice | None:
         variant = self.gemv.get(format.id)

@@ -14,8 +14,8 @@ from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_
 from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, Format
-from ptxgen.kernels.registry import find
+from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
+from ptxgen.kernels.registry import entries_of, find
 from ptxgen.target import Target
 
 TITLE: Final = "ptxgen tuning table"
@@ -91,6 +91,22 @@ class TuningTable:
             key = entry.precision, entry.format
             groups[key] = (*groups.get(key, ()), entry)
         return groups
+
+    def measures(self, format: Format, rows: int) -> bool:
+        """Whether it has anything of weights of this format, of several rows of activations if `rows` are several."""
+        groups = (self._by_format.get((precision, format.id), ()) for precision in PRECISIONS)
+        return any((entry.rows > 1) == (rows > 1) for group in groups for entry in group)
+
+    def taken_for(self, format: RepackedFormat) -> TuningTable:
+        """The entries of its native format, as if they were of this one: those whose kernels are registered for it, too."""
+        return self._taken[format.id]
+
+    @cached_property
+    def _taken(self) -> Mapping[str, TuningTable]:
+        return {
+            format.id: replace(self, entries=tuple(made for entry in self.entries if (made := _taken_for(entry, format))))
+            for format in REPACKED.values()
+        }
 
     def running_on(self, target: Target) -> TuningTable:
         """The entries whose kernels run on a target."""
@@ -184,6 +200,15 @@ class TuningTable:
         return cls(source, GpuModel(**gpu), read, shipped)
 
 
+def _taken_for(entry: TuningEntry, format: RepackedFormat) -> TuningEntry | None:
+    """An entry of the native format as one of the repacked; None where its kernel is not registered for that."""
+    if entry.format != format.native.id:
+        return None
+    alike = (one.name for one in entries_of(find(entry.kernel).type) if one.fixed.get("format") is format)
+    name = next(alike, None)
+    return None if name is None else replace(entry, format=format.id, kernel=name)
+
+
 def _can_be_made(entry: TuningEntry, n: int, rows: int) -> bool:
     """Whether the kernel takes the entry's shape: a row may be too short for its settings."""
     try:
@@ -215,7 +240,7 @@ def _one_of(*names: str) -> tuple[Callable[[object], bool], str]:
 
 _SIZE: Final = "it must be a whole number of at least 1"
 _NUMBER: Final = (_is_number, "it must be a number of at least 0, or null")
-_FORMATS: Final = {format.id: format for format in FORMATS.values()}
+_FORMATS: Final = {format.id: format for format in ALL.values()}
 _ALLOWED: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "format": _one_of(*_FORMATS),
     "precision": _one_of(*PRECISIONS),

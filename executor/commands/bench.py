@@ -207,6 +207,7 @@ def _facts(
         "model": path.name,
         "weight_bytes_a_step": weight_bytes,
         "precision": running.model.decoder.profile.precision,
+        "repack": running.model.decoder.profile.repack,
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,
         "rows_of_a_prompt_step": engine.rows,

@@ -68,9 +68,10 @@ def tune_command(
     from executor.tune.tune import tune, winners
 
     environment = settings()
-    precision = precision or GpuProfile.from_environment().precision
+    profile = GpuProfile.from_environment()
+    precision = precision or profile.precision
     with GgufFile.open(path) as file:
-        shapes = [(matrix.format, matrix.k, matrix.n) for matrix in matrices(file)]
+        shapes = [(profile.at_load(matrix.format), matrix.k, matrix.n) for matrix in matrices(file)]
     with open_device(device) as opened, console.progress() as report:
         target = output or own_path(GpuModel.of(opened), environment)
         if target is None:

@@ -38,6 +38,7 @@ LEVELS: Final = {
     "dequant": TileLevel.MICRO,
     "norm": TileLevel.MICRO,
     "quantize": TileLevel.MICRO,
+    "repack": TileLevel.MICRO,
     "rope": TileLevel.MICRO,
     "token": TileLevel.MICRO,
 }

@@ -1,5 +1,5 @@
-"""Model weights on a device: straight from the file, in one pool. What the bytes of a block mean is ptxgen.formats'
-business."""
+"""Model weights on a device: straight from the file, in one pool; some of them repacked on the way. What the bytes of a block
+mean is ptxgen.formats' business."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from executor.device.allocations import ALIGNMENT
 from executor.device.protocol import BytesCopied, DeviceMemory
 from executor.gguf.gguf_file import TensorInfo
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, free_on_error
+from executor.memory.repacking import Repacking
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
-from ptxgen.formats.format import Format
+from ptxgen.formats.format import Format, RepackedFormat
 from ptxgen.types import F32, U8
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are on the device and the bytes in all."""
+"""Called with the bytes of the file that are on the device and the bytes in all."""
 
 
 @runtime_checkable
@@ -46,7 +47,8 @@ class TensorFile(Protocol):
 class LoadedWeight:
     """A tensor on a device: `n` rows of `k` values in `format`.
 
-    buffer: u8[n, bytes of a row], the blocks as they lie in the file; a vector of F32 (a norm, a bias) is f32[k] instead.
+    buffer: u8[n, bytes of a row], the blocks as they lie in the file, or if they were repacked those of the RepackedFormat; a
+    vector of F32 (a norm, a bias) is f32[k] instead.
     """
 
     name: str
@@ -132,11 +134,19 @@ class Weights(Mapping[str, LoadedWeight]):
         self._pool = ()
 
 
-def load_weights(device: DeviceMemory, file: TensorFile, names: Sequence[str], progress: Progress | None = None) -> Weights:
+def load_weights(
+    device: DeviceMemory,
+    file: TensorFile,
+    names: Sequence[str],
+    progress: Progress | None = None,
+    *,
+    repacking: Repacking | None = None,
+) -> Weights:
     """Put the tensors of these names on the device.
 
     The bytes go from the file to where they stay: on the emulator to an allocation for each tensor, which no kernel may write;
-    on a GPU to one allocation, each tensor on a 256-byte boundary. The file may change or go afterwards.
+    on a GPU to one allocation, each tensor on a 256-byte boundary. What is repacked goes to such a one on both, some rows at a
+    time through memory that is given back. The file may change or go afterwards.
     Raises ModelError for a missing tensor, a type that no kernel reads or a file that cannot be read, OutOfMemory when memory
     is full. After an exception of any kind nothing of it stays on the device.
     """
@@ -151,15 +161,19 @@ def load_weights(device: DeviceMemory, file: TensorFile, names: Sequence[str], p
             progress(done, total)
 
     with free_on_error(device):
-        return _put(device, file, infos, advance)
+        return _put(device, file, infos, repacking or Repacking(), advance)
 
 
-def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], advance: BytesCopied) -> Weights:
+def _put(
+    device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], repacking: Repacking, advance: BytesCopied
+) -> Weights:
+    formats = repacking.formats
     weights: dict[str, LoadedWeight] = {}
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
-        pointer = device.alloc_read_only(info.nbytes, partial(file.read_into, info.name), info.name)
+        reader = partial(file.read_into, info.name)
+        pointer = None if info.name in formats else device.alloc_read_only(info.nbytes, reader, info.name)
         if pointer is None:
             copied.append(info)
             continue
@@ -168,12 +182,15 @@ def _put(device: DeviceMemory, file: TensorFile, infos: Sequence[TensorInfo], ad
         weights[info.name] = _weight(info, memory, 0)
         advance(info.nbytes)
     if copied:
-        offsets = _offsets(copied)
+        offsets = _offsets([_nbytes(info, formats.get(info.name)) for info in copied])
         pool = GpuBuffer.empty(device, U8, (offsets[-1],), "weight pool")
         owned.append(pool)
         for info, offset in zip(copied, offsets, strict=False):
-            device.upload_from(pool.pointer + offset, info.nbytes, partial(file.read_into, info.name), advance)
-            weights[info.name] = _weight(info, pool, offset)
+            weights[info.name] = _weight(info, pool, offset, formats.get(info.name))
+            if info.name not in formats:
+                device.upload_from(pool.pointer + offset, info.nbytes, partial(file.read_into, info.name), advance)
+        buffers = {info.name: weights[info.name].buffer for info in copied}
+        repacking.fill(copied, file.read_into, buffers, advance)
     return Weights({info.name: weights[info.name] for info in infos}, owned)
 
 
@@ -193,19 +210,24 @@ def _near(name: str, names: Iterable[str]) -> str:
     return f"; near: {', '.join(near)}" if near else ""
 
 
-def _weight(info: TensorInfo, pool: GpuBuffer, offset: int) -> LoadedWeight:
-    n, k = prod(info.shape[:-1]), info.shape[-1]
-    if info.nbytes % n:
-        raise ArgumentError(f"tensor {info.name}: {info.nbytes} bytes do not make {n} rows")
+def _nbytes(info: TensorInfo, made: RepackedFormat | None) -> int:
+    """Bytes of a tensor on the device."""
+    return info.nbytes if made is None else prod(info.shape[:-1]) * made.row_bytes(info.shape[-1])
+
+
+def _weight(info: TensorInfo, pool: GpuBuffer, offset: int, made: RepackedFormat | None = None) -> LoadedWeight:
+    n, k, nbytes = prod(info.shape[:-1]), info.shape[-1], _nbytes(info, made)
+    if nbytes % n:
+        raise ArgumentError(f"tensor {info.name}: {nbytes} bytes do not make {n} rows")
     is_vector = len(info.shape) == 1 and info.ggml_type.name == "F32"
-    view = pool.view(offset, (k,), F32) if is_vector else pool.view(offset, (n, info.nbytes // n), U8)
+    view = pool.view(offset, (k,), F32) if is_vector else pool.view(offset, (n, nbytes // n), U8)
     view.name = info.name
-    return LoadedWeight(info.name, view, FORMATS[info.ggml_type.name], n, k)
+    return LoadedWeight(info.name, view, made or FORMATS[info.ggml_type.name], n, k)
 
 
-def _offsets(infos: Sequence[TensorInfo]) -> list[int]:
-    """Where each tensor starts in the pool, and where the pool ends, in bytes."""
+def _offsets(sizes: Iterable[int]) -> list[int]:
+    """Where each tensor of so many bytes starts in the pool, and where the pool ends."""
     offsets = [0]
-    for info in infos:
-        offsets.append(-(-(offsets[-1] + info.nbytes) // ALIGNMENT) * ALIGNMENT)
+    for nbytes in sizes:
+        offsets.append(-(-(offsets[-1] + nbytes) // ALIGNMENT) * ALIGNMENT)
     return offsets

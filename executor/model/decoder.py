@@ -27,10 +27,12 @@ from executor.measure.profiler import ActiveProfiler, TileProfiler
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
+from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.matrices import repacked
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
@@ -105,12 +107,16 @@ class Decoder:
     ) -> Decoder:
         """Upload the weights, allocate the buffers, load every kernel and check every launch once; without a `profile` the
         environment's counts. What was taken stays taken if that fails: the caller knows what to give back."""
+        profile = profile or GpuProfile.from_environment()
+        if profile.repack and modules.bundle is not None:
+            raise ArgumentError("a bundle has kernels for the blocks of the file; the profile repacks them, which needs others")
         report = progress or (lambda stage, done, total: None)
         device = modules.device
         names = list(expected_tensors(config))
-        weights = load_weights(device, file, names, lambda done, total: report("weights", done, total))
+        repacking = Repacking(repacked(file, config, profile), Launcher(device, modules))
+        weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
         cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
-        decoder = cls(file, config, weights, cache, modules, profile or GpuProfile.from_environment())
+        decoder = cls(file, config, weights, cache, modules, profile)
         decoder.calibration = calibration
         decoder.prepare(lambda done, total: report("kernels", done, total))
         return decoder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,14 @@ class Explained:
 
 
 def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
-    """What the profile chooses for each format and shape of a model, in the order in which a token meets them. Raises
+    """What the profile chooses for each format, as it is on the device, and shape of a model, in the order in which a token
+    meets them. Raises
     ModelError for a file that is not a good model, ArgumentError for a profile that does not fit it.
 
     A matrix whose input has an outlier, which only running the model shows, gets an accurate kernel at any precision."""
     rows = []
-    for matrix in matrices(file):
+    for stored in matrices(file):
+        matrix = replace(stored, format=profile.at_load(stored.format))
         choice = profile.choose(matrix.format, matrix.k, matrix.n)
         require_fit(choice.kernel, matrix.format, matrix.roles[0][0], n=matrix.n, k=matrix.k)
         measured = None if choice.entry is None else choice.entry.error

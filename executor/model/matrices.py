@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.indexed import INPUTS
+from executor.memory.weights import TensorFile
 from executor.model.config import ModelConfig, check_tensors, expected_tensors
-from ptxgen.formats import FORMATS, Format
+from ptxgen.formats import FORMATS, Format, RepackedFormat
 
 HEAD = "output"
 
@@ -34,7 +36,7 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     config = ModelConfig.from_gguf(file)
     check_tensors(file, config)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
-    for role, name in _named(config):
+    for role, name in _multiplied(config):
         info = file.tensors[name]
         n, k = info.shape
         counts = roles.setdefault((FORMATS[info.ggml_type.name], k, n), {})
@@ -42,7 +44,14 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     return tuple(Matrix(format, k, n, tuple(counts.items())) for (format, k, n), counts in roles.items())
 
 
-def _named(config: ModelConfig) -> Sequence[tuple[str, str]]:
+def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:
+    """By tensor, the formats that matrices get when the model is loaded, of those that do not stay as they are in the file. A
+    table of embeddings is one of them if it is the head, too."""
+    formats = {name: profile.at_load(FORMATS[file.tensors[name].ggml_type.name]) for _, name in _multiplied(config)}
+    return {name: format for name, format in formats.items() if isinstance(format, RepackedFormat)}
+
+
+def _multiplied(config: ModelConfig) -> Sequence[tuple[str, str]]:
     """Role and tensor of each matrix."""
     roles = [(name.removesuffix(".weight").rsplit(".", 1)[-1], name) for name in expected_tensors(config)]
     head = "token_embd.weight" if config.tied else f"{HEAD}.weight"

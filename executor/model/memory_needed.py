@@ -11,9 +11,11 @@ from executor.device.dry_run import DryRunMemory
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
+from executor.memory.repacking import Repacking
 from executor.memory.weights import TensorFile, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
+from executor.model.matrices import repacked
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
 from executor.model.step_launches import StepBody, StepModel, rows_attention
@@ -25,22 +27,25 @@ from ptxgen.target import Target
 @dataclass(frozen=True)
 class MemoryNeeded:
     """Bytes of a model for one sequence of up to `context` tokens, without what alignment and the driver add. prompts: what
-    comes to the others when prompts of all lengths have been read."""
+    comes to the others when prompts of all lengths have been read. loading: what comes to the weights while they are loaded,
+    and has gone before the rest comes."""
 
     weights: int
     cache: int
     activations: int
     prompts: int
     context: int
+    loading: int = 0
 
     @property
     def total(self) -> int:
-        """Bytes of all that loading allocates."""
-        return self.weights + self.cache + self.activations
+        """The most bytes that loading has allocated at a time."""
+        return self.weights + max(self.cache + self.activations, self.loading)
 
     def __str__(self) -> str:
+        more = f" ({self.loading} more at first)" if self.loading else ""
         return (
-            f"{self.total} bytes: weights {self.weights}, KV cache {self.cache} for a context of {self.context} tokens, "
+            f"{self.total} bytes: weights {self.weights}{more}, KV cache {self.cache} for a context of {self.context} tokens, "
             f"activations {self.activations}; prompts take up to {self.prompts} more"
         )
 
@@ -57,7 +62,8 @@ def memory_needed(
     """What loading the model would allocate, and then prompts in steps of up to `chunk` tokens; nothing is. Without a `profile`
     the environment's counts. Raises what loading would raise."""
     device, profile = DryRunMemory(), profile or GpuProfile.from_environment()
-    weights = load_weights(device, file, list(expected_tensors(config)))
+    repacking = Repacking(repacked(file, config, profile))
+    weights = load_weights(device, file, list(expected_tensors(config)), repacking=repacking)
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
@@ -68,7 +74,8 @@ def memory_needed(
         attention = rows_attention(config, profile, target, "f32")
         steps = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
         prompts = sum(_step_bytes(device, steps, rows) for rows in prompt_steps(context, chunk))
-    return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context)
+    staged = repacking.staged_bytes(file.tensors.values())
+    return MemoryNeeded(weights.nbytes, cache.nbytes, workspace.nbytes + table.nbytes, prompts, context, staged)
 
 
 def _step_bytes(device: DryRunMemory, model: StepModel, rows: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import FORMATS, REPACKED
 
 Q4_K = FORMATS["Q4_K"]
 
@@ -45,3 +45,19 @@ def test_a_profile_that_makes_no_sense_is_refused(precision: str, gemv: dict[str
 def test_a_parameter_that_the_named_kernel_does_not_have_is_refused() -> None:
     with pytest.raises(ArgumentError, match="q4k_gemv has no parameter 'num_warps'"):
         GpuProfile(gemv={"q4k": "q4k_gemv:num_warps=8"}).choose(Q4_K, 4096, 64)
+
+
+def test_matrices_are_repacked_if_the_profile_says_so() -> None:
+    aligned = REPACKED["Q6_K_ALIGNED"]
+    assert [GpuProfile(repack=repack).at_load(FORMATS["Q6_K"]) for repack in (False, True)] == [FORMATS["Q6_K"], aligned]
+    assert GpuProfile(repack=True).at_load(Q4_K) is Q4_K
+    named = GpuProfile(gemv={"q6k_aligned": "hw_dp4a_q6k_aligned_gemv:digits=2"}, repack=True)
+    assert "digits=2" in str(named.choose(aligned, 4096, 64).kernel)
+    with pytest.raises(ArgumentError, match=r"a GEMV for 'q6k', but repacks Q6_K; name one for 'q6k_aligned'"):
+        GpuProfile(gemv={"q6k": "mwv_q6k_gemv"}, repack=True)
+
+
+def test_the_environment_says_whether_matrices_are_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not GpuProfile.from_environment().repack
+    monkeypatch.setenv("PTXGEN_REPACK", "1")
+    assert GpuProfile.from_environment() == GpuProfile(repack=True)

@@ -13,16 +13,20 @@ from executor.base.environment import settings
 from executor.choice.choice import GpuProfile
 from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
 from executor.choice.strategies import default_strategy
-from executor.choice.table import TuningTable
+from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import FORMATS, REPACKED
+from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.mwv import MwvGemv
 from tests.executor.device.fake_driver import FakeDriver
 from tests.executor.tune.measured import H200, HW, MWV, Q4_K, entry, profile
+
+ALIGNED = REPACKED["Q6_K_ALIGNED"]
 
 
 def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
@@ -46,6 +50,29 @@ def test_a_shipped_table_decides_for_several_rows_unless_they_must_have_the_bits
     alike = replace(chosen, batch_invariant=True)
     for one_row in (chosen.choose(Q4_K, 4096, 64), alike.choose(Q4_K, 4096, 64, rows=5)):
         assert one_row.kernel == default_strategy(Q4_K, "accurate").make(4096, 64)
+
+
+def test_weights_that_were_repacked_take_what_was_measured_of_the_blocks_of_files_until_they_are_measured() -> None:
+    def q6k(kernel: str, rows: int, seconds: float, **parameters: int) -> TuningEntry:
+        return replace(entry(4096, 64, kernel, rows=rows, seconds=seconds, parameters=parameters), format="q6k")
+
+    native = (
+        q6k("hw_dp4a_q6k_gemv", 1, 9e-6, digits=3, num_warps=4, rows_per_warp=1),
+        q6k("mma_q6k_gemm", 8, 1e-6, digits=3),  # not registered for the other format
+        q6k("half_mma_q6k_gemm", 8, 2e-6, parts=2, row_tiles=2, split=4, ahead=0),
+    )
+    chosen = profile(*native, shipped=True)
+    one, several = (chosen.choose(ALIGNED, 4096, 64, rows=rows) for rows in (1, 5))
+    assert one.kernel == HwDp4aGemv(ALIGNED, k=4096, n=64, digits=3, num_warps=4, rows_per_warp=1)
+    assert several.kernel == HalfMmaGemm(ALIGNED, k=4096, n=64, m=5, parts=2, row_tiles=2, split=4, ahead=0)
+    assert several.entry is not None
+    assert (several.entry.rows, several.entry.seconds) == (8, None)
+    assert "of Q6_K, whose kernels are taken for Q6_K_ALIGNED" in one.reason
+    own = replace(native[0], format="q6k_aligned", kernel="hw_dp4a_q6k_aligned_gemv", parameters={"num_warps": 2})
+    measured = profile(*native, own, shipped=True).choose(ALIGNED, 4096, 64)
+    assert measured.kernel == HwDp4aGemv(ALIGNED, k=4096, n=64, digits=3, num_warps=2)
+    assert measured.entry == own
+    assert GpuProfile().choose(ALIGNED, 4096, 64).kernel == default_strategy(ALIGNED, "accurate").make(4096, 64)
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
+from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.repack.repack import Repack
+from tests.ptxgen.kernels.running import emulate, inputs
 
 every_repacked = pytest.mark.parametrize("format", REPACKED.values(), ids=str)
 
@@ -50,6 +52,15 @@ def test_aligned_q6_k_has_nibbles_as_q4_k_top_bits_of_16_values_each_and_d_besid
     assert packed[128:130].tolist() == [0b01_00_00, 0b01]  # values 0, 16, 32 and 48; 1, 17, ...
     assert packed[144] == 0b11_00_10  # values 64, 80, 96 and 112
     assert packed[192:].reshape(4, 8).tolist() == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3, 0xCD, 0xAB, 0, 0] for i in range(4)]
+
+
+def test_products_on_halves_have_the_bits_that_they_have_of_q6_k() -> None:
+    made, native = (HalfMmaGemm(find(name), k=768, n=5, m=1, split=2, ahead=0) for name in ("Q6_K_ALIGNED", "Q6_K"))
+    arguments = inputs(native)
+    packed = arguments | {"w": REPACKED["Q6_K_ALIGNED"].pack(arguments["w"])}
+    (expected, _), (results, findings) = emulate(native, arguments), emulate(made, packed)
+    assert not findings
+    assert np.array_equal(results["y"], expected["y"])
 
 
 def test_a_format_of_files_is_not_repacked_to() -> None:

@@ -1,0 +1,121 @@
+"""A model whose Q6_K matrices are repacked when it is loaded decodes the same tokens; what reads its weights knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.api.executor import CudaExecutor
+from executor.bundle.write import write_bundle
+from executor.choice.choice import GpuProfile
+from executor.device import Device
+from executor.device.emulated import EmulatedDevice
+from executor.gguf.gguf_file import GgufFile
+from executor.memory.single_weight import host_weight
+from executor.model.explain import explain
+from executor.model.generation import LanguageModel
+from executor.model.memory_needed import memory_needed
+from executor.model.sampling import Sampler
+from ptxgen.errors import ArgumentError
+from ptxgen.target import Target
+from tests.synthetic import Q, write_model
+
+TOKENS = [1, 30, 7, 42]
+CONTEXT = 32
+REPACK = GpuProfile(repack=True)
+DOWN, TABLE = "blk.0.ffn_down.weight", "token_embd.weight"
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+
+def model_file(folder: Path, *, tied: bool) -> Path:
+    types = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "output": Q.Q6_K, "token_embd": Q.Q6_K}
+    shape = {"layers": 1, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "vocab": 272}
+    return write_model(folder / "tiny.gguf", "llama", types, **shape, tied=tied)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a head of its own."""
+    return model_file(tmp_path_factory.mktemp("model"), tied=False)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    with EmulatedDevice() as device:
+        yield device
+
+
+def load(path: Path, device: Device, profile: GpuProfile) -> LanguageModel:
+    return LanguageModel.load(path, device, context=CONTEXT, profile=profile)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_the_same_and_matrices_alone_are_repacked(tied: bool, tmp_path: Path, device: Device) -> None:
+    path = model_file(tmp_path, tied=tied)
+    with load(path, device, GpuProfile()) as native, load(path, device, REPACK) as model:
+        formats = {name: weight.format.name for name, weight in model.decoder.weights.items()}
+        repacked = {name for name, format in formats.items() if format == "Q6_K_ALIGNED"}
+        assert repacked == {"blk.0.attn_v.weight", DOWN, TABLE if tied else "output.weight"}
+        assert formats[TABLE] == ("Q6_K_ALIGNED" if tied else "Q6_K")
+        kernels = {call.kernel.name for call in model.decoder.prepare().launches.calls}
+        assert {"hw_dp4a_q6k_aligned_gemv", "hw_dp4a_q6k_aligned_gemv_residual"} <= kernels
+        assert not {name for name in kernels if "q6k_gemv" in name}
+        logits, expected = model.logits(TOKENS), native.logits(TOKENS)
+        assert np.abs(logits - expected).max() < 1e-5 * expected.std()  # sums are in another order
+
+
+def test_a_prompt_in_one_step_is_answered_as_one_token_after_the_other_is_without(path: Path, device: Device) -> None:
+    with load(path, device, GpuProfile()) as native, load(path, device, REPACK) as model:
+        expected: list[int] = []
+        for token in (*TOKENS, *[None] * 5):
+            native.decoder.step(token)
+            expected.append(native.decoder.argmax())
+        answer = model.generate(TOKENS, max_tokens=6, sampler=Sampler()).tokens
+    assert answer == expected[len(TOKENS) - 1 :]
+
+
+def test_a_weight_that_replaces_a_repacked_one_may_be_as_it_is_in_files(path: Path, device: Device) -> None:
+    with GgufFile.open(path) as file, load(path, device, REPACK) as model:
+        expected, old = model.logits(TOKENS), model.decoder.weights[DOWN]
+        new = host_weight(device, DOWN, file.data(DOWN), "Q6_K", (old.n, old.k))
+        model.decoder.weights.put({DOWN: new}, [new.buffer])
+        assert np.abs(model.logits(TOKENS) - expected).max() < 1e-5 * expected.std()
+        assert "hw_dp4a_q6k_gemv_residual" in {call.kernel.name for call in model.decoder.prepare().launches.calls}
+
+
+def test_memory_needed_counts_the_blocks_that_are_made(path: Path, device: Device) -> None:
+    with load(path, device, REPACK) as model:
+        weights, config = model.decoder.weights.nbytes, model.config
+    with GgufFile.open(path) as file:
+        native, needed = (memory_needed(file, config, CONTEXT, device.target, one) for one in (GpuProfile(), REPACK))
+    assert needed.weights == weights > native.weights
+    assert (native.loading, needed.total) == (0, weights + max(needed.loading, needed.cache + needed.activations))
+    assert 0 < needed.loading < weights
+
+
+def test_explain_names_the_format_and_the_kernel(path: Path) -> None:
+    with GgufFile.open(path) as file:
+        made = {row.matrix.format.name: row.choice.kernel.name for row in explain(file, REPACK)}
+    assert made == {"Q4_K": "hw_dp4a_q4k_gemv", "Q6_K_ALIGNED": "hw_dp4a_q6k_aligned_gemv"}
+
+
+def test_a_bundle_is_of_the_blocks_of_the_file_and_says_so_where_others_are_asked_for(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def logits(**options: Any) -> NDArray[np.float32]:
+        with CudaExecutor("emulator", **options) as executor:
+            return executor.load_model(path, context=CONTEXT).logits(TOKENS)
+
+    expected = logits(profile=GpuProfile())
+    monkeypatch.setenv("PTXGEN_REPACK", "1")
+    write_bundle(path, tmp_path / "bundle", Target(90), context=CONTEXT)
+    assert not [file.name for file in (tmp_path / "bundle" / "kernels").iterdir() if "aligned" in file.name]
+    assert np.array_equal(logits(bundle=tmp_path / "bundle"), expected)
+    with pytest.raises(ArgumentError, match="a bundle has kernels for the blocks of the file; the profile repacks them"):
+        logits(bundle=tmp_path / "bundle", profile=REPACK)
