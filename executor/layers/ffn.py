@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from executor.layers.calls import LaunchQueue
-from executor.layers.gemv import form_read, project, rows
+from executor.layers.gemv import Product, form_read, project, project_all, rows
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
@@ -41,8 +41,7 @@ def swiglu_ffn(
 
 def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
     """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]."""
-    project(launch, "ffn_gate", gate, x=x, y=b.gate)
-    project(launch, "ffn_up", up, x=x, y=b.up)
+    project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     n, m, form = up.weight.n, rows(x), form_read(down)
     arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
     if not launch.fused or form is None:

@@ -3,8 +3,9 @@ digits or their halves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
@@ -34,6 +35,41 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
         for start in starts:
             parts = {name: _tile(buffer, m, start, tile) for name, buffer in of_rows.items()}
             launch(operation, form, w=projection.weight.buffer, **shaped(form, **parts))
+
+
+class Product(NamedTuple):
+    """A matrix by the name of its operation, and where its product goes, f32[n] or f32[m, n]."""
+
+    operation: str
+    projection: Projection
+    y: GpuBuffer
+
+
+def project_all(launch: LaunchQueue, *products: Product, x: GpuBuffer) -> None:
+    """As `project` for each; where `launch.fused`, those whose kernels can be joined in one launch, `FIRST+SECOND`."""
+    left = list(products)
+    while left:
+        group, kernel = [left.pop(0)], None
+        for one in left.copy() if launch.fused and takes_rows(group[0].projection.kernel, rows(x)) else ():
+            wider = group[0].projection.kernel.joined([other.projection.kernel for other in (*group[1:], one)])
+            if wider is not None:
+                kernel = wider
+                group.append(one)
+                left.remove(one)
+        if kernel is None:
+            project(launch, group[0].operation, group[0].projection, x=x, y=group[0].y)
+        else:
+            _project_joined(launch, kernel, group, x)
+
+
+def _project_joined(launch: LaunchQueue, kernel: KernelType, group: Sequence[Product], x: GpuBuffer) -> None:
+    operation = "+".join(one.operation for one in group)
+    require_apart(f"{operation} by {kernel}", {"input": x}, {f"output of {one.operation}": one.y for one in group})
+    arguments = {**_activations(launch, operation, kernel, x)}
+    for number, one in enumerate(group, 1):
+        own = {"w": one.projection.weight.buffer, "y": one.y}
+        arguments |= {name if number == 1 else f"{name}{number}": buffer for name, buffer in own.items()}
+    launch(operation, kernel, **shaped(kernel, **arguments), **_scratch(launch, operation, kernel))
 
 
 def project_onto(

@@ -14,7 +14,7 @@ from typing import Protocol
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
-from executor.layers.gemv import form_read, project, project_onto
+from executor.layers.gemv import Product, form_read, project_all, project_onto
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
 from executor.layers.projection import Projection
@@ -55,8 +55,8 @@ def transformer_layer(
 def attention_inputs(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     """a.q, a.k and a.v become the products of the norm of a.hidden, which stays as it is. What comes next is Attention's."""
     normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
-    for role, projection, out in (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v)):
-        project(launch, role, projection, x=a.normed, y=_flat(out, a.rows))
+    matrices = (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v))
+    project_all(launch, *(Product(role, matrix, _flat(out, a.rows)) for role, matrix, out in matrices), x=a.normed)
 
 
 def normalise(

@@ -4,7 +4,7 @@ golden files, the docs and the profiler need nothing else."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -264,6 +264,11 @@ class KernelType(ABC):
 
     def with_residual(self) -> KernelType | None:
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
+        return None
+
+    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
+        """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is
+        one: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
         return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:

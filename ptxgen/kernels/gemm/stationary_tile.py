@@ -3,8 +3,9 @@ memory, sums in shared memory, and in which order these are added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ class StationaryTile:
         number, self.column = self._apart(k.ctaid.x, kernel.column_blocks)
         rows, self.slice = self._apart(number, kernel.slices)
         self.group = k.ctaid.x if kernel.slices == 1 else rows * kernel.column_blocks + self.column
-        self.first_row: Value = rows * kernel.block_rows
+        self._choose_matrix(rows)
         self.part: Index = k.warp if kernel.split > 1 else 0
         self.lane = kernel.format.half_lane(k, k.lane & 3)
         self.zero = k.f32(0.0)
@@ -56,6 +57,24 @@ class StationaryTile:
         self.ring = self.further(own, self.part, ring)
         self.all_sums = own + kernel.split * ring
         self.sums = self.further(self.all_sums, self.part, kernel.sums * SHARE)
+
+    def _choose_matrix(self, block: Value) -> None:
+        """The matrix that a block of this number has rows of: its weights, its result, its rows, and the block's first one."""
+        kernel, k = self.kernel, self.k
+        self.w: GlobalArray = k.arg.w.at(0, 0)
+        self.y: GlobalArray = k.arg.y.at(0, 0)
+        self.n: Index = kernel.n
+        self.whole = all(n % kernel.block_rows == 0 for n in kernel.matrices)
+        before, number = 0, block
+        for i, n in enumerate(kernel.matrices[1:], 2):
+            before += -(-kernel.matrices[i - 2] // kernel.block_rows)
+            mine = block >= before
+            w, y = (getattr(k.arg, f"{name}{i}").at(0, 0) for name in ("w", "y"))
+            self.w = replace(self.w, base=k.select(mine, w.base, self.w.base))
+            self.y = replace(self.y, base=k.select(mine, y.base, self.y.base))
+            self.n = k.select(mine, k.u32(n), self.n)
+            number = k.select(mine, block - before, number)
+        self.first_row: Value = number * kernel.block_rows
 
     def _apart(self, number: Value, count: int) -> tuple[Value, Index]:
         """The quotient and the rest of a division."""
@@ -148,14 +167,21 @@ class StationaryTile:
         targets = [(x + u if u else x, row + half if half else row) for half, u in product((0, 8), (0, 1))]
         held = [k.f32(0.0) for _ in targets] if kernel.onto else []
         for before, (x, row) in zip(held, targets, strict=False):
-            with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.columns):
-                k.assign(before, k.load(k.arg.y[x, row]))
+            with self._when_inside(x, row) as target:
+                k.assign(before, k.load(target))
         for c, (x, row) in enumerate(targets):
-            with self._when_below(row, kernel.n, kernel.block_rows), self._when_below(x, kernel.m, kernel.columns):
-                k.store(k.arg.y[x, row], held[c] + four[c] if held else four[c])
+            with self._when_inside(x, row) as target:
+                k.store(target, held[c] + four[c] if held else four[c])
 
-    def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
-        return nullcontext() if count % share == 0 else self.k.when(number < count)
+    @contextmanager
+    def _when_inside(self, x: Value, row: Value) -> Iterator[Element]:
+        """The threads whose result there is, and its place."""
+        kernel, k = self.kernel, self.k
+        with (
+            nullcontext() if self.whole else k.when(row < self.n),
+            nullcontext() if kernel.m % kernel.columns == 0 else k.when(x < kernel.m),
+        ):
+            yield self.y[k.mad(x, self.n, row)]
 
 
 class WeightRing:
@@ -178,8 +204,9 @@ class WeightRing:
         more = self._window < self._end
         row = self.block.first_row + self._tile * TILE_ROWS + (k.lane >> 2)
         for half in (0, 1):
-            inside = k.min(row + TILE * half if half else row, kernel.n - 1)
-            start = advance(k.arg.w.at(inside, 0), self._window, kernel.format.block_bytes)
+            inside = k.min(row + TILE * half if half else row, self.block.n - 1)
+            start = self.block.w.at(inside * kernel.format.row_bytes(kernel.k))
+            start = advance(start, self._window, kernel.format.block_bytes)
             pieces = kernel.format.half_pieces(start, self.block.lane)
             for (source, nbytes), (to, _) in zip(pieces, self._places(half), strict=True):
                 modifiers = {"cache": "cg" if nbytes == PIECE else "ca", "prefetch": PREFETCH}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import find as find_format
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
@@ -85,6 +86,41 @@ def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> N
     product, _ = emulate(kernel, arguments, target=Target(80), sanitize=False)
     added, _ = emulate(onto, arguments | {"y": stream}, target=Target(80), sanitize=False)
     assert added["y"].tobytes() == (stream + product["y"]).tobytes()
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(slices: int) -> None:
+    first, second, third = (made(9, columns=16, parts=1, n=n, slices=slices) for n in (37, 5, 64))
+    together = first.joined([second, third])
+    assert together is not None
+    arguments = inputs(together)
+    results, findings = emulate(together, arguments, target=Target(80), sanitize=True)
+    assert not findings
+    for number, one in (("", first), ("2", second), ("3", third)):
+        own = {name: arguments[name] for name in ("halves", "scales")} | {"w": arguments[f"w{number}"]}
+        alone, _ = emulate(one, inputs(one) | own, target=Target(80), sanitize=False)
+        assert alone["y"].tobytes() == results[f"y{number}"].tobytes()
+
+
+def test_only_kernels_for_the_same_activations_are_joined() -> None:
+    one = made(9, columns=16)
+    assert one.joined([made(9, n=5)]) == made(9, columns=16, n2=5)
+    others: tuple[KernelType, ...] = (made(8), made(9, parts=1), made(9, k=256), HalfMmaGemm(Q4_K, m=9, k=1280, n=5))
+    for other in (*others, made(9, n2=3), StationaryGemm(find_format("Q5_K"), m=9, k=1280, n=5)):
+        assert one.joined([other]) is None
+    assert one.joined([]) is None
+    assert one.joined([made(9)] * 3) is None
+    assert HalfMmaGemm(Q4_K, m=9, k=1280, n=5).joined([one]) is None
+
+
+def test_a_joined_launch_fills_a_gpu_and_fits() -> None:
+    q, k = (StationaryGemm.suited(Q4_K, k=4096, n=n, m=8, parts=2) for n in (4096, 1024))
+    attention, gate = q.joined([k, k]), StationaryGemm.suited(Q4_K, k=4096, n=14336, m=8, parts=2)
+    assert isinstance(attention, StationaryGemm)
+    assert (attention.row_tiles, attention.groups) == (3, 86 + 22 + 22)
+    both = gate.joined([gate])
+    assert isinstance(both, StationaryGemm)
+    assert (both.row_tiles, both.groups) == (14, 128)
 
 
 def test_weights_are_copied_and_activations_are_loaded_once_for_all_tiles() -> None:
