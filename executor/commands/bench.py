@@ -238,13 +238,14 @@ def _show(facts: dict[str, Any], measured: Sequence[Measured]) -> None:
     columns += ([] if limit is None else ["of limit"]) + ([] if peer is None else ["llama.cpp tokens/s", "ratio"])
     rows = [_cells(one) for one in measured]
     console.print_table(columns, rows, numeric=columns[1:], bold="tokens/s" if peer is None else "ratio")
-    console.echo(
-        f"\n{facts['model']}, {facts['precision']}, cache in {facts['kv_type']}, {facts['machine']['name']}; medians", err=True
-    )
+    how = facts["precision"] + (", weights repacked" if facts["repack"] else "")
+    console.echo(f"\n{facts['model']}, {how}, cache in {facts['kv_type']}, {facts['machine']['name']}; medians", err=True)
     if limit is None:
         console.echo("times of the emulator are the CPU's; it has no memory of its own, so no limit of reading", err=True)
     else:
-        console.echo(f"limit: weights and cache read once a step at {limit / 1e9:.0f} GB/s (measured)", err=True)
+        console.echo(
+            f"limit: weights, as in the file, and cache read once a step at {limit / 1e9:.0f} GB/s (measured)", err=True
+        )
     if peer is not None:
         said = ", ".join(f"{name} {value}" for name, value in peer.items() if value and name != "commands")
         console.echo(f"llama.cpp: {said or 'said nothing of itself'}", err=True)
