@@ -110,6 +110,8 @@ class Format(ABC):
     half_run: ClassVar[int] = 0
     """Neighbouring values of a lane that decodes to integers in f16: 64 or 4; 0 for a format that does not."""
 
+    half_low: ClassVar[bool] = False
+    """Whether these integers have more than 11 bits, so that a second f16 has what the first lacks (HalfStep.low)."""
     half_bytes: ClassVar[int] = 0
     """Bytes that such a lane loads of a block in `half_pieces`; 0 where blocks are not aligned to 16."""
 

@@ -47,6 +47,7 @@ class Iq4Xs(Format):
     scales = (ScaleField(0, 0.00077, signed=True),)
     packed_width = 16
     half_run = 64
+    half_low = True
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d_and_tops, nibbles = place.header(k, 2)

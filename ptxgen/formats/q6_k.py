@@ -59,6 +59,7 @@ class Q6K(Format):
     packed_width = 8
     scale_values = 16
     half_run = 64
+    half_low = True
 
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
         d = load_scale(k, place.block, _D)

@@ -78,6 +78,7 @@ class Q6KAligned(RepackedFormat):
     packed_width = 32
     scale_values = 16
     half_run = 64
+    half_low = True
     half_bytes = 56
     repack_threads = 16
 

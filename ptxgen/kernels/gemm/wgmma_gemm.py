@@ -72,11 +72,17 @@ class WgmmaGemm(HalfGemmType):
 
     @classmethod
     def suited(cls, format: Format, *, k: int, n: int, m: int, parts: int) -> WgmmaGemm:
-        """A kernel with settings that suit the shape on an H200; a first guess."""
-        # Where integers have low registers, or a block wide columns, two warpgroups have room for what three have not.
-        wide = parts == 1 and m > 64
-        low = format.name in ("Q6_K", "Q6_K_ALIGNED") and parts == 2
-        return cls(format, k=k, n=n, m=m, parts=parts, warpgroups=2 if wide or low else 3, columns=128 if wide else 64)
+        """A kernel with settings that suit the shape on an H200: what was fastest for Q4_K and Q6_K at 512 rows and the shapes
+        of an 8B, as far as it spills nothing."""
+        if parts == 1 and m > 64:
+            warpgroups, columns, unpacked = 2, 128, 2 if format.half_low else 4
+        elif parts == 2 and format.half_low:  # a third product, whose operand takes registers of its own
+            warpgroups, columns, unpacked = 2, 64, 2
+        else:
+            warpgroups, columns, unpacked = 3, 64, 4
+        return cls(
+            format, k=k, n=n, m=m, parts=parts, warpgroups=warpgroups, columns=columns, stages=2, unpacked=unpacked
+        )  # fmt: skip
 
     @property
     def onto(self) -> bool:

@@ -63,6 +63,7 @@ class HalfDecode(KernelType):
         assert sorted(weights.order) == list(range(STEPS))
         for number in weights.order:
             step = weights.step(number)
+            assert (step.low is not None) == format.half_low
             _store(k, k.arg.high.at(window, number, t, 0), step.high)
             _store(k, k.arg.low.at(window, number, t, 0), step.low or _zeros(k))
         of_steps = weights.scales if len(weights.scales) > 1 else [weights.scales[0]] * (STEPS // 2)
