@@ -42,15 +42,14 @@ def test_no_file_has_the_format_and_every_load_of_it_may_be_aligned(format: Repa
     assert format.align == 16
 
 
-def test_aligned_q6_k_has_nibbles_as_q4_k_top_bits_of_16_values_each_and_d_beside_every_four_scales() -> None:
+def test_a_code_of_aligned_q6_k_is_a_nibble_and_a_pair_and_d_stands_beside_every_four_scales() -> None:
     format, native = REPACKED["Q6_K_ALIGNED"], np.zeros(210, np.uint8)
-    native[0], native[128], native[129] = 0x21, 0b11_10_01_00, 0b01  # values 0 and 64; 0, 32, 64 and 96; 1
+    native[0], native[32], native[128] = 0xB7, 0x0D, 0b10_00_01_11  # values 0 and 64, 32; the top bits of 0, 32, 64 and 96
     native[192:208], native[208:] = range(16), (0xCD, 0xAB)
     packed = format.pack(native)
-    assert packed[0] == 0x01  # values 0 and 32
-    assert packed[32] == 0x02  # values 64 and 96
-    assert packed[128:130].tolist() == [0b01_00_00, 0b01]  # values 0, 16, 32 and 48; 1, 17, ...
-    assert packed[144] == 0b11_00_10  # values 64, 80, 96 and 112
+    assert packed[0] == 0b01_11_0111  # the four high bits of value 32, 01 1101, and the four low ones of value 0, 11 0111
+    assert packed[128] == 0b00_11_01_00  # of the values 16, 0, 32 and 48
+    assert (packed[32], packed[144]) == (0b10_00_1011, 0)  # of the values 96, 10 0000, and 64, 00 1011
     assert packed[192:].reshape(4, 8).tolist() == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3, 0xCD, 0xAB, 0, 0] for i in range(4)]
 
 
