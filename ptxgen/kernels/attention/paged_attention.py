@@ -82,6 +82,14 @@ def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direc
     }
 
 
+def prefetch_lines(k: KernelBuilder, array: GlobalArray, size: int) -> None:
+    """Ask for the first `size` bytes of an array, a lane for a line of the L2 cache at a time."""
+    elements, lines = LINE // array.dtype.bytes, -(-size // LINE)
+    for line in range(0, lines, WARP_SIZE):
+        own = k.min(k.lane, lines - line - 1) if lines - line < WARP_SIZE else k.lane
+        k.prefetch(array[(own + line) * elements].address, space="global", level="L2")
+
+
 def softmax_part(scores: NDArray[Any], values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     """What `partials` tells, of one part: scores: f64[heads, positions], values: f64[heads, positions, head_dim]."""
     peaks = scores.max(axis=1)
@@ -259,7 +267,7 @@ class PagedAttention(PagedKernel):
         keys, values = (self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v"))
         if self.prefetch:
             for array, part in zip([*keys, *values], 2 * self.kv.parts, strict=True):
-                self._prefetch(k, array, TILE * self.head_dim // part.values * part.dtype.bytes)
+                prefetch_lines(k, array, TILE * self.head_dim // part.values * part.dtype.bytes)
         return self._load(k, keys), self._load(k, values)
 
     def _load(self, k: KernelBuilder, rows: list[GlobalArray]) -> Load:
@@ -272,13 +280,6 @@ class PagedAttention(PagedKernel):
             return [value for place in places for value in self.kv.load(k, moved, place, width)]
 
         return load
-
-    def _prefetch(self, k: KernelBuilder, array: GlobalArray, size: int) -> None:
-        """Ask for the first `size` bytes of an array, a lane for a line of the L2 cache at a time."""
-        elements, lines = LINE // array.dtype.bytes, -(-size // LINE)
-        for line in range(0, lines, WARP_SIZE):
-            own = k.min(k.lane, lines - line - 1) if lines - line < WARP_SIZE else k.lane
-            k.prefetch(array[(own + line) * elements].address, space="global", level="L2")
 
     def parts_of(self, arguments: Mapping[str, Any], row: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """The number and the pages and places of each part of a row that has positions; none of these if one of its pages, or

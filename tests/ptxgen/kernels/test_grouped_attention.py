@@ -1,0 +1,85 @@
+"""Attention of one token in one launch, whatever the length: a short sequence has the bits of incremental_attention, of a long one
+the last block puts parts together, in every order of the blocks, and the counters are zeros again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
+from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits, splits_for
+from ptxgen.kernels.quantize.activation_digits import quantize
+from tests.ptxgen.kernels.checking import check, run
+
+SHORT = 64
+
+
+def made(max_len: int = 230, **shape: int) -> GroupedAttentionDigits:
+    sizes: dict[str, Any] = {"heads": 3, "kv_heads": 1, "head_dim": 64, "splits": 4, "least": 32, "short": SHORT, **shape}
+    return GroupedAttentionDigits(indirect=True, digits=2, max_len=max_len, **sizes)
+
+
+def at(kernel: GroupedAttention, length: int) -> dict[str, Any]:
+    """Random arguments; what is past the length is NaN."""
+    rng = np.random.default_rng(length)
+    arguments = kernel.inputs(rng)
+    for name in ("k_cache", "v_cache"):
+        arguments[name] = rng.normal(size=arguments[name].shape).astype(np.float32)
+        arguments[name][:, length:] = np.nan
+    return arguments | {"length": np.array([length], np.uint32)}
+
+
+@pytest.mark.parametrize("length", [65, 96, 128, 129, 230])
+def test_a_long_sequence_is_attended_to_in_any_order_of_the_blocks(length: int) -> None:
+    kernel = made()
+    arguments = at(kernel, length)
+    usual = check(kernel, arguments)
+    assert not usual["counters"].any()
+    assert all(usual[name].tobytes() == array.tobytes() for name, array in run(kernel, arguments, seed=length).items())
+    expected = quantize(usual["out"].reshape(1, -1), kernel.digits)
+    assert all(usual[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
+
+
+@pytest.mark.parametrize("shape", [{"heads": 2, "kv_heads": 2, "head_dim": 96}, {"heads": 5, "head_dim": 256}], ids=str)
+def test_every_layout_uses_all_values_of_all_heads(shape: dict[str, int]) -> None:
+    kernel = made(**shape)
+    check(kernel, at(kernel, 230))
+
+
+@pytest.mark.parametrize("length", [1, 33, SHORT])
+def test_a_short_sequence_has_the_bits_of_incremental_attention(length: int) -> None:
+    kernel = made()
+    shape = {name: getattr(kernel, name) for name in ("heads", "kv_heads", "head_dim", "max_len", "digits")}
+    arguments, plain = at(kernel, length), IncrementalAttentionDigits(indirect=True, **shape)
+    wanted = run(plain, {name: arguments[name] for name in plain.signature()})
+    found = run(kernel, arguments)
+    assert all(found[name].tobytes() == array.tobytes() for name, array in wanted.items())
+    assert all(found[name].tobytes() == arguments[name].tobytes() for name in ("weighted", "counters"))
+
+
+@pytest.mark.parametrize("length", [0, 231, 2**32 - 1])
+def test_a_length_out_of_range_writes_nothing(length: int) -> None:
+    arguments = at(kernel := made(), 100) | {"length": np.array([length], np.uint32)}
+    assert all(array.tobytes() == arguments[name].tobytes() for name, array in run(kernel, arguments).items())
+
+
+def test_blocks_fill_a_gpu_and_a_row_has_two_parts_at_least() -> None:
+    assert [splits_for(heads) for heads in (1, 3, 8, 32, 128)] == [132, 44, 16, 4, 2]
+    assert splits_for(8, resident=2) == 33
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"splits": 1}, r"splits must be an integer, 2\.\.256, got 1"),
+        ({"least": 48}, r"least must be one of \(32, 64, 128, 256\), got 48"),
+        ({"short": 31}, r"short must be at least least \(32\), got 31"),
+    ],
+    ids=str,
+)
+def test_an_impossible_shape_is_refused_by_name(shape: dict[str, int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^grouped_attention_digits_indirect: {message}"):
+        made(**shape)
