@@ -183,6 +183,15 @@ REPACK: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
+MERGED_ATTENTION: Final = EnvironmentVariable[bool](
+    "PTXGEN_MERGED_ATTENTION",
+    "has long sequences attended to by many blocks in one launch, and each row of a step in one launch instead of two",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -201,6 +210,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     TUNING,
     BATCH_INVARIANT,
     REPACK,
+    MERGED_ATTENTION,
     DEBUG,
 )
 
@@ -211,7 +221,7 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack: as GpuProfile's; debug: look for NaN and infinity."""
+    False for none; batch_invariant, repack, merged_attention: as GpuProfile's; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -221,6 +231,7 @@ class Settings:
     tuning: Path | bool
     batch_invariant: bool
     repack: bool
+    merged_attention: bool
     debug: bool
 
 
@@ -237,6 +248,7 @@ def settings() -> Settings:
         tuning=TUNING.read(),
         batch_invariant=BATCH_INVARIANT.read(),
         repack=REPACK.read(),
+        merged_attention=MERGED_ATTENTION.read(),
         debug=DEBUG.read(),
     )
 

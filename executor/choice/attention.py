@@ -1,5 +1,5 @@
-"""Chooses how the rows of a step attend: runs of one sequence's rows by tiles of tensor cores, others each on its own. Measures
-nothing (benchmarks/paged_attention.py does)."""
+"""Chooses how the rows of a step attend: runs of one sequence's rows by tiles of tensor cores, others each on its own; and how
+the one token of `generate` does. Measures nothing (benchmarks/paged_attention.py does)."""
 
 from __future__ import annotations
 
@@ -8,33 +8,42 @@ from dataclasses import dataclass, replace
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.paged_attention import resident_threads
+from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, splits_for
+from ptxgen.kernels.attention.paged_attention import PagedAttention, resident_threads
+from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM, PagedAttentionMerged
 from ptxgen.target import Target
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
     """How rows over a paged cache attend, and why. parts: of flash_attention, which runs of `least_run` rows of a sequence or
-    more go to in tiles of up to `tile_rows`; 0 where no row does. resident_threads: of paged_attention, for all others."""
+    more go to in tiles of up to `tile_rows`; 0 where no row does. resident_threads: of paged_attention, for all others; merged:
+    these in one launch, with the same bits."""
 
     parts: int
     least_run: int
     tile_rows: int
     resident_threads: int
     reason: str
+    merged: bool = False
+
+    @property
+    def others(self) -> str:
+        """The kernel for rows on their own."""
+        return PagedAttentionMerged.name if self.merged else PagedAttention.name
 
     def most_tiles(self, rows: int) -> int:
         """The most tiles that so many rows make: one in each run may be short, and no run is shorter than least_run."""
         return max(1, rows // self.tile_rows + rows // self.least_run)
 
     def __str__(self) -> str:
-        kernels = f"flash_attention, parts={self.parts}, else paged_attention" if self.parts else "paged_attention"
+        kernels = f"flash_attention, parts={self.parts}, else {self.others}" if self.parts else self.others
         return f"{kernels} ({self.reason})"
 
     def facts(self) -> dict[str, object]:
         """Ready for JSON."""
         tiled = {"kernel": "flash_attention", "parts": self.parts, "rows": self.least_run} if self.parts else None
-        return {"runs": tiled, "others": "paged_attention", "reason": self.reason}
+        return {"runs": tiled, "others": self.others, "reason": self.reason}
 
 
 def choose_attention(
@@ -42,7 +51,8 @@ def choose_attention(
 ) -> AttentionChoice:
     """What a profile says for a model's heads on a target."""
     alone = resident_threads(target, -(-heads // kv_heads), head_dim, kv_type)
-    never = AttentionChoice(0, 1, 1, alone, "")
+    merged = profile.merged_attention and target.sm >= LEAST_SM
+    never = AttentionChoice(0, 1, 1, alone, "", merged)
     if profile.batch_invariant:
         return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
     if profile.tile_run == 0:
@@ -58,4 +68,37 @@ def choose_attention(
     if target.sm < kernel.least_sm:
         return replace(never, reason=f"flash_attention needs sm_{kernel.least_sm}, this is {target}")
     reason = f"{profile.precision}: {profile.tile_run} rows of a sequence or more in tiles of {kernel.tile_rows}"
-    return AttentionChoice(parts, profile.tile_run, kernel.tile_rows, alone, reason)
+    return AttentionChoice(parts, profile.tile_run, kernel.tile_rows, alone, reason, merged)
+
+
+@dataclass(frozen=True)
+class TokenAttentionChoice:
+    """How the one token of `generate` attends to the cache of its sequence, and why. splits, least, short: of
+    grouped_attention; splits is 0 for incremental_attention."""
+
+    splits: int
+    least: int
+    short: int
+    reason: str
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name, without what it is made with."""
+        return "grouped_attention" if self.splits else "incremental_attention"
+
+    def __str__(self) -> str:
+        splits = f", splits={self.splits} beyond {self.short} positions" if self.splits else ""
+        return f"{self.kernel}{splits} ({self.reason})"
+
+    def facts(self) -> dict[str, object]:
+        """Ready for JSON."""
+        return {"kernel": self.kernel, "splits": self.splits or None, "reason": self.reason}
+
+
+def choose_token_attention(profile: GpuProfile, target: Target, *, kv_heads: int) -> TokenAttentionChoice:
+    """What a profile says for a model's heads on a target."""
+    if not profile.merged_attention:
+        return TokenAttentionChoice(0, LEAST, SHORT, "the profile's merged_attention is off: a block a head")
+    if target.sm < LEAST_SM:
+        return TokenAttentionChoice(0, LEAST, SHORT, f"grouped_attention needs sm_{LEAST_SM}, this is {target}")
+    return TokenAttentionChoice(splits_for(kv_heads), LEAST, SHORT, "the profile's merged_attention is on")

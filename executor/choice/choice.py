@@ -46,8 +46,10 @@ class GpuProfile:
     activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
     tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
     on their own. repack: matrices of a model get the blocks of a format that kernels read faster (`at_load`) when it is loaded,
-    later changes do nothing; last bits of results are then others. ArgumentError for an unknown precision or format, and for a
-    GEMV that is named for blocks that are repacked."""
+    later changes do nothing; last bits of results are then others. merged_attention: a row on its own attends in one launch,
+    whose last block puts together what the others found: grouped_attention over the cache of a single sequence,
+    paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
+    ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
     gemv: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -55,6 +57,7 @@ class GpuProfile:
     batch_invariant: bool = False
     tile_run: int = TILE_RUN
     repack: bool = False
+    merged_attention: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -67,6 +70,7 @@ class GpuProfile:
             parse_variant(instance(f"the GEMV for {id}", variant, str))
         instance("batch_invariant", self.batch_invariant, bool)
         whole("tile_run", self.tile_run, 0)
+        instance("merged_attention", self.merged_attention, bool)
         instance("repack", self.repack, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
@@ -86,7 +90,7 @@ class GpuProfile:
         it was written with."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
-        return replace(cls.from_environment(), precision=modules.bundle.precision, repack=False)
+        return replace(cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False)
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -95,6 +99,7 @@ class GpuProfile:
         return cls(
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
+            merged_attention=environment.merged_attention,
         )  # fmt: skip
 
     def at_load(self, format: Format) -> Format:

@@ -208,6 +208,7 @@ def _facts(
         "weight_bytes_a_step": weight_bytes,
         "precision": running.model.decoder.profile.precision,
         "repack": running.model.decoder.profile.repack,
+        "merged_attention": running.model.decoder.profile.merged_attention,
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,
         "rows_of_a_prompt_step": engine.rows,

@@ -38,6 +38,7 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     from executor.model.config import ModelConfig
     from executor.model.explain import explain
     from executor.model.step_launches import rows_attention
+    from executor.model.token_launches import token_attention
 
     with open_device(device) as opened:
         profile, target = GpuProfile.for_device(opened), opened.target
@@ -46,17 +47,19 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
         profile = replace(profile, precision=precision)
     with GgufFile.open(path) as file:
         rows = explain(file, profile)
-        attention = rows_attention(ModelConfig.from_gguf(file), profile, target, "f32")
+        config = ModelConfig.from_gguf(file)
+    attention, alone = rows_attention(config, profile, target, "f32"), token_attention(config, profile, target)
     if as_json:
         facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
-            | {"attention": attention.facts()}
+            | {"attention": attention.facts(), "attention_of_one": alone.facts()}
         )
         return
     _print(rows)
     console.echo()
+    _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
 
 

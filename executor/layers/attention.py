@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
@@ -13,9 +14,11 @@ from executor.layers.packed import Form
 from executor.layers.shape import LayerShape
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import LayerCache
+from executor.memory.workspace import Workspace
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
+from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
@@ -24,21 +27,44 @@ from ptxgen.kernels.rope.rope import BatchedRope, Rope
 
 
 @dataclass(frozen=True)
+class PositionSplit:
+    """How a long sequence's positions are dealt out to the blocks of one launch, and where these hand over what they found."""
+
+    choice: TokenAttentionChoice
+    workspace: Workspace
+
+    @classmethod
+    def of(cls, choice: TokenAttentionChoice, workspace: Workspace) -> PositionSplit | None:
+        """None where they are not."""
+        return cls(choice, workspace) if choice.splits else None
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """What the kernel is made with, beside its cache."""
+        return {"splits": self.choice.splits, "least": self.choice.least, "short": self.choice.short}
+
+    def buffers(self, kernel: GroupedAttention) -> dict[str, GpuBuffer]:
+        """The arguments for that; layers share these."""
+        return self.workspace.arrays(kernel, "attention of a token", kernel.scratch)
+
+
+@dataclass(frozen=True)
 class TokenAttention:
     """That of a token at `position` over the cache of one sequence. position, length: u32[1], length is position + 1;
-    rope_table: f32[max_len, rope_dim / 2, 2]."""
+    rope_table: f32[max_len, rope_dim / 2, 2]; split: of long sequences, None to give each head a block whatever the length."""
 
     cache: LayerCache
     position: GpuBuffer
     length: GpuBuffer
     rope_table: GpuBuffer
+    split: PositionSplit | None = None
 
     def __call__(
         self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
         """As Attention of transformer.py; of the length, the token itself is the last."""
         self._rotate_and_append(launch, s, w, a)
-        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, form=form)
+        attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, form=form, split=self.split)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
@@ -111,9 +137,17 @@ def append(launch: LaunchQueue, cache: LayerCache, *, k: GpuBuffer, v: GpuBuffer
 
 
 def attend(
-    launch: LaunchQueue, cache: LayerCache, *, q: GpuBuffer, out: GpuBuffer, length: GpuBuffer, form: Form | None = None
+    launch: LaunchQueue,
+    cache: LayerCache,
+    *,
+    q: GpuBuffer,
+    out: GpuBuffer,
+    length: GpuBuffer,
+    form: Form | None = None,
+    split: PositionSplit | None = None,
 ) -> None:
-    """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as.
+    """`out` is what q attends to among the first `length` positions of the cache; `form` is what it is read as; `split` as in
+    TokenAttention.
 
     q, out: f32[heads, head_dim], q rotated already; length: u32[1].
     """
@@ -121,8 +155,14 @@ def attend(
     kv_heads, _, _ = cache.keys.shape
     shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": cache.max_len}
     arguments = {"out": out, "q": q, "k_cache": cache.keys, "v_cache": cache.values, "length": length}
-    if launch.fused and isinstance(form, int):
-        kernel = IncrementalAttentionDigits(True, **shape, digits=form)
-        launch.packed.write(launch, "attention", kernel, out.view(0, (heads * head_dim,)), form, **arguments)
+    digits = {"digits": form} if launch.fused and isinstance(form, int) else {}
+    kernel: IncrementalAttention
+    if split is not None:
+        grouped = (GroupedAttentionDigits if digits else GroupedAttention)(True, **shape, **digits, **split.shape)
+        kernel, arguments = grouped, arguments | split.buffers(grouped)
     else:
-        launch("attention", IncrementalAttention(True, **shape), **arguments)
+        kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
+    if digits:
+        launch.packed.write(launch, "attention", kernel, out.view(0, (heads * head_dim,)), digits["digits"], **arguments)
+    else:
+        launch("attention", kernel, **arguments)

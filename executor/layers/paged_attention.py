@@ -21,6 +21,7 @@ from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
+from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_attention_reduce_halves import HEAD_DIMS, PagedAttentionReduceHalves
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
@@ -96,7 +97,10 @@ class RowsAttention:
             spread=spread_of(self.shape.kv_heads, rows),
             resident_threads=self.choice.resident_threads,
         )
-        parts = self.workspace.arrays(kernel, f"attention of {rows}", ("peaks", "totals", "weighted"))
+        if self.choice.merged and not (launch.fused and isinstance(form, HalfForm)):
+            self._attend_at_once(launch, s, a, kernel, lone, form)
+            return
+        parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
         q, out = (self._heads(s, a, name, rows=rows)[name] for name in ("q", "attended"))
         launch("attention_parts", kernel, q=q, **parts, **self._seen(rows) | {"position": lone})
         shape = {
@@ -117,6 +121,23 @@ class RowsAttention:
             launch.packed.write(launch, "attention", digits, attended, form, **arguments)
         else:
             launch("attention", PagedAttentionReduce(**shape), **arguments)
+
+    def _attend_at_once(
+        self, launch: LaunchQueue, s: LayerShape, a: Activations, parts: PagedAttention, lone: GpuBuffer, form: Form | None
+    ) -> None:
+        """The same in one launch, bit for bit; not for halves, for which there is no such kernel."""
+        rows, plain = parts.rows, PagedAttentionMerged(**parts.parameters())
+        heads = self._heads(s, a, "q", "attended", rows=rows)
+        scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
+        arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
+        if launch.fused and isinstance(form, int):
+            digits, attended = (
+                PagedAttentionMergedDigits(**parts.parameters(), digits=form),
+                a.attended.view(0, lines(rows, s.q_dim)),
+            )
+            launch.packed.write(launch, "attention", digits, attended, form, **arguments)
+        else:
+            launch("attention", plain, **arguments)
 
     def _attend_in_tiles(self, launch: LaunchQueue, s: LayerShape, a: Activations, tiles: GpuBuffer) -> None:
         count, parts = tiles.shape[0], self.choice.parts

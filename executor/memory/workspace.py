@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import Self
 
+from executor.base.errors import DeviceError
 from executor.device.protocol import DeviceMemory
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
@@ -22,6 +24,7 @@ class Workspace:
         self.device = device
         self.generation = 0
         self._memory: dict[str, GpuBuffer] = {}
+        self._zeros: set[str] = set()
         self._views: dict[tuple[str, DType, tuple[int, ...]], GpuBuffer] = {}
 
     def buffer(self, name: str, shape: tuple[int, ...], dtype: DType = F32, *, zeros: bool = False) -> GpuBuffer:
@@ -37,6 +40,7 @@ class Workspace:
             memory = self._grown(name, memory, nbytes)
             if zeros:
                 memory.fill(0)
+                self._zeros.add(name)
         view = GpuBuffer(memory.allocation, memory.pointer, dtype, shape, name)
         self._views[name, dtype, shape] = view
         return view
@@ -52,6 +56,13 @@ class Workspace:
             buffers[argument] = self.buffer(f"{name}: {argument}", array.shape, array.dtype, zeros=array.zeros)
         return buffers
 
+    def settle(self) -> None:
+        """Make zeros of what has to hold them, after launches that may have been thrown away half done. For handlers of
+        exceptions: a device that is lost raises none here, since nothing will run on it."""
+        with suppress(DeviceError):
+            for name in self._zeros:
+                self._memory[name].fill(0)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all memory in it."""
@@ -63,6 +74,7 @@ class Workspace:
             memory.free()
         self._memory.clear()
         self._views.clear()
+        self._zeros.clear()
         self.generation += 1
 
     def __enter__(self) -> Self:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from executor.base.arguments import checked, whole
 from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
-from executor.choice.attention import AttentionChoice
+from executor.choice.attention import AttentionChoice, TokenAttentionChoice
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
@@ -38,7 +38,7 @@ from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
 from executor.model.step_launches import StepModel, rows_attention
-from executor.model.token_launches import TokenLaunches, rope_cosines
+from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
@@ -157,6 +157,11 @@ class Decoder:
         return rows_attention(self.config, self.profile, self.device.target, "f32")
 
     @property
+    def token_attention(self) -> TokenAttentionChoice | None:
+        """How the token of a step attends now, and why; None for a bundle, which has a kernel with a block a head."""
+        return None if self.modules.bundle is not None else token_attention(self.config, self.profile, self.device.target)
+
+    @property
     def position(self) -> int:
         """How many tokens the sequence has."""
         return self.cache.length
@@ -238,6 +243,7 @@ class Decoder:
             self._run(plans, position, head)
         except BaseException:  # an interrupt, a fault that a debugger found: the token does not count
             self.cache.truncate(position)
+            self.workspace.settle()
             raise
         self._computed.put(position, [known], by_rows=False, model=self._computing)
         if position + 1 < self.cache.max_len:  # `advance` leaves no length beyond the room, which may grow
@@ -391,6 +397,7 @@ class Decoder:
             self.profile,
             flagged=flagged,
             fused=self.modules.fused,
+            attention=self.token_attention,
         )
 
     def _drop_plans(self) -> None:

@@ -19,7 +19,7 @@ from executor.model.matrices import repacked
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
 from executor.model.step_launches import StepBody, StepModel, rows_attention
-from executor.model.token_launches import TokenLaunches, rope_cosines
+from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 from ptxgen.target import Target
 
@@ -67,7 +67,8 @@ def memory_needed(
     cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
-    TokenLaunches.build(config, weights, cache, workspace, table, profile)
+    alone = token_attention(config, profile, target)
+    TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")

@@ -89,11 +89,15 @@ class RowSteps:
         size = StepSize.of(len(rows), len(scored), least, inputs.lone)
         body, head = self._body(size.rows, size.lone), self._head(size)
         body.launches.inputs.upload(inputs.for_body(body.launches))
-        if self._launcher.observers:
-            for plan in (*body.plans, *(head.plans if head else ())):
-                plan()
-        else:
-            self._graph(size).replay()
+        try:
+            if self._launcher.observers:
+                for plan in (*body.plans, *(head.plans if head else ())):
+                    plan()
+            else:
+                self._graph(size).replay()
+        except BaseException:
+            body.workspace.settle()
+            raise
         return StepScores(self, len(scored), head.launches if head else None)
 
     def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.choice.attention import TokenAttentionChoice, choose_token_attention
 from executor.choice.choice import GpuProfile
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
-from executor.layers.attention import TokenAttention
+from executor.layers.attention import PositionSplit, TokenAttention
 from executor.layers.calls import KernelCall, Recorder
 from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
@@ -28,6 +29,7 @@ from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.token.advance_position import AdvancePosition
 from ptxgen.kernels.token.argmax import ArgMax
 from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
+from ptxgen.target import Target
 from ptxgen.types import U32
 
 
@@ -61,13 +63,16 @@ class TokenLaunches:
         *,
         flagged: Collection[LayerOperation] = (),
         fused: bool = True,
+        attention: TokenAttentionChoice | None = None,
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
-        output has an outlier (see executor.outliers); fused: with kernels that do several operations at once."""
+        output has an outlier (see executor.outliers); fused: with kernels that do several operations at once; attention: how
+        the token attends, None for a block a head."""
         shape = config.layer
         place = TokenPosition(workspace)
         position, length = place.position, place.length
         a = Activations.of(workspace, shape)
+        split = PositionSplit.of(attention, workspace) if attention is not None else None
         token = workspace.buffer("token", (1,), U32)
         logits = workspace.buffer("logits", (config.vocab,))
         indexed = build_indexed_weights(weights, config.layers, shape, profile, flagged=flagged)
@@ -78,8 +83,8 @@ class TokenLaunches:
         embed = recorder.take()
         layers = []
         for recorder.layer, layer in enumerate(indexed):
-            attention = TokenAttention(cache.layers[recorder.layer], position, length, table)
-            transformer_layer(recorder, shape, layer, attention, a)
+            attends = TokenAttention(cache.layers[recorder.layer], position, length, table, split)
+            transformer_layer(recorder, shape, layer, attends, a)
             layers.append(recorder.take())
         recorder.layer = None
         output = embedding if config.tied else weights["output.weight"]
@@ -96,6 +101,11 @@ class TokenLaunches:
     def calls(self) -> list[KernelCall]:
         """All calls in order."""
         return [self.embed, *(call for layer in self.layers for call in layer), *self.head, self.argmax, self.advance]
+
+
+def token_attention(config: ModelConfig, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
+    """How a model's one token attends."""
+    return choose_token_attention(profile, target, kv_heads=config.kv_heads)
 
 
 def rope_cosines(file: TensorFile, config: ModelConfig, context: int) -> NDArray[np.float32]:

@@ -29,6 +29,7 @@ from ptxgen.kernels.attention.paged_attention import (
     require_split,
     softmax_part,
 )
+from ptxgen.kernels.attention.paged_attention_merged import HANDED, LEAST_SM
 from ptxgen.kernels.attention.paged_cache import TILE
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
@@ -78,11 +79,15 @@ class GroupedAttention(IncrementalAttention):
     @property
     def least_sm(self) -> int:
         """As of paged_attention_merged."""
-        return 90
+        return LEAST_SM
 
     @property
     def name(self) -> str:
         return f"grouped_attention{'_indirect' if self.indirect else ''}"
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        return (*HANDED, "counters")
 
     @property
     def split(self) -> Split:
@@ -113,7 +118,7 @@ class GroupedAttention(IncrementalAttention):
                 for name, array in handed.items()
                 if isinstance(array, Array)
             },
-            "counters": update(U32, self.kv_heads * self.blocks, align=4),
+            "counters": update(U32, self.kv_heads * self.blocks, zeros=True),
         }
 
     def launch(self) -> LaunchConfig:
@@ -257,9 +262,6 @@ class GroupedAttention(IncrementalAttention):
             **{name: np.zeros(array.shape, np.float32) for name, array in arrays.items() if isinstance(array, Array)},
             "counters": np.zeros(self.kv_heads * self.blocks, np.uint32),
         }
-
-
-HANDED = ("peaks", "totals", "weighted")
 
 
 @register(indirect=(True,))

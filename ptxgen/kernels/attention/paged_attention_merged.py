@@ -25,6 +25,9 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
 
+LEAST_SM = 90
+"""Before it the assembler writes all that has a shuffle twice (docs/performance.md), which is more than 64 KB."""
+
 HANDED = ("peaks", "totals", "weighted")
 
 ALONE: dict[str, Any] = {
@@ -46,15 +49,18 @@ class PagedAttentionMerged(PagedAttention):
     """
 
     name = "paged_attention_merged"
-    least_sm = 90
-    """Before it the assembler writes all that has a shuffle twice (docs/performance.md): more than fits the cache."""
+    least_sm = LEAST_SM
 
     def signature(self) -> Signature:
         return {
             "out": write(F32, self.rows, self.heads, self.head_dim),
             **super().signature(),
-            "counters": update(U32, self.rows, self.kv_heads * self.blocks, align=4),
+            "counters": update(U32, self.rows, self.kv_heads * self.blocks, zeros=True),
         }
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        return (*HANDED, "counters")
 
     @property
     def merge(self) -> Merge:

@@ -1,0 +1,151 @@
+"""A profile whose rows attend in one launch each: engines give the bits of two launches, `generate` agrees with itself in every
+way that it runs, and with float64; counters are zeros after a step that failed, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.choice import attention as choice
+from executor.choice.attention import choose_attention, choose_token_attention
+from executor.choice.choice import GpuProfile
+from executor.device.protocol import Device
+from executor.launch.launch import LaunchRecord
+from executor.layers import paged_attention as layers
+from executor.measure.profiler import TileProfiler
+from executor.model.decoder import Decoder
+from executor.model.engine import Engine
+from executor.model.generation import LanguageModel
+from executor.model.step import Row
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.target import Target
+from tests.reference_model import ReferenceModel
+from tests.synthetic import Q, write_model
+
+CONTEXT, SHORT, LENGTH = 128, 32, 37
+TOKENS = [3 + 7 * at % 200 for at in range(LENGTH)]
+MERGED, PLAIN = GpuProfile(merged_attention=True), GpuProfile()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return write_model(folder / "m.gguf", "qwen3", Q.Q4_K, layers=2, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a context that the emulator is done with soon has several."""
+    monkeypatch.setattr(choice, "SHORT", SHORT)
+    monkeypatch.setattr(choice, "LEAST", 32)
+    monkeypatch.setattr(layers, "PagedAttention", partial(PagedAttention, least=32))
+
+
+@pytest.fixture
+def model(path: Path, device: Device) -> Iterator[LanguageModel]:
+    with LanguageModel.load(path, device, context=CONTEXT, profile=MERGED) as loaded:
+        yield loaded
+
+
+def decoded(decoder: Decoder, profiler: TileProfiler | None = None) -> NDArray[np.float32]:
+    """Logits of the positions about the edges of parts, after a prompt that was fed."""
+    decoder.reset()
+    decoder.feed(TOKENS[: SHORT - 2])
+    found = []
+    decoder.profiler = profiler
+    for token in TOKENS[SHORT - 2 :]:
+        decoder.step(token)
+        found.append(decoder.logits())
+    decoder.profiler = None
+    return np.array(found)
+
+
+def counters(decoder: Decoder) -> list[NDArray[np.uint32]]:
+    calls = [call for call in decoder.prepare().launches.calls if call.place.operation == "attention"]
+    return [call.arguments["counters"].to_numpy() for call in calls]
+
+
+def test_a_sequence_is_the_same_eager_as_a_graph_and_profiled_and_that_of_the_other_attention(
+    path: Path, model: LanguageModel
+) -> None:
+    decoder = model.decoder
+    replayed = decoded(decoder)
+    assert not np.any(counters(decoder))
+    decoder.launcher.observers.append(lambda record: None)
+    assert decoded(decoder).tobytes() == replayed.tobytes()
+    decoder.launcher.observers.clear()
+    assert decoded(decoder, TileProfiler(model.device)).tobytes() == replayed.tobytes()
+    decoder.profile = PLAIN
+    plain, exact = decoded(decoder), ReferenceModel(path).logits(TOKENS)[SHORT - 2 :]
+    assert plain[:2].tobytes() == replayed[:2].tobytes()  # up to SHORT positions
+    assert plain[2:].tobytes() != replayed[2:].tobytes()
+    for logits in (plain, replayed):
+        assert np.abs(logits - exact).max() <= 1e-4 * exact.std()
+    assert np.abs(plain - replayed).max() <= 1e-5 * exact.std()
+
+
+def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -> None:
+    engine = Engine(model.decoder, slots=2, rows=SHORT)
+    rows = [Row(0, token, at, scored=False) for at, token in enumerate(TOKENS[:SHORT])]
+    found, kernels = [], []
+    for slot in (0, 1):
+        engine.set_table(slot, range(slot, engine.pages, 2))
+    for model.decoder.profile in (PLAIN, MERGED):
+        scores = engine.step(rows)
+        decode = engine.step([Row(0, TOKENS[SHORT], SHORT, True), Row(1, 5, 0, True)])
+        found.append(
+            [*(scores.logits(at).tobytes() for at in range(0)), decode.logits(0).tobytes(), decode.logits(1).tobytes()]
+        )
+        kernels.append([call.kernel.name for call in engine.steps.calls(2) if call.place.operation.startswith("attention")])
+    engine.free()
+    assert found[0] == found[1]
+    assert kernels == [
+        ["paged_attention", "paged_attention_reduce_digits"] * 2,
+        ["paged_attention_merged_digits"] * 2,
+    ]
+
+
+def test_a_step_that_fails_half_way_leaves_counters_zeros(model: LanguageModel) -> None:
+    decoder = model.decoder
+    wanted = decoded(decoder)[-1]
+    buffer = next(call.arguments["counters"] for call in decoder.prepare().launches.calls if "counters" in call.arguments)
+
+    def interrupt(record: LaunchRecord) -> None:
+        if str(record.place) == "layer 1 attention":
+            buffer.upload(np.ones(buffer.shape, np.uint32))  # as blocks leave them that were not the last
+            raise KeyboardInterrupt
+
+    decoder.launcher.observers.append(interrupt)
+    decoder.rewind(TOKENS[:-1])
+    with pytest.raises(KeyboardInterrupt):
+        decoder.step(TOKENS[-1])
+    decoder.launcher.observers.clear()
+    assert not buffer.to_numpy().any()
+    decoder.step(TOKENS[-1])
+    assert decoder.logits().tobytes() == wanted.tobytes()
+
+
+def test_what_attends_is_said_with_its_reason() -> None:
+    chosen = partial(choose_attention, heads=32, kv_heads=8, head_dim=128, kv_type="f32")
+    said = [str(chosen(profile, Target(sm))) for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))]
+    assert [text.split(" (")[0].split("else ")[1] for text in said] == [
+        "paged_attention",
+        "paged_attention_merged",
+        "paged_attention",
+    ]
+    tokens = [
+        choose_token_attention(profile, Target(sm), kv_heads=8) for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))
+    ]
+    assert [(one.splits, str(one)) for one in tokens] == [
+        (0, "incremental_attention (the profile's merged_attention is off: a block a head)"),
+        (16, "grouped_attention, splits=16 beyond 32 positions (the profile's merged_attention is on)"),
+        (0, "incremental_attention (grouped_attention needs sm_90, this is sm_89)"),
+    ]
+    with pytest.raises(ArgumentError, match="merged_attention is 1; allowed: a bool"):
+        GpuProfile(merged_attention=1)  # type: ignore[arg-type]
