@@ -1,5 +1,5 @@
-"""Attention of one token in one launch: a short sequence has the bits of incremental_attention, of a long one the last block puts
-the parts together, in every order of the blocks, and leaves the counters zeros."""
+"""Attention of one token in one launch: a short sequence has the bits of incremental_attention, of a long one the last block
+puts the parts together, in every order of the blocks, and leaves the counters zeros."""
 
 from __future__ import annotations
 
