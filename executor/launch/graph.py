@@ -17,13 +17,13 @@ class LaunchGraph:
     """Plans that one call launches, each when those have ended whose memory it needs: the results are those of launching them
     in their order. Nothing is loaded or launched when it is made: a plan's kernel is loaded already.
 
-    Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `records`
-    says what was captured; timed: replays record `events`."""
+    Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `plans` is
+    what it launches, `records` says what was captured; timed: replays record `events`."""
 
     def __init__(self, device: Device, plans: Sequence[Plan], *, timed: bool = False) -> None:
         self.records = tuple(plan.record for plan in plans)
         self.device = device
-        self._plans = tuple(plans)
+        self.plans = tuple(plans)
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
         waits = dependencies([plan.accesses for plan in plans])
@@ -38,7 +38,7 @@ class LaunchGraph:
         if not self._end.alive:
             raise LaunchError(f"{self} was closed; capture it again")
         if self.device.frees != self._frees:
-            for plan in self._plans:
+            for plan in self.plans:
                 plan.check_alive()
             self._frees = self.device.frees
 

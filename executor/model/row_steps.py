@@ -65,6 +65,8 @@ class RowSteps:
         """How many graphs were captured so far."""
         self.count = 0
         """How many steps there have been."""
+        self.replayed: LaunchGraph | None = None
+        """What the last step replayed, until plans are given back; None if it launched them one by one."""
         self._launcher = launcher
         self._modules = modules
         self._model: StepModel
@@ -89,14 +91,17 @@ class RowSteps:
         size = StepSize.of(len(rows), len(scored), least, inputs.lone)
         body, head = self._body(size.rows, size.lone), self._head(size)
         body.launches.inputs.upload(inputs.for_body(body.launches))
+        self.replayed = None
         try:
             if self._launcher.observers:
                 for plan in (*body.plans, *(head.plans if head else ())):
                     plan()
             else:
-                self._graph(size).replay()
+                self.replayed = self._graph(size)
+                self.replayed.replay()
         except BaseException:
-            body.workspace.settle()
+            for part in (body, head) if head else (body,):
+                part.workspace.settle()
             raise
         return StepScores(self, len(scored), head.launches if head else None)
 
@@ -108,6 +113,7 @@ class RowSteps:
 
     def drop(self) -> None:
         """Give plans, graphs and their memory back."""
+        self.replayed = None
         for graph in self._graphs.values():
             graph.close()
         for workspace in (
