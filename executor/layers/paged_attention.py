@@ -22,6 +22,7 @@ from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
+from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_attention_reduce_halves import HEAD_DIMS, PagedAttentionReduceHalves
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
@@ -97,7 +98,8 @@ class RowsAttention:
             spread=spread_of(self.shape.kv_heads, rows),
             resident_threads=self.choice.resident_threads,
         )
-        if self.choice.merged and not (launch.fused and isinstance(form, HalfForm)):
+        packs = launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
+        if self.choice.merged and (windows_of_a_block(kernel) or not packs):
             self._attend_at_once(launch, s, a, kernel, lone, form)
             return
         parts = self.workspace.arrays(kernel, f"attention of {rows}", HANDED)
@@ -113,7 +115,7 @@ class RowsAttention:
         }
         arguments = {"out": out, **parts, "position": lone}
         attended = a.attended.view(0, lines(rows, s.q_dim))
-        if launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS:
+        if packs and isinstance(form, HalfForm):
             halves = PagedAttentionReduceHalves(**shape, **asdict(form))
             launch.packed.write(launch, "attention", halves, attended, form, **arguments)
         elif launch.fused and isinstance(form, int):
@@ -125,16 +127,17 @@ class RowsAttention:
     def _attend_at_once(
         self, launch: LaunchQueue, s: LayerShape, a: Activations, parts: PagedAttention, lone: GpuBuffer, form: Form | None
     ) -> None:
-        """The same in one launch, bit for bit; not for halves, for which there is no such kernel."""
+        """The same in one launch, bit for bit."""
         rows, plain = parts.rows, PagedAttentionMerged(**parts.parameters())
         heads = self._heads(s, a, "q", "attended", rows=rows)
         scratch = self.workspace.arrays(plain, f"attention of {rows}", plain.scratch)
         arguments = {"out": heads["attended"], "q": heads["q"], **self._seen(rows), "position": lone, **scratch}
-        if launch.fused and isinstance(form, int):
-            digits, attended = (
-                PagedAttentionMergedDigits(**parts.parameters(), digits=form),
-                a.attended.view(0, lines(rows, s.q_dim)),
-            )
+        shape, attended = parts.parameters(), a.attended.view(0, lines(rows, s.q_dim))
+        if launch.fused and isinstance(form, HalfForm) and windows_of_a_block(parts):
+            halves = PagedAttentionMergedHalves(**shape, **asdict(form))
+            launch.packed.write(launch, "attention", halves, attended, form, **arguments)
+        elif launch.fused and isinstance(form, int):
+            digits = PagedAttentionMergedDigits(**shape, digits=form)
             launch.packed.write(launch, "attention", digits, attended, form, **arguments)
         else:
             launch("attention", plain, **arguments)

@@ -200,7 +200,7 @@ class PagedAttention(PagedKernel):
         begin = k.ctaid.y * size
         with k.when(begin < place.length):
             first, heads = self.own_heads(k, kv_head)
-            for part, usable, found in self.parts(k, place, kv_head, begin, size, first, heads):
+            for part, usable, found in self.own_parts(k, place, kv_head, begin, size, first, heads):
                 self._hand_over(k, first, heads, part, usable, found)
 
     def own_heads(self, k: KernelBuilder, kv_head: Value) -> tuple[Value, Value]:
@@ -208,7 +208,7 @@ class PagedAttention(PagedKernel):
         number = k.ctaid.x % self.blocks * self.tiles.heads
         return kv_head * self.group + number, k.min(self.group - number, self.tiles.heads)
 
-    def parts(
+    def own_parts(
         self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value, first: Value, heads: Value
     ) -> Iterator[tuple[Value, Value, list[Softmax]]]:  # fmt: skip
         """Each part, of `size` positions, the first from `begin` on, that the block has of its row: its number, whether its

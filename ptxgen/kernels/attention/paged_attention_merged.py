@@ -17,6 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.attention_type import positions
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, alone, merged_bound
 from ptxgen.kernels.attention.paged_attention import PagedAttention, softmax_part
+from ptxgen.kernels.attention.paged_cache import Place
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
@@ -69,7 +70,7 @@ class PagedAttentionMerged(PagedAttention):
 
     def emit(self, k: KernelBuilder) -> None:
         row, kv_head, spread = k.ctaid.z, k.ctaid.x // self.blocks, self.launch().grid[1]
-        place = self.place(k, row)
+        place = self.own_place(k, row)
         size = k.max(self.split.device_size(place.length), 1)
         count = k.shuffle((place.length + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
@@ -79,7 +80,7 @@ class PagedAttentionMerged(PagedAttention):
             with k.when(count == 0):
                 staged.clear(k)
             with k.otherwise():
-                for part, usable, found in self.parts(k, place, kv_head, k.ctaid.y * size, size, first, heads):
+                for part, usable, found in self.own_parts(k, place, kv_head, k.ctaid.y * size, size, first, heads):
                     self._leave(k, first, heads, part, usable, found, several, staged)
                 with k.when(several):
                     last = k.last_block(k.arg.counters[row, k.ctaid.x], k.min(count, spread))
@@ -91,6 +92,10 @@ class PagedAttentionMerged(PagedAttention):
             k.barrier()
             with k.when(is_mine != 0):
                 self.finish(k, row, first, heads, staged)
+
+    def own_place(self, k: KernelBuilder, row: Value) -> Place:
+        """Where the block's row stands."""
+        return self.place(k, row)
 
     def _leave(
         self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax], several: Value,

@@ -14,14 +14,25 @@ from numpy.typing import NDArray
 from executor.choice import attention as choice
 from executor.choice.attention import choose_attention, choose_token_attention
 from executor.choice.choice import GpuProfile
+from executor.choice.table import TuningEntry, TuningTable
+from executor.device.dry_run import DryRunMemory
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
+from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import LaunchRecord
 from executor.layers import paged_attention as layers
 from executor.measure.profiler import TileProfiler
+from executor.memory.buffers import GpuBuffer
+from executor.memory.kv_cache import KvCache
+from executor.memory.paged_cache import as_pages
+from executor.memory.weights import load_weights
+from executor.memory.workspace import Workspace
+from executor.model.config import ModelConfig, expected_tensors
 from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
+from executor.model.step_launches import StepBody, StepModel, rows_attention
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.target import Target
@@ -109,6 +120,36 @@ def test_rows_of_an_engine_have_the_bits_of_two_launches(model: LanguageModel) -
         ["paged_attention", "paged_attention_reduce_digits"] * 2,
         ["paged_attention_merged_digits"] * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "merged", "kernels"),
+    [
+        (1, True, ["paged_attention_merged_halves"]),
+        (2, True, ["paged_attention_merged", "pack_halves"]),  # two heads of 64 fill no window
+        (1, False, ["paged_attention", "paged_attention_reduce", "pack_halves"]),
+    ],
+)
+def test_rows_are_packed_in_halves_by_the_launch_that_attends(
+    kv_heads: int, merged: bool, kernels: list[str], tmp_path: Path, device: Device
+) -> None:
+    path = write_model(
+        tmp_path / "m.gguf", "llama", Q.Q4_K, layers=1, hidden=256, heads=4, kv_heads=kv_heads, ff=256, context=64
+    )
+    entry = TuningEntry("accurate", "q4k", 256, 256, "half_mma_q4k_gemm", {"parts": 2, "split": 1}, 1e-6, error=1e-7, rows=2)
+    profile = GpuProfile(tables=(TuningTable("a table", GpuModel.of(device), (entry,)),), merged_attention=merged)
+    with GgufFile.open(path) as file:
+        config, memory = ModelConfig.from_gguf(file), DryRunMemory()
+        weights = load_weights(memory, file, list(expected_tensors(config)))
+        cache = KvCache(memory, 1, kv_heads, config.head_dim, 64)
+        page, table = (
+            GpuBuffer.from_numpy(memory, np.zeros(shape, kind)) for shape, kind in (((1, 1), "u4"), ((64, 32, 2), "f4"))
+        )
+        attention = rows_attention(config, profile, device.target, "f32")
+        model = StepModel(config, weights, as_pages(cache, page), table, profile, attention)
+        calls = StepBody.build(model, Workspace(memory), rows=2, lone=2).calls
+    first = next(at for at, call in enumerate(calls) if call.place.operation.startswith("attention"))
+    assert [call.kernel.name for call in calls[first : first + len(kernels)]] == kernels
 
 
 def test_a_step_that_fails_half_way_leaves_counters_zeros(model: LanguageModel) -> None:

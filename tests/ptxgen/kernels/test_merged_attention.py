@@ -11,6 +11,8 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
+from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
+from ptxgen.kernels.attention.paged_attention_reduce_halves import PagedAttentionReduceHalves
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
 from tests.ptxgen.kernels.checking import run
 from tests.ptxgen.kernels.test_paged_attention import Arguments, at, attended, made
@@ -79,6 +81,32 @@ def test_the_digits_are_those_of_the_result_bit_for_bit(digits: int) -> None:
     assert found["out"].tobytes() == attended(kernel, arguments)["out"].tobytes()
     expected = quantize(found["out"].reshape(3, -1), digits)
     assert all(found[name].tobytes() == array.tobytes() for name, array in expected._asdict().items())
+
+
+def test_the_halves_are_those_of_two_launches_bit_for_bit() -> None:
+    kernel = made(3, heads=4, kv_heads=2, head_dim=128)
+    arguments = at(kernel, (100, 30, 33))
+    arguments["tables"][2, 1] = kernel.pages
+    shape = {name: getattr(kernel, name) for name in ("rows", "heads", "head_dim", "max_len", "splits", "least")}
+    reduce = PagedAttentionReduceHalves(**shape, parts=2, lane_run=4)
+    one = PagedAttentionMergedHalves(**kernel.parameters(), parts=2, lane_run=4)
+    blank = one.inputs(np.random.default_rng(1))
+    given = {name: blank[name] for name in ("out", "halves", "scales")}
+    wanted = run(reduce, {**given, **run(kernel, arguments), "position": arguments["position"]})
+    found = run(one, {**given, **arguments, "counters": blank["counters"]})
+    assert all(found[name].tobytes() == array.tobytes() for name, array in wanted.items())
+
+
+@pytest.mark.parametrize(("heads", "windows"), [(1, 0), (2, 1), (3, 0), (4, 2)])
+def test_halves_need_heads_of_a_block_that_fill_windows(heads: int, windows: int) -> None:
+    kernel = made(1, heads=heads, head_dim=128, least=128)
+    assert windows_of_a_block(kernel) == windows
+    if not windows:
+        message = (
+            rf"the heads of a block must be a multiple of 256 values, got {heads} heads over 1 of 128 values, {heads} a block"
+        )
+        with pytest.raises(ArgumentError, match=message):
+            PagedAttentionMergedHalves(**kernel.parameters(), parts=1, lane_run=4)
 
 
 def test_an_impossible_number_of_digits_is_refused_by_name() -> None:
