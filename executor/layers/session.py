@@ -64,6 +64,8 @@ class Session:
             batch.start()
         except BaseException:
             packed.forget()  # some count as computed and may not be
+            if self.recording is None:  # then some may have run half
+                self.workspace.settle()
             raise
 
     @contextmanager
