@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, splits_for
+from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, GroupedAttention, splits_for
 from ptxgen.kernels.attention.paged_attention import PagedAttention, resident_threads
 from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM, PagedAttentionMerged
 from ptxgen.target import Target
@@ -95,10 +95,13 @@ class TokenAttentionChoice:
         return {"kernel": self.kernel, "splits": self.splits or None, "reason": self.reason}
 
 
-def choose_token_attention(profile: GpuProfile, target: Target, *, kv_heads: int) -> TokenAttentionChoice:
+def choose_token_attention(
+    profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int
+) -> TokenAttentionChoice:  # fmt: skip
     """What a profile says for a model's heads on a target."""
     if not profile.merged_attention:
         return TokenAttentionChoice(0, LEAST, SHORT, "the profile's merged_attention is off: a block a head")
     if target.sm < LEAST_SM:
         return TokenAttentionChoice(0, LEAST, SHORT, f"grouped_attention needs sm_{LEAST_SM}, this is {target}")
-    return TokenAttentionChoice(splits_for(kv_heads), LEAST, SHORT, "the profile's merged_attention is on")
+    blocks = GroupedAttention(True, heads, kv_heads, head_dim, max_len=1).blocks
+    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, "the profile's merged_attention is on")

@@ -105,7 +105,7 @@ class TokenLaunches:
 
 def token_attention(config: ModelConfig, profile: GpuProfile, target: Target) -> TokenAttentionChoice:
     """How a model's one token attends."""
-    return choose_token_attention(profile, target, kv_heads=config.kv_heads)
+    return choose_token_attention(profile, target, heads=config.heads, kv_heads=config.kv_heads, head_dim=config.head_dim)
 
 
 def rope_cosines(file: TensorFile, config: ModelConfig, context: int) -> NDArray[np.float32]:

@@ -44,9 +44,9 @@ RESIDENT = 1
 MULTIPROCESSORS = 132  # of a large GPU; not measured
 
 
-def splits_for(kv_heads: int, resident: int = RESIDENT) -> int:
-    """A good `splits`: as many blocks as a large GPU holds at once, or few less."""
-    return min(max(2, MULTIPROCESSORS * resident // kv_heads), MOST_SPLITS)
+def splits_for(groups: int, resident: int = RESIDENT) -> int:
+    """A good `splits` for so many blocks a part, kv_heads * blocks: as many as a large GPU holds at once, or few less."""
+    return min(max(2, MULTIPROCESSORS * resident // groups), MOST_SPLITS)
 
 
 @register(indirect=(True,))

@@ -181,7 +181,8 @@ def test_what_attends_is_said_with_its_reason() -> None:
         "paged_attention",
     ]
     tokens = [
-        choose_token_attention(profile, Target(sm), kv_heads=8) for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))
+        choose_token_attention(profile, Target(sm), heads=32, kv_heads=8, head_dim=128)
+        for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))
     ]
     assert [(one.splits, str(one)) for one in tokens] == [
         (0, "incremental_attention (the profile's merged_attention is off: a block a head)"),
