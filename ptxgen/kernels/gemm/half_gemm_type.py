@@ -29,6 +29,10 @@ PRODUCT_ROUNDINGS = 8
 """Roundings beside those of sums: the reference's weight (3), the products with the scales of weights (2) and activations, and
 what parts of a product are left out where an integer has a low register (2: both are under 2^-11 of what they belong to)."""
 
+SUM_UNITS = 3
+"""What a sum of n products by tensor cores is off by, in units of 2^-24 of the sum of their magnitudes for each of them:
+whether they round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py)."""
+
 # Rows of the matrix that `accuracy` measures on.
 MEASURED_ROWS = 64
 

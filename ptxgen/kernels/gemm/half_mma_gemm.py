@@ -10,8 +10,9 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, HalfGemmType
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType
 from ptxgen.kernels.gemm.half_tile import HalfTile
+from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, windows_of
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -26,13 +27,6 @@ DEEP = 32
 
 LARGEST_TILE = 64
 """Rows of activations of a block, at most: a lane has a sum for every eighth of them and every eighth of its warp's rows."""
-
-TILE_ROWS = 16
-"""Rows of weights of an `mma`."""
-
-# What a sum of n products by tensor cores is off by, in units of 2^-24 of the sum of their magnitudes for each of them: whether
-# they round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py).
-_UNITS = 3
 
 
 @register(format=CATALOGUED)
@@ -155,7 +149,7 @@ class HalfMmaGemm(HalfGemmType):
         its scales and for the minima, an fma of the window; the sums of windows and of warps that share k."""
         products = WINDOW * (self.parts + 1)
         scales = 2 if self.format.half_run == WINDOW // 4 else STEPS
-        return _UNITS * products + self.chains - 1 + scales + 2 + -(-self.windows // self.split) + self.split
+        return SUM_UNITS * products + self.chains - 1 + scales + 2 + -(-self.windows // self.split) + self.split
 
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)

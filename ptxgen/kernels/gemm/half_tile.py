@@ -14,6 +14,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.kernels.gemm.half_products import Rows, WindowProducts
 from ptxgen.kernels.gemm.half_ring import PIECE, HalfRing
+from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance, further
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
 from ptxgen.target import WARP_SIZE
@@ -21,9 +22,6 @@ from ptxgen.types import B32, F16, F32
 
 if TYPE_CHECKING:
     from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-
-TILE_ROWS = 16
-"""Rows of weights of an `mma`."""
 
 CORES = 2 * TILE * TILE
 """f16 of a part of a step for a tile of activations: two core matrices, which are the right operand of an `mma`."""

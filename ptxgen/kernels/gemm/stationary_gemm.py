@@ -14,8 +14,9 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, Work, update
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, HalfGemmType, of_windows
-from ptxgen.kernels.gemm.stationary_tile import TILE_ROWS, StationaryTile
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType, of_windows
+from ptxgen.kernels.gemm.stationary_tile import StationaryTile
+from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, arrays
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -39,10 +40,6 @@ OWN = (*OF_MATRIX, "partials", "counters")
 
 MOST_COLUMNS = 32
 """Rows of activations of a block with one part, at most, and half of it with two: a lane holds 68 or 34 registers for 8."""
-
-# What a sum of n products by tensor cores is off by, in units of 2^-24 of the sum of their magnitudes for each of them: whether
-# they round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py).
-_UNITS = 3
 
 
 @register(format=IN_PIECES)
@@ -177,7 +174,7 @@ class StationaryGemm(HalfGemmType):
         for the minima, an fma of the window; the sums of windows, of warps and of blocks that share k."""
         products = WINDOW * (self.parts + 1) + STEPS * self.parts
         windows = -(-self.slice_windows // self.split)
-        return _UNITS * products + self.chains - 1 + 4 + windows + self.split + self.slices
+        return SUM_UNITS * products + self.chains - 1 + 4 + windows + self.split + self.slices
 
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)

@@ -15,6 +15,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.formats.packed import PREFETCH
 from ptxgen.kernels.gemm.half_products import WindowProducts
+from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
 from ptxgen.target import WARP_SIZE
@@ -28,9 +29,6 @@ PIECE = 16
 
 SHARE = PIECE * WARP_SIZE
 """Bytes of a piece of every lane."""
-
-TILE_ROWS = 16
-"""Rows of weights of an `mma`."""
 
 CORE = TILE * TILE
 """f16 of a core matrix: 8 of 8 rows."""

@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, HalfGemmType
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType
 from ptxgen.kernels.gemm.staged_halves import StageLayout
 from ptxgen.kernels.gemm.warpgroup_tile import GROUP_ROWS, WarpgroupTile
 from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
@@ -24,10 +24,6 @@ WINDOWED = tuple(format for format in CATALOGUED if format.half_run == WINDOW //
 
 COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128)
 """Rows of activations that a product takes."""
-
-# What a sum of n products by tensor cores is off by, in units of 2^-24 of the sum of their magnitudes for each of them: whether
-# they round as the emulator or cut as GPUs do (tests/ptxgen/isa/fragments.py).
-_UNITS = 3
 
 
 @register(format=WINDOWED)
@@ -107,7 +103,7 @@ class WgmmaGemm(HalfGemmType):
     def chain(self) -> int:
         """The products of a window, those of low registers too, and of its minima; for each of both a product of its scales and
         an fma for every window."""
-        return _UNITS * (WINDOW * (self.parts + 1) + STEPS * self.parts) + 2 * (1 + self.windows)
+        return SUM_UNITS * (WINDOW * (self.parts + 1) + STEPS * self.parts) + 2 * (1 + self.windows)
 
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)
