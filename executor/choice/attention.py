@@ -53,6 +53,16 @@ def choose_attention(
     alone = resident_threads(target, -(-heads // kv_heads), head_dim, kv_type)
     merged = profile.merged_attention and target.sm >= LEAST_SM
     never = AttentionChoice(0, 1, 1, alone, "", merged)
+    choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)
+    if profile.merged_attention and not merged:
+        return replace(choice, reason=f"{choice.reason}; {PagedAttentionMerged.name} needs sm_{LEAST_SM}, this is {target}")
+    return choice
+
+
+def _in_tiles(
+    profile: GpuProfile, target: Target, never: AttentionChoice, heads: int, kv_heads: int, head_dim: int, kv_type: str
+) -> AttentionChoice:  # fmt: skip
+    """`never`, with tiles for runs of rows where there are any, and the reason."""
     if profile.batch_invariant:
         return replace(never, reason="the profile is batch_invariant: a row attends as if it were alone")
     if profile.tile_run == 0:
@@ -68,7 +78,7 @@ def choose_attention(
     if target.sm < kernel.least_sm:
         return replace(never, reason=f"flash_attention needs sm_{kernel.least_sm}, this is {target}")
     reason = f"{profile.precision}: {profile.tile_run} rows of a sequence or more in tiles of {kernel.tile_rows}"
-    return AttentionChoice(parts, profile.tile_run, kernel.tile_rows, alone, reason, merged)
+    return replace(never, parts=parts, least_run=profile.tile_run, tile_rows=kernel.tile_rows, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,7 @@ def test_what_attends_is_said_with_its_reason() -> None:
         "paged_attention_merged",
         "paged_attention",
     ]
+    assert [text.endswith("; paged_attention_merged needs sm_90, this is sm_89)") for text in said] == [False, False, True]
     tokens = [
         choose_token_attention(profile, Target(sm), heads=32, kv_heads=8, head_dim=128)
         for profile, sm in ((PLAIN, 90), (MERGED, 90), (MERGED, 89))
