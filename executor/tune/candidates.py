@@ -38,7 +38,7 @@ OWN: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "wgmma_*": {"warpgroups": (2, 3), "columns": (64, 128)},
     "stationary_*": {"split": (8,), "slices": (1, 2)},
     "half_mma_*": {
-        "warps": (1,), "split": (4, 8), "row_tiles": (1, 2), "chains": (1, 4), "stages": (0, 2), "resident_threads": (256, 512),
+        "warps": (1,), "split": (4, 8), "row_tiles": (1, 2), "chains": (1, 4), "resident_threads": (256, 512),
     },
 }  # fmt: skip
 """The same for kernels with names like these, instead of GRID where both say something."""

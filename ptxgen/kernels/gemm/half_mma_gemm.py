@@ -17,7 +17,6 @@ from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, windo
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import MAX_STATIC_SHARED, MAX_THREADS, WARP_SIZE
-from ptxgen.types import F16
 
 WIDE = 16384
 """Rows of weights from which on blocks are many enough that fewer warps share k, and fewer rows of a warp pay."""
@@ -41,20 +40,16 @@ class HalfMmaGemm(HalfGemmType):
     `warps` such warps lie side by side along n, and `split` of them share k, a window of 256 values each in turn, whose sums
     are added in their order. The products of a window go to `chains` sums in turn, none of which waits for the others; they are
     added where scales are applied. Weights are loaded `ahead` windows before they are used. With `pdl` the kernel waits for
-    the one before it by itself, after its first loads of weights. With `residual` it adds its result to y in place.
-
-    With `stages` of 2 or more a block copies the activations of a window to shared memory stages - 1 windows before they are
-    used, once for its warps along n, and goes from window to window together. Weights are then loaded as they are needed."""
+    the one before it by itself, after its first loads of weights. With `residual` it adds its result to y in place."""
 
     name_pattern = "half_mma_{format}_gemm"
-    bit_free = ("warps", "row_tiles", "tile", "ahead", "stages", "resident_threads", "pdl")
+    bit_free = ("warps", "row_tiles", "tile", "ahead", "resident_threads", "pdl")
     warps: int = field(default=1, kw_only=True)
     row_tiles: int = field(default=1, kw_only=True)
     split: int = field(default=8, kw_only=True)
     chains: int = field(default=1, kw_only=True)
     tile: int = field(default=32, kw_only=True)
     ahead: int = field(default=1, kw_only=True)
-    stages: int = field(default=0, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     residual: bool = field(default=False, kw_only=True)
@@ -62,7 +57,6 @@ class HalfMmaGemm(HalfGemmType):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "ahead", low=0, high=2)
-        require(self, "stages", low=0, high=4)
         require(self, "tile", multiple=TILE, high=LARGEST_TILE)
         require(self, "row_tiles", "chains", high=4)
         require(self, "warps", "split", high=MAX_THREADS // WARP_SIZE)
@@ -70,10 +64,6 @@ class HalfMmaGemm(HalfGemmType):
         if self.warps * self.split > MAX_THREADS // WARP_SIZE:
             raise ArgumentError(
                 f"{self.name}: warps={self.warps} times split={self.split} is over {MAX_THREADS // WARP_SIZE} warps of a block"
-            )
-        if self.stages and (self.stages < 2 or self.ahead):
-            raise ArgumentError(
-                f"{self.name}: stages={self.stages} with ahead={self.ahead}, and allowed are 0, or 2..4 with ahead=0"
             )
         if self.shared_words * 4 > MAX_STATIC_SHARED:
             raise ArgumentError(
@@ -139,11 +129,6 @@ class HalfMmaGemm(HalfGemmType):
         return 0 if self.split == 1 else self.split * self.block_rows * self.block_columns
 
     @property
-    def stage_bytes(self) -> int:
-        """The activations of a window and the block's rows in shared memory."""
-        return self.column_tiles * (STEPS + 1) * self.parts * 2 * TILE * TILE * F16.bytes
-
-    @property
     def chain(self) -> int:
         """The products of a window, those of low registers too, and the sums that they go to; a product and an fma for each of
         its scales and for the minima, an fma of the window; the sums of windows and of warps that share k."""
@@ -159,8 +144,7 @@ class HalfMmaGemm(HalfGemmType):
         columns = -(-self.m // self.block_columns)
         resident = max(1, self.resident_threads // threads)
         return LaunchConfig(
-            grid=columns * -(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl,
-            dynamic_shared=self.split * self.stages * self.stage_bytes,
+            grid=columns * -(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl
         )  # fmt: skip
 
     def emit(self, k: KernelBuilder) -> None:
@@ -175,7 +159,7 @@ class HalfMmaGemm(HalfGemmType):
             yield cls(
                 m=9, k=768, n=33, parts=1, row_tiles=2, split=1, ahead=0, resident_threads=256, residual=True, **fixed
             )  # fmt: skip
-            yield cls(m=9, k=1280, n=33, warps=3, split=2, ahead=0, stages=2, resident_threads=256, **fixed)
+            yield cls(m=9, k=1280, n=33, warps=3, split=2, ahead=0, resident_threads=256, **fixed)
         else:
             block = fixed["format"].block
             k, resident = (3 * block, 512) if block == WINDOW else (WINDOW + 3 * block, 384)

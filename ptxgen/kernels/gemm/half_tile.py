@@ -3,7 +3,6 @@ and in which order sums are added."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -13,12 +12,11 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.kernels.gemm.half_products import Rows, WindowProducts
-from ptxgen.kernels.gemm.half_ring import PIECE, HalfRing
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance, further
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, tiles_of
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import B32, F16, F32
+from ptxgen.types import B32, F32
 
 if TYPE_CHECKING:
     from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
@@ -71,10 +69,7 @@ class HalfTile:
         if kernel.pdl:
             k.griddepcontrol(action="wait")
             k.griddepcontrol(action="launch_dependents")
-        if kernel.stages:
-            self._add_staged()
-            return
-        activations = self._activations(k.lane * 2)
+        activations = self._activations()
         for first in k.strided(self.part, kernel.windows, step=split * sets):
             for turn in range(sets):
                 window = first + turn * split if turn else first
@@ -82,35 +77,18 @@ class HalfTile:
                     raw = self._loads(window, loaded, turn)
                     self._add_window(window, raw, _Activations(self, window, activations))
 
-    def _add_staged(self) -> None:
-        """The same, where the block has the activations in shared memory. All warps take as many turns, because they wait for
-        each other."""
-        kernel, k = self.kernel, self.k
-        thread = k.lane + self.along_n * WARP_SIZE
-        staged = HalfRing(kernel, k, self._activations(thread * (PIECE // F16.bytes)), self.part, thread)
-        for first in range(kernel.stages - 1):
-            staged.fetch(first)
-        for turn in k.strided(0, -(-kernel.windows // kernel.split), step=1):
-            window: Value = turn * kernel.split + self.part
-            inside = k.min(window, kernel.windows - 1) if kernel.windows % kernel.split else window
-            raw = self._load(inside)
-            staged.arrive()
-            staged.fetch(turn + (kernel.stages - 1))
-            with self._when_inside(window) if kernel.windows % kernel.split else nullcontext():
-                self._add_window(window, raw, _Staged(self, window, staged.reader(turn)))
-
-    def _activations(self, offset: Value) -> list[GlobalArray]:
-        """Where the activations start, and so many of their halves further: in the block's first tile, which the others follow;
-        in each where the last block has fewer. Past the last tile that again, which nobody stores."""
+    def _activations(self) -> list[GlobalArray]:
+        """Where the lane's activations start: in the block's first tile, which the others follow; in each where the last block
+        has fewer. Past the last tile that again, which nobody stores."""
         kernel, k = self.kernel, self.k
         tiles, count = tiles_of(kernel.m), kernel.column_tiles
         first = self.column * count
         if tiles % count == 0:
-            return [self._tile(first, offset)]
-        return [self._tile(k.min(first + place, tiles - 1), offset) for place in range(count)]
+            return [self._tile(first)]
+        return [self._tile(k.min(first + place, tiles - 1)) for place in range(count)]
 
-    def _tile(self, number: Index, offset: Value) -> GlobalArray:
-        start: GlobalArray = self.k.arg.halves.at(number, 0, 0, 0, 0, 0, 0).at(offset)
+    def _tile(self, number: Index) -> GlobalArray:
+        start: GlobalArray = self.k.arg.halves.at(number, 0, 0, 0, 0, 0, 0).at(self.k.lane * 2)
         return start
 
     def _first_load(self, window: Index) -> list[list[Value]]:
@@ -149,7 +127,7 @@ class HalfTile:
         with self.k.when(window < self.kernel.windows):
             yield
 
-    def _add_window(self, window: Value, raw: Sequence[Sequence[Value]], of_window: _Window) -> None:
+    def _add_window(self, window: Value, raw: Sequence[Sequence[Value]], of_window: _Activations) -> None:
         """Add the products of a window. Scales are applied where they change, that of the activations once."""
         kernel, k = self.kernel, self.k
         weights = [kernel.format.unpack_halves(k, one, self.lane) for one in raw]
@@ -232,51 +210,26 @@ class HalfTile:
         return nullcontext() if count % share == 0 else self.k.when(number < count)
 
 
-class _Window(ABC):
-    """A window of the block's rows of activations."""
-
-    def __init__(self, tile: HalfTile, window: Value) -> None:
-        self.k, self.kernel = tile.k, tile.kernel
-        self._window, self._column = window, tile.column
-
-    @abstractmethod
-    def parts(self, place: int, number: int) -> list[Pair]:
-        """The right operand of `mma` for a step of a tile of rows: its parts."""
-
-    def scales(self, place: int) -> list[Value]:
-        """Those of the lane's two rows of a tile; past the last row those of that again."""
-        kernel, k = self.kernel, self.k
-        first = (k.lane & 3) * 2 + place * TILE + self._column * kernel.block_columns
-        return [k.load(k.arg.scales[k.min(first + i, kernel.m - 1), self._window]) for i in range(2)]
-
-
-class _Staged(_Window):
-    """In shared memory. `start`: where the lane finds its row of a core matrix in the first step."""
-
-    def __init__(self, tile: HalfTile, window: Value, start: Value) -> None:
-        super().__init__(tile, window)
-        self._start = start
-
-    def parts(self, place: int, number: int) -> list[Pair]:
-        parts = self.kernel.parts
-        offset = ((place * (STEPS + 1) + number) * parts) * CORES * F16.bytes
-        element = Element("shared", self._start.register, offset, B32)
-        words = self.k.ldmatrix(element.address, num=f"x{2 * parts}", space="shared")
-        return list(zip(words[::2], words[1::2], strict=True))
-
-
-class _Activations(_Window):
-    """As its lanes read it from global memory."""
+class _Activations:
+    """A window of the block's rows of activations, as its lanes read it from global memory."""
 
     def __init__(self, tile: HalfTile, window: Value, starts: Sequence[GlobalArray]) -> None:
-        super().__init__(tile, window)
+        self.k, self.kernel = tile.k, tile.kernel
+        self._window, self._column = window, tile.column
         size = (STEPS + 1) * self.kernel.parts * CORES
         halves = [advance(start, window, size) for start in starts]
         follow = range(1, self.kernel.column_tiles) if len(halves) == 1 else ()
         self._tiles = [*halves, *(further(halves[0], place * self.kernel.windows * size) for place in follow)]
 
     def parts(self, place: int, number: int) -> list[Pair]:
+        """As ActivationWindow."""
         kernel, k = self.kernel, self.k
         start = number * kernel.parts * CORES
         words = [k.load(self._tiles[place][start + i * CORES // 2], B32, evict=_KEPT) for i in range(2 * kernel.parts)]
         return list(zip(words[::2], words[1::2], strict=True))
+
+    def scales(self, place: int) -> list[Value]:
+        """Those of the lane's two rows of a tile; past the last row those of that again."""
+        kernel, k = self.kernel, self.k
+        first = (k.lane & 3) * 2 + place * TILE + self._column * kernel.block_columns
+        return [k.load(k.arg.scales[k.min(first + i, kernel.m - 1), self._window]) for i in range(2)]
