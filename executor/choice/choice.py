@@ -45,7 +45,7 @@ class GpuProfile:
     or `NAME:parameter=value,...`. tables: what was measured on this GPU, the most telling first. batch_invariant: a row of
     activations has the same bits whatever others go with it: one kernel does for any number of rows, in its form for several.
     tile_run: so many rows of one sequence in a step, and more, attend in tiles by tensor cores, fewer each on its own; 0: all
-    on their own. repack: matrices of a model get the blocks of a format that kernels read faster (`at_load`) when it is loaded,
+    on their own. repack: matrices of a model get the blocks of a format that is simpler to read (`at_load`) when it is loaded,
     later changes do nothing; last bits of results are then others. merged_attention: a row on its own attends in one launch,
     whose last block puts together what the others found: grouped_attention over the cache of a single sequence,
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.

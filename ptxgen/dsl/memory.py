@@ -155,6 +155,11 @@ class MemoryAccess(Core):
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
         return self.write("ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type))
 
+    def copy_async(self, to: Element, source: Element, nbytes: int, *, guard: Value | None = None, **hints: str) -> None:
+        """Begin to copy 4, 8 or 16 bytes from global to shared memory in the threads where `guard` holds, all unless told
+        otherwise; part of the next group that is committed. `hints` are the modifiers of the row."""
+        self.write("cp_async", [to.address, source.address, nbytes], hints, guard=guard)
+
     def store(self, element: Element, value: Value | float | Sequence[Value], **hints: str) -> None:
         """Store a value of the element's type; u32 (s32) goes into u8 and u16 (s8 and s16) by its low bits. A sequence of 2 or
         4 is stored in one instruction."""

@@ -54,8 +54,10 @@ def pieces(codes: GlobalArray, nbytes: int) -> tuple[Piece, ...]:
 
 def load_pieces(k: KernelBuilder, places: Iterable[Piece], **hints: str) -> tuple[Value, ...]:
     """The u32 of all pieces. As `stream`."""
-    hints = {"prefetch": PREFETCH, **hints}
-    return tuple(word for place, nbytes in places for word in k.load_vector(place, nbytes // 4, U32, nc=True, **hints))
+    words: list[Value] = []
+    for place, nbytes in places:
+        words += k.load_vector(place, nbytes // 4, U32, nc=True, prefetch=PREFETCH, **hints)
+    return tuple(words)
 
 
 def low_nibbles(words: Sequence[Value]) -> list[Value]:

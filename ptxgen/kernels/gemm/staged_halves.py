@@ -136,7 +136,7 @@ class StagedHalves:
 
     def _write(self, to: Element, source: Element, size: int, cache: str, guard: Value | None) -> None:
         # Under a guard and not in a branch: the assembler gives up products that overlap with anything where control flows.
-        self.k.write("cp_async", [to.address, source.address, size], {"cache": cache}, guard=guard)
+        self.k.copy_async(to, source, size, guard=guard, cache=cache)
 
     def _all(self, *conditions: Value | None) -> Value | None:
         present = [condition for condition in conditions if condition is not None]

@@ -207,8 +207,7 @@ class WeightRing:
             start = advance(start, self._window, kernel.format.block_bytes)
             pieces = kernel.format.half_pieces(start, self.block.lane)
             for (source, nbytes), (to, _) in zip(pieces, self._places(half), strict=True):
-                modifiers = {"cache": "cg" if nbytes == PIECE else "ca", "prefetch": PREFETCH}
-                k.write("cp_async", [to.address, source.address, nbytes], modifiers, guard=more)
+                k.copy_async(to, source, nbytes, guard=more, cache="cg" if nbytes == PIECE else "ca", prefetch=PREFETCH)
         k.cp_async_commit_group()
         k.assign(self._stage, k.select(self._stage == self._last, self.block.ring, self._stage + kernel.stage_bytes))
         k.assign(self._tile, self._tile + 1)

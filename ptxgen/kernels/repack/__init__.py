@@ -1,1 +1,1 @@
-"""Weights in another order of bits: the same values in blocks that other kernels read faster."""
+"""Weights in another order of bits: the same values in blocks that are simpler to read."""

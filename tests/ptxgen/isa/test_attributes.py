@@ -33,8 +33,6 @@ OTHER_WORDS = {
     "ptxgen/emulator/jit.py": {"exit", "trap"},  # labels of the emulator's own code
     "ptxgen/emulator/memory.py": {"atom"},
     "ptxgen/kernels/attention/paged_attention.py": {"prefetch"},  # a setting, which `bit_free` names
-    "ptxgen/formats/packed.py": {"prefetch"},  # a modifier of loads
-    "ptxgen/kernels/gemm/stationary_tile.py": {"prefetch"},  # a modifier of copies
 }
 
 
