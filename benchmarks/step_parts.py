@@ -22,7 +22,7 @@ from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.launch.launch import Plan
 from executor.measure.timing import chain_seconds
-from executor.model.engine import Engine
+from executor.model.engine import PAGE_LEN, Engine
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
 
@@ -52,7 +52,7 @@ def main(
     prompt = max((count for count in counts if count > MOST_SEQUENCES), default=0)
     with open_device(where) as device:
         profile = replace(GpuProfile.for_device(device), precision=precision)
-        context = max(depth + 1, prompt)
+        context = -(-max(depth + 1, prompt) // PAGE_LEN) * PAGE_LEN
         with LanguageModel.load(path, device, context=context, profile=profile) as model:
             engine = model.engine(slots=sequences, rows=max(counts), kv_type=kv_type, context=context)
             each = engine.pages // sequences
