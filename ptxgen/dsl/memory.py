@@ -102,9 +102,11 @@ class SharedPart:
     def __getitem__(self, index: int) -> Element:
         return Element("shared", self.base.register, self.offset + index * self.dtype.bytes, self.dtype)
 
-    def at(self, index: int) -> SharedPart:
+    def at(self, index: Index) -> SharedPart:
         """The rest from the element `index` on."""
-        return replace(self, offset=self.offset + index * self.dtype.bytes)
+        if isinstance(index, int):
+            return replace(self, offset=self.offset + index * self.dtype.bytes)
+        return replace(self, base=self.k.op("mad", index, self.dtype.bytes, self.base))
 
 
 def _linear(k: Core, name: str, shape: tuple[int, ...], index: Index | tuple[Index, ...]) -> tuple[Value | None, int]:
@@ -155,10 +157,14 @@ class MemoryAccess(Core):
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
         return self.write("ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type))
 
-    def copy_async(self, to: Element, source: Element, nbytes: int, *, guard: Value | None = None, **hints: str) -> None:
+    def copy_async(
+        self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str
+    ) -> None:  # fmt: skip
         """Begin to copy 4, 8 or 16 bytes from global to shared memory in the threads where `guard` holds, all unless told
-        otherwise; part of the next group that is committed. `hints` are the modifiers of the row."""
-        self.write("cp_async", [to.address, source.address, nbytes], hints, guard=guard)
+        otherwise; part of the next group that is committed. Only `taken` bytes (u32) are read, and the others become 0. `hints`
+        are the modifiers of the row."""
+        sizes = [nbytes] if taken is None else [nbytes, taken]
+        self.write("cp_async", [to.address, source.address, *sizes], hints, guard=guard)
 
     def store(self, element: Element, value: Value | float | Sequence[Value], **hints: str) -> None:
         """Store a value of the element's type; u32 (s32) goes into u8 and u16 (s8 and s16) by its low bits. A sequence of 2 or

@@ -15,6 +15,7 @@ from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, W
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType, of_windows
+from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.stationary_tile import StationaryTile
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, arrays
@@ -52,8 +53,8 @@ class StationaryGemm(HalfGemmType):
     are those of half_mma with the same split and chains.
 
     A warp keeps a window of 256 values of `columns` rows of activations and multiplies it with `row_tiles` tiles of 16 rows of
-    weights, one after another, before it takes its next window. Weights come through a ring of `stages` tiles in shared memory,
-    to which each lane copies what itself will read, so that nobody waits for others. `split` warps of a block share the
+    weights, one after another, before it takes its next window. Weights come through a ring of `stages` tiles in shared memory
+    that each warp has for itself, so that none waits for others. `split` warps of a block share the
     windows, every split-th each, and `slices` blocks share k: each leaves its sums in `partials`, and the last to come adds
     them in their order. counters: u32, zeros before and after a launch. The products of a window go to `chains` sums in turn.
     With `pdl` the kernel waits for the one before it by itself, after its first copies of weights. With `residual` it adds its
@@ -154,9 +155,20 @@ class StationaryGemm(HalfGemmType):
         return -(-self.windows // self.slices)
 
     @property
+    def row_pieces(self) -> int:
+        """Pieces of 16 bytes of a row's window of weights."""
+        return self.format.block_bytes // PIECE
+
+    @property
+    def row_stride(self) -> int:
+        """Bytes from one row of a tile to the next in shared memory: an odd number of pieces, so that eight lanes of two rows
+        read from all banks."""
+        return PIECE * (self.row_pieces | 1)
+
+    @property
     def stage_bytes(self) -> int:
-        """The bytes of a tile of weights and a window that a warp copies; what lanes share, each for itself."""
-        return 2 * WARP_SIZE * self.format.half_bytes
+        """The bytes of a tile of weights and a window."""
+        return TILE_ROWS * self.row_stride
 
     @property
     def sums(self) -> int:
@@ -287,14 +299,14 @@ class StationaryGemm(HalfGemmType):
         return [of_windows(slice(start, start + self.slice_windows), count) for start in starts]
 
     def _as_partials(self, sums: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-        """f64[m, n] of each slice as a block leaves them: past the last row of weights those of that again, past that of
-        activations zeros, past the last tile of these that again; zeros of a slice without windows."""
+        """f64[m, n] of each slice as a block leaves them: past the last rows of weights and of activations zeros, past the last
+        tile of these that again; zeros of a slice without windows."""
         tiles = -(-self.m // TILE)
-        rows = np.minimum(np.arange(-(-self.n // self.block_rows) * self.block_rows), self.n - 1)
+        rows = -(-self.n // self.block_rows) * self.block_rows
         columns = np.minimum(np.arange(self.column_blocks * self.column_tiles), tiles - 1)[:, None] * TILE + np.arange(TILE)
-        padded = np.zeros((self.slices, tiles * TILE, self.n))
-        padded[: len(sums), : self.m] = sums
-        placed = padded[:, columns.reshape(-1)][:, :, rows]
+        padded = np.zeros((self.slices, tiles * TILE, rows))
+        padded[: len(sums), : self.m, : self.n] = sums
+        placed = padded[:, columns.reshape(-1)]
         # [slice, column block, column tile, 2 t + u, row block, row tile, half, r]: c is 2 half + u, a lane 4 r + t.
         split = placed.reshape(self.slices, self.column_blocks, self.column_tiles, 4, 2, -1, self.row_tiles, 2, TILE)
         lanes = split.transpose(5, 1, 0, 6, 2, 8, 3, 7, 4)

@@ -10,22 +10,21 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.memory import Element, GlobalArray, Index, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.formats.packed import PREFETCH
 from ptxgen.kernels.gemm.half_products import WindowProducts
+from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
-from ptxgen.target import WARP_SIZE
-from ptxgen.types import B32, F32, U32
+from ptxgen.target import FULL_WARP, WARP_SIZE
+from ptxgen.types import B32, F32, U8, U32
 
 if TYPE_CHECKING:
     from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 
-PIECE = 16
-"""Bytes of the largest asynchronous copy, and of the four sums of a lane."""
 
 SHARE = PIECE * WARP_SIZE
 """Bytes of a piece of every lane."""
@@ -51,9 +50,8 @@ class StationaryTile:
         self.lane = kernel.format.half_lane(k, k.lane & 3)
         self.zero = k.f32(0.0)
         ring, shared = kernel.stages * kernel.stage_bytes, k.symbol_address(k.dynamic_shared(U32).name)
-        own = shared + k.lane * PIECE
-        self.ring = self.further(own, self.part, ring)
-        self.all_sums = own + kernel.split * ring
+        self.ring = self.further(shared, self.part, ring)
+        self.all_sums = shared + k.lane * PIECE + kernel.split * ring
         self.sums = self.further(self.all_sums, self.part, kernel.sums * SHARE)
 
     def _choose_matrix(self, block: Value) -> None:
@@ -87,7 +85,7 @@ class StationaryTile:
         kernel, k = self.kernel, self.k
         first, end = self._windows()
         ring = WeightRing(self, first, end)
-        for _ in range(kernel.stages):
+        for _ in range(kernel.stages - 1):
             ring.fetch()
         if kernel.pdl:
             k.griddepcontrol(action="wait")
@@ -97,9 +95,7 @@ class StationaryTile:
         for window in k.strided(first, end, step=kernel.split):
             held = _Held(self, window)
             for offset in k.strided(0, kernel.sums * SHARE, step=kernel.column_tiles * SHARE):
-                raw = ring.take()
-                ring.fetch()
-                self._add_tile(self.sums + offset, raw, held)
+                self._add_tile(self.sums + offset, ring.take(), held)
 
     def _windows(self) -> tuple[Index, Index]:
         """The warp's first window, and the end of those of the slice."""
@@ -183,8 +179,9 @@ class StationaryTile:
 
 
 class WeightRing:
-    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. Each lane
-    copies its own pieces, in the order in which it will read them, and fills a stage again as soon as it has read it."""
+    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. Its lanes
+    copy them together, neighbours neighbouring pieces, so that the L2 cache is asked for every sector once, and fill a stage
+    again when all have read it."""
 
     def __init__(self, block: StationaryTile, first: Index, end: Index) -> None:
         self.block, self.kernel, self.k = block, block.kernel, block.k
@@ -192,42 +189,68 @@ class WeightRing:
         self._end = end
         self._window = k.variable(first, U32)
         self._tile = k.variable(0, U32)
-        self._stage = k.variable(block.ring, U32)
+        self._filled, self._taken = (k.variable(block.ring, U32) for _ in range(2))
         self._last = block.ring + (kernel.stages - 1) * kernel.stage_bytes
+        self._copies = [_Copy(self, number) for number in range(0, TILE_ROWS * kernel.row_pieces, WARP_SIZE)]
+        self._row = k.lane // 4 * kernel.row_stride
 
     def fetch(self) -> None:
-        """Begin to copy the next tile, if there is one, to the present stage; a group of copies in any case. The next stage is
-        the present one from now on."""
+        """Begin to copy the next tile, if there is one, to the stage after the one that was last filled; a group of copies in
+        any case."""
         kernel, k = self.kernel, self.k
         more = self._window < self._end
-        row = self.block.first_row + self._tile * TILE_ROWS + (k.lane >> 2)
-        for half in (0, 1):
-            inside = k.min(row + TILE * half if half else row, self.block.n - 1)
-            start = self.block.w.at(inside * kernel.format.row_bytes(kernel.k))
-            start = advance(start, self._window, kernel.format.block_bytes)
-            pieces = kernel.format.half_pieces(start, self.block.lane)
-            for (source, nbytes), (to, _) in zip(pieces, self._places(half), strict=True):
-                k.copy_async(to, source, nbytes, guard=more, cache="cg" if nbytes == PIECE else "ca", prefetch=PREFETCH)
+        first_row = self.block.first_row + self._tile * TILE_ROWS
+        start = self.block.w.at(first_row * kernel.format.row_bytes(kernel.k))
+        start = advance(start, self._window, kernel.format.block_bytes)
+        for copy in self._copies:
+            copy.begin(self._filled, start, first_row, more)
         k.cp_async_commit_group()
-        k.assign(self._stage, k.select(self._stage == self._last, self.block.ring, self._stage + kernel.stage_bytes))
+        k.assign(self._filled, self._after(self._filled))
         k.assign(self._tile, self._tile + 1)
         through = self._tile == kernel.row_tiles
         k.assign(self._tile, k.select(through, 0, self._tile))
         k.assign(self._window, k.select(through, self._window + kernel.split, self._window))
 
     def take(self) -> list[list[Value]]:
-        """The words of the lane's two rows of the tile in the present stage, which has come."""
+        """The words of the lane's two rows of the next tile; meanwhile another is fetched to where the one before was."""
         kernel, k = self.kernel, self.k
-        k.cp_async_wait_group(kernel.stages - 1)
-        return [[word for to, count in self._places(half) for word in k.load_vector(to, count)] for half in (0, 1)]
+        k.cp_async_wait_group(kernel.stages - 2)
+        k.bar_warp_sync(FULL_WARP)
+        self.fetch()
+        rows = [
+            SharedPart(k, self._taken + self._row, U8, half * TILE * kernel.row_stride) for half in (0, 1)
+        ]  # fmt: skip
+        words = [
+            [word for place, size in kernel.format.half_pieces(row, self.block.lane) for word in k.load_vector(place, size // 4, U32)]
+            for row in rows
+        ]
+        k.assign(self._taken, self._after(self._taken))
+        return words
 
-    def _places(self, half: int) -> list[tuple[Element, int]]:
-        """Where the lane's pieces of one of its rows lie in the present stage, in units of 16 bytes for each lane, and their
-        words: first those of 16 bytes of both rows, then one of 8 of both."""
-        whole, rest = divmod(self.kernel.format.half_bytes, PIECE)
-        places = [((half * whole + number) * SHARE, PIECE) for number in range(whole)]
-        places += [(2 * whole * SHARE + half * rest, rest)] if rest else []
-        return [(Element("shared", self._stage.register, offset, U32), size // U32.bytes) for offset, size in places]
+    def _after(self, stage: Value) -> Value:
+        return self.k.select(stage == self._last, self.block.ring, stage + self.kernel.stage_bytes)
+
+
+class _Copy:
+    """One of a lane's copies of a tile of weights: of the piece of this number and as many more as the lane's own number."""
+
+    def __init__(self, ring: WeightRing, number: int) -> None:
+        self.kernel, self.k, self.block = ring.kernel, ring.k, ring.block
+        k, kernel = self.k, self.kernel
+        piece = k.lane + number if number else k.lane
+        self.row, column = piece // kernel.row_pieces, piece % kernel.row_pieces * PIECE
+        self.source = k.mad(self.row, kernel.format.row_bytes(kernel.k), column)
+        self.to = k.mad(self.row, kernel.row_stride, column)
+        over = number + WARP_SIZE - TILE_ROWS * kernel.row_pieces
+        self.mine = k.lane < WARP_SIZE - over if over > 0 else None
+
+    def begin(self, stage: Value, start: GlobalArray, first_row: Value, more: Value) -> None:
+        """Copy to this stage from the tile that starts there; of rows past the last, zeros."""
+        k = self.k
+        guard = more if self.mine is None else more & self.mine
+        to, source = Element("shared", (stage + self.to).register, 0, U8), start.at(self.source)[0]
+        taken = None if self.block.whole else k.select(first_row + self.row < self.block.n, k.u32(PIECE), 0)
+        k.copy_async(to, source, PIECE, taken=taken, guard=guard, cache="cg", prefetch=PREFETCH)
 
 
 class _Held:
