@@ -1,5 +1,5 @@
-"""SwiGLU of several rows whose result is packed in the same launch, for a down projection on f16 halves. One thread a value, a
-block a window."""
+"""SwiGLU of several rows whose result is packed in the same launch, for a down projection on f16 halves. Few rows: a block a
+window of a row, one thread a value. Many: a block a window of a tile of rows, a lane 16 values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import BatchedFusedSwiglu
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import RUN, PackHalves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import LANES, RUN, THREADS, PackHalves, run_starts, write_halves, write_staged_halves
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32
+
+MANY_ROWS = 32
+"""From so many rows on tiles are enough work for a GPU; fewer rows are spread over more threads, to be done sooner."""
 
 
 @register
@@ -58,9 +62,43 @@ class BatchedFusedSwigluHalves(KernelType):
         return dict([y, *arrays(self.m, self.n, self.form, "out").items(), *inputs])
 
     def launch(self) -> LaunchConfig:
+        if self.m >= MANY_ROWS:
+            return LaunchConfig(grid=(windows_of(self.n), tiles_of(self.m)), block=THREADS)
         return LaunchConfig(grid=(windows_of(self.n), TILE * tiles_of(self.m)), block=WINDOW)
 
     def emit(self, k: KernelBuilder) -> None:
+        if self.m >= MANY_ROWS:
+            self._write_tile(k)
+        else:
+            self._write_window(k)
+
+    def _write_tile(self, k: KernelBuilder) -> None:
+        """A window of eight rows, two of them a warp, so that its stores fill whole sectors. A lane makes the 16 values that it
+        packs, and has all their loads on the way before it needs one."""
+        row, window = k.ctaid.y * TILE + k.tid.x // LANES, k.ctaid.x
+        # Past the end the last values again, which are not used: a load in a branch would wait for the one before.
+        line = k.min(row, self.m - 1) if self.m % TILE else row
+        loaded = []
+        for start in run_starts(k, self.form):
+            place = window * WINDOW + start
+            inside = place if self.n % WINDOW == 0 else k.min(place, self.n - RUN)
+            gates, ups = (k.load_vector(source[line, inside], RUN) for source in (k.arg.gate, k.arg.up))
+            loaded.append((place, gates, ups))
+        xs: list[Value] = []
+        for place, gates, ups in loaded:
+            run = [self.swiglu.compute(k, gate, up) for gate, up in zip(gates, ups, strict=True)]
+            if self.m % TILE or self.n % WINDOW:
+                live = (row < self.m) & (place < self.n)
+                with k.when(live):
+                    k.store(k.arg.y[row, place], run)
+                run = [k.select(live, value, 0.0) for value in run]
+            else:
+                k.store(k.arg.y[row, place], run)
+            xs += run
+        write_halves(k, self.form, row, window, xs)
+
+    def _write_window(self, k: KernelBuilder) -> None:
+        """A window of a row: a thread computes a value, and the first lanes pack what all have staged."""
         row, place = k.ctaid.y, k.ctaid.x * WINDOW + k.tid.x
         live = (row < self.m) & (place < self.n)
         staged = k.shared(F32, WINDOW)
@@ -89,6 +127,7 @@ class BatchedFusedSwigluHalves(KernelType):
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(n=576, m=3, parts=2, lane_run=64)
         yield cls(n=4, m=1, parts=1, lane_run=4)
+        yield cls(n=260, m=MANY_ROWS + 1, parts=2, lane_run=64)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {**self.swiglu.inputs(rng), **unwritten(self.m, self.n, self.form)}

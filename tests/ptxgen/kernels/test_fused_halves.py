@@ -40,11 +40,12 @@ def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(hidden: int, m: int)
     assert_packed(run(kernel, given), run(norm, {name: given[name] for name in norm.signature()})["y"], kernel.form)
 
 
-def test_swiglu_with_halves_is_swiglu_and_then_the_halves() -> None:
-    kernel = BatchedFusedSwigluHalves(n=576, m=5, **FORM)
+@pytest.mark.parametrize(("n", "m", "lane_run"), [(576, 5, 64), (576, 33, 64), (256, 40, 4)])
+def test_swiglu_with_halves_is_swiglu_and_then_the_halves(n: int, m: int, lane_run: int) -> None:
+    kernel = BatchedFusedSwigluHalves(n=n, m=m, parts=2, lane_run=lane_run)
     given = kernel.inputs(np.random.default_rng(7))
     given["gate"][0, :256] = 0.0
-    given["up"][1, 300], given["gate"][2, 575] = np.inf, np.nan
+    given["up"][1, n - 9], given["gate"][2, n - 1] = np.inf, np.nan
     swiglu = kernel.swiglu
     assert_packed(run(kernel, given), run(swiglu, {name: given[name] for name in swiglu.signature()})["y"], kernel.form)
 
