@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.memory import Element, MemoryAccess, SharedView
+from ptxgen.dsl.memory import Element, Index, MemoryAccess, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
@@ -78,6 +78,20 @@ class Cooperation(MemoryAccess, ControlFlow):
         """The sum over the block, in every thread. All threads must reach it."""
         return self._block_reduce(value, lambda a, b: a + b, 0.0 if value.type.is_float else 0)
 
+    def part_sum(self, value: Value, parts: int, part: Value) -> Value:
+        """The sum over one of the equal parts, each of successive threads, that the block has: over the one numbered `part`,
+        which each thread chooses for itself. It has the bits of block_sum in a block of a part's size, which must be 2, 4 or 8
+        warps. All threads must reach it."""
+        warps = self.threads // WARP_SIZE // parts
+        if warps not in (2, 4, 8) or warps * parts * WARP_SIZE != self.threads or value.type.bits != 32:
+            raise AuthorError(
+                f"k.part_sum takes 32-bit values and parts of 2, 4 or 8 warps, not {value.type} and {parts} parts of "
+                f"{self.threads} threads",
+                self.where(),
+            )
+        partial = self._partials(self.warp_sum(value))
+        return self._combined(partial, warps, lambda a, b: a + b, part * warps)
+
     def block_max(self, value: Value) -> Value:
         """The largest over the block, in every thread. All threads must reach it."""
         lowest = float("-inf") if value.type.is_float else _lowest(value.type)
@@ -111,12 +125,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         value = self.warp_reduce(value, combine)
         if warps == 1:
             return value
-        partial = self.shared(value.type, warps)
-        if self.loop_depth:  # the last pass may still be reading
-            self.barrier()
-        with self.when(self.lane == 0):
-            self.store(partial[self.warp], value)
-        self.barrier()
+        partial = self._partials(value)
         if value.type.bits == 32 and warps in (2, 4, 8):
             return self._combined(partial, warps, combine)
         mine = self.variable(neutral, value.type)
@@ -124,10 +133,21 @@ class Cooperation(MemoryAccess, ControlFlow):
             self.assign(mine, self.load(partial[self.lane]))
         return self.warp_reduce(mine, combine)
 
-    def _combined(self, partial: SharedView, count: int, combine: Combine) -> Value:
-        """Combine in the order of warp_reduce, but in every thread by itself, which is faster than shuffles."""
+    def _partials(self, value: Value) -> SharedView:
+        """The values of the block's warps, one of each, where all threads can read them now."""
+        partial = self.shared(value.type, self.threads // WARP_SIZE)
+        if self.loop_depth:  # the last pass may still be reading
+            self.barrier()
+        with self.when(self.lane == 0):
+            self.store(partial[self.warp], value)
+        self.barrier()
+        return partial
+
+    def _combined(self, partial: SharedView, count: int, combine: Combine, first: Index = 0) -> Value:
+        """Combine `count` from `first` on in the order of warp_reduce, but in every thread by itself, which is faster than
+        shuffles."""
         width = min(count, 4)
-        values = [value for at in range(0, count, width) for value in self.load_vector(partial[at], width)]
+        values = [value for at in range(0, count, width) for value in self.load_vector(partial[first + at], width)]
         while len(values) > 1:
             half = len(values) // 2
             values = [combine(a, b) for a, b in zip(values[:half], values[half:], strict=True)]

@@ -16,7 +16,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import BatchedFusedSwiglu
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import LANES, RUN, THREADS, PackHalves, run_starts, write_halves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import LANES, RUN, THREADS, PackHalves, lane_runs, write_halves, write_staged_halves
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
 from ptxgen.types import F32
@@ -76,25 +76,13 @@ class BatchedFusedSwigluHalves(KernelType):
         """A window of eight rows, two of them a warp, so that its stores fill whole sectors. A lane makes the 16 values that it
         packs, and has all their loads on the way before it needs one."""
         row, window = k.ctaid.y * TILE + k.tid.x // LANES, k.ctaid.x
-        # Past the end the last values again, which are not used: a load in a branch would wait for the one before.
-        line = k.min(row, self.m - 1) if self.m % TILE else row
-        loaded = []
-        for start in run_starts(k, self.form):
-            place = window * WINDOW + start
-            inside = place if self.n % WINDOW == 0 else k.min(place, self.n - RUN)
-            gates, ups = (k.load_vector(source[line, inside], RUN) for source in (k.arg.gate, k.arg.up))
-            loaded.append((place, gates, ups))
+        runs = lane_runs(k, self.form, row, window, self.m, self.n)
+        loaded = [(run, run.load(k, k.arg.gate), run.load(k, k.arg.up)) for run in runs]
         xs: list[Value] = []
-        for place, gates, ups in loaded:
-            run = [self.swiglu.compute(k, gate, up) for gate, up in zip(gates, ups, strict=True)]
-            if self.m % TILE or self.n % WINDOW:
-                live = (row < self.m) & (place < self.n)
-                with k.when(live):
-                    k.store(k.arg.y[row, place], run)
-                run = [k.select(live, value, 0.0) for value in run]
-            else:
-                k.store(k.arg.y[row, place], run)
-            xs += run
+        for run, gates, ups in loaded:
+            values = [self.swiglu.compute(k, gate, up) for gate, up in zip(gates, ups, strict=True)]
+            run.store(k, k.arg.y, values)
+            xs += run.or_zeros(k, values)
         write_halves(k, self.form, row, window, xs)
 
     def _write_window(self, k: KernelBuilder) -> None:

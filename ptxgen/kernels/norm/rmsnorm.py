@@ -84,10 +84,10 @@ class RmsNorm(KernelType):
             with k.when(inside):
                 k.store(y[start], scaled if self.width > 1 else scaled[0])
 
-    def _place(self, k: KernelBuilder, chunk: int | Value) -> tuple[Value, Value]:
-        """Where a thread's values of a chunk start, and whether they are in the row. The idle threads of the last chunk get the
-        last values of the row."""
-        start = k.tid.x * self.width + chunk * (THREADS * self.width)
+    def _place(self, k: KernelBuilder, chunk: int | Value, thread: Value | None = None) -> tuple[Value, Value]:
+        """Where the values of a chunk start that a thread of a row has, and whether they are in the row. The idle threads of
+        the last chunk get the last values of the row. thread: its number among THREADS, without one k.tid.x."""
+        start = (k.tid.x if thread is None else thread) * self.width + chunk * (THREADS * self.width)
         inside = start < self.hidden
         return k.min(start, self.hidden - self.width), inside
 
@@ -119,7 +119,10 @@ class RmsNorm(KernelType):
 
     def _scale(self, k: KernelBuilder, total: Value) -> Value:
         """What the row is multiplied by, from each thread's sum of squares. All threads must come here."""
-        total = k.block_sum(total)
+        return self._inverse_root(k, k.block_sum(total))
+
+    def _inverse_root(self, k: KernelBuilder, total: Value) -> Value:
+        """What the row is multiplied by, from its sum of squares."""
         power = self.hidden & (self.hidden - 1) == 0
         mean = total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
         return mathlib.rsqrt(k, mean + k.arg.eps)

@@ -3,7 +3,8 @@ the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +13,28 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten
+from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
-from ptxgen.kernels.quantize.pack_halves import RUN, PackHalves, write_staged_halves
+from ptxgen.kernels.quantize.pack_halves import LANES, RUN, PackHalves, Run, lane_runs, write_halves, write_staged_halves
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
+
+MANY_ROWS = 128
+"""From so many rows on blocks of whole rows are enough work for a GPU; fewer rows are spread over more blocks, each of which
+reads them."""
+
+ROWS = WARP_SIZE // LANES
+"""Of a block of whole rows: a warp packs windows of each."""
+
+WARPS = ROWS * THREADS // WARP_SIZE
+"""Of a block of whole rows."""
+
+Loaded = tuple[Run, tuple[Value, ...], tuple[Value, ...]]
+"""A run of a row, its values and their gammas."""
 
 
 @register
@@ -27,8 +43,8 @@ class BatchedRmsNormHalves(RmsNorm):
     """y = gamma * x / sqrt(mean(x^2) + eps) for each of m rows, and y as one or two f16 with a scale for every 256.
 
     y, x: f32[m, hidden]; halves: f16[ceil(m / 8), ceil(hidden / 256), 17, parts, 2, 8, 8]; scales: f32[m, ceil(hidden / 256)];
-    gamma: f32[hidden]; eps: f32 scalar. hidden is a multiple of 4. What the halves mean: quantize/activation_halves.py. Each
-    block makes the results of 1024 values of a row, or of a row past the last of a tile, the halves of which are zeros.
+    gamma: f32[hidden]; eps: f32 scalar. hidden is a multiple of 4. What the halves mean: quantize/activation_halves.py. Rows
+    past the last of a tile have halves, too: zeros.
     """
 
     name = "batched_rmsnorm_halves"
@@ -56,9 +72,52 @@ class BatchedRmsNormHalves(RmsNorm):
         return dict([y, *arrays(self.m, self.hidden, self.form, "out").items(), *inputs])
 
     def launch(self) -> LaunchConfig:
+        if self.m >= MANY_ROWS:
+            return LaunchConfig(grid=TILE // ROWS * tiles_of(self.m), block=ROWS * THREADS)
         return LaunchConfig(grid=(self.chunks, TILE * tiles_of(self.m)), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
+        if self.m >= MANY_ROWS:
+            self._write_rows(k)
+        else:
+            self._write_chunk(k)
+
+    def _write_rows(self, k: KernelBuilder) -> None:
+        """Two rows: each half of the block adds up the squares of one, then each warp packs windows of both, so that its stores
+        fill whole sectors. A lane loads by itself what it packs, from the cache, because other lanes have it for the sum."""
+        row, window = k.ctaid.x * ROWS + k.lane // LANES, k.warp
+        loaded = self._load_window(k, row, window)  # here, so that it comes while the squares are added
+        summed = k.ctaid.x * ROWS + k.tid.x // THREADS
+        x, total = k.arg.x.at(k.min(summed, self.m - 1) if self.m % TILE else summed, 0), k.f32(0.0)
+        for chunk in range(self.chunks):
+            start, inside = self._place(k, chunk, k.tid.x % THREADS)
+            self._add_squares(k, total, self._load(k, x, start), inside)
+        scale = self._inverse_root(k, k.part_sum(total, ROWS, k.lane // LANES))
+        windows = windows_of(self.hidden)
+        for first in range(0, windows, WARPS):
+            if first > 0:
+                window = k.warp + first
+                loaded = self._load_window(k, row, window)
+            with k.when(window < windows) if first + WARPS > windows else nullcontext():
+                self._write_window(k, row, window, scale, loaded)
+
+    def _load_window(self, k: KernelBuilder, row: Value, window: Value) -> list[Loaded]:
+        """What the lane packs of a window of a row, and the gammas of it; of the last window for one past that."""
+        windows = windows_of(self.hidden)
+        within = k.min(window, windows - 1) if windows % WARPS else window
+        runs = lane_runs(k, self.form, row, within, self.m, self.hidden)
+        return [(run, run.load(k, k.arg.x), k.load_vector(k.arg.gamma[run.loaded[1]], RUN)) for run in runs]
+
+    def _write_window(self, k: KernelBuilder, row: Value, window: Value, scale: Value, loaded: Sequence[Loaded]) -> None:
+        xs: list[Value] = []
+        for run, values, gammas in loaded:
+            results = self._scaled(list(values), scale, list(gammas))
+            run.store(k, k.arg.y, results)
+            xs += run.or_zeros(k, results)
+        write_halves(k, self.form, row, window, xs)
+
+    def _write_chunk(self, k: KernelBuilder) -> None:
+        """1024 values of a row, the squares of which each block adds up by itself."""
         row, values = k.ctaid.y, THREADS * self.width
         start, inside, results = self._chunk(k, k.min(row, self.m - 1) if self.m % TILE else row)
         inside = inside & (row < self.m)
@@ -88,6 +147,7 @@ class BatchedRmsNormHalves(RmsNorm):
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(hidden=1312, m=3, parts=2, lane_run=64)
         yield cls(hidden=4, m=1, parts=1, lane_run=4)
+        yield cls(hidden=260, m=MANY_ROWS + 1, parts=2, lane_run=64)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         return {**super().inputs(rng), **unwritten(self.m, self.hidden, self.form)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work, read
-from ptxgen.dsl.memory import Index, SharedView
+from ptxgen.dsl.memory import GlobalArray, Index, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_halves import PEAK_EXPONENT, STEPS, SUMMED, TILE, WINDOW, arrays, pack, unwritten
@@ -71,19 +71,8 @@ class PackHalves(KernelType):
 
     def emit(self, k: KernelBuilder) -> None:
         window, row = k.ctaid.x, k.ctaid.y * TILE + k.tid.x // LANES
-        # Past the end the last values again, which are not used: a load in a branch would wait for the one before.
-        line = k.min(row, self.m - 1) if self.m % TILE else row
-        xs: list[Value] = []
-        for start in run_starts(k, self.form):
-            place = window * WINDOW + start
-            inside = place if self.k % WINDOW == 0 else k.min(place, self.k - RUN)
-            run = k.load_vector(k.arg.x[line, inside], RUN)
-            xs += [k.select((row < self.m) & (place < self.k), x, 0.0) for x in run] if self._has_rest else run
-        write_halves(k, self.form, row, window, xs)
-
-    @property
-    def _has_rest(self) -> bool:
-        return bool(self.m % TILE or self.k % WINDOW)
+        runs = lane_runs(k, self.form, row, window, self.m, self.k)
+        write_halves(k, self.form, row, window, [x for run in runs for x in run.or_zeros(k, run.load(k, k.arg.x))])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return pack(arguments["x"], self.form)._asdict()
@@ -116,6 +105,46 @@ class PackHalves(KernelType):
 
 def _written(kernel: PackHalves) -> int:
     return sum(array.nbytes for array in arrays(kernel.m, kernel.k, kernel.form, "out").values())
+
+
+@dataclass(frozen=True)
+class Run:
+    """Four values side by side that a lane has of an array f32[m, size], none of which there are past its rows or past their
+    end."""
+
+    row: Value
+    place: Value
+    """Of the first of them in the row."""
+    loaded: tuple[Value, Value]
+    """Row and place to load from: the last that there are for those past the end, because a load in a branch would wait for the
+    one before."""
+    live: Value | None
+    """Whether they are in the array; None if all are."""
+
+    def load(self, k: KernelBuilder, array: GlobalArray) -> tuple[Value, ...]:
+        """What the array has there, or values that are not to be used."""
+        return k.load_vector(array[self.loaded], RUN)
+
+    def store(self, k: KernelBuilder, array: GlobalArray, values: Sequence[Value]) -> None:
+        """Write the values if the array has them."""
+        with nullcontext() if self.live is None else k.when(self.live):
+            k.store(array[self.row, self.place], values)
+
+    def or_zeros(self, k: KernelBuilder, values: Sequence[Value]) -> Sequence[Value]:
+        """The values, or zeros if the array does not have them."""
+        return values if self.live is None else [k.select(self.live, value, 0.0) for value in values]
+
+
+def lane_runs(k: KernelBuilder, form: HalfForm, row: Value, window: Value, m: int, size: int) -> list[Run]:
+    """The lane's four runs of a window of a row, both of which it shares with 15 lanes, of an array f32[m, size]."""
+    line = k.min(row, m - 1) if m % TILE else row
+    runs = []
+    for start in run_starts(k, form):
+        place = window * WINDOW + start
+        inside = k.min(place, size - RUN) if size % WINDOW else place
+        live = (row < m) & (place < size) if m % TILE or size % WINDOW else None
+        runs.append(Run(row, place, (line, inside), live))
+    return runs
 
 
 def run_starts(k: KernelBuilder, form: HalfForm) -> list[Value]:

@@ -12,6 +12,7 @@ from ptxgen import emulator
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import read, write
 from ptxgen.dsl.value import Value
+from ptxgen.errors import AuthorError
 from ptxgen.types import F32, F64, S64, U64, DType
 from tests.ptxgen.dsl.writing import text
 
@@ -74,6 +75,27 @@ def test_a_block_sum_adds_lanes_and_then_warps_in_halves(warps: int) -> None:
     of_warps = np.zeros(32, np.float32)  # missing warps add nothing
     of_warps[:warps] = halved(x.reshape(warps, 32).T)
     assert y.tobytes() == np.full(x.size, halved(of_warps)).tobytes()
+
+
+def test_a_part_sum_is_the_block_sum_of_the_part_that_each_thread_names() -> None:
+    x = np.random.default_rng(3).normal(size=256).astype(np.float32)
+
+    def body(k: KernelBuilder) -> None:
+        k.store(k.arg.y[k.tid.x], k.part_sum(k.load(k.arg.x[k.tid.x]), 2, k.lane & 1))
+
+    written = text(body, block=256, signature={"x": read(F32, 256), "y": write(F32, 256)})
+    y = np.zeros_like(x)
+    assert not emulator.run(written, "probe", (1, 1, 1), (256, 1, 1), [x, y])
+    sums = [halved(halved(part.reshape(4, 32).T)) for part in x.reshape(2, 128)]
+    assert y.tobytes() == np.tile(np.stack(sums), 128).tobytes()
+
+
+def test_a_part_sum_of_parts_that_are_no_2_4_or_8_warps_is_refused() -> None:
+    def body(k: KernelBuilder) -> None:
+        k.part_sum(k.f32(1.0), 3, k.lane)
+
+    with pytest.raises(AuthorError, match="not f32 and 3 parts of 96 threads"):
+        text(body, block=THREADS, signature={"y": write(F32, 1)})
 
 
 def halved(values: NDArray[np.float32]) -> NDArray[np.float32]:

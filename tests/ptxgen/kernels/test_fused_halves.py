@@ -13,6 +13,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_attention_reduce_halves import PagedAttentionReduceHalves
+from ptxgen.kernels.norm import rmsnorm_halves
 from ptxgen.kernels.norm.rmsnorm import BatchedRmsNorm
 from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
 from ptxgen.kernels.quantize.activation_halves import STEPS, pack
@@ -29,8 +30,11 @@ def assert_packed(results: dict[str, NDArray[Any]], y: NDArray[Any], form: HalfF
         assert results[name].tobytes() == values.tobytes(), name
 
 
-@pytest.mark.parametrize(("hidden", "m"), [(1312, 3), (256, 9)])
-def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(hidden: int, m: int) -> None:
+@pytest.mark.parametrize(("hidden", "m", "many"), [(1312, 3, 128), (256, 9, 128), (4356, 3, 1), (4096, 8, 1)])
+def test_rmsnorm_with_halves_is_rmsnorm_and_then_the_halves(
+    hidden: int, m: int, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr(rmsnorm_halves, "MANY_ROWS", many)
     kernel = BatchedRmsNormHalves(hidden=hidden, m=m, **FORM)
     given = kernel.inputs(np.random.default_rng(hidden))
     given["x"][0, :256] = 0.0
