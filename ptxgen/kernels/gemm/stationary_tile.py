@@ -217,13 +217,11 @@ class WeightRing:
         k.cp_async_wait_group(kernel.stages - 2)
         k.bar_warp_sync(FULL_WARP)
         self.fetch()
-        rows = [
-            SharedPart(k, self._taken + self._row, U8, half * TILE * kernel.row_stride) for half in (0, 1)
-        ]  # fmt: skip
-        words = [
-            [word for place, size in kernel.format.half_pieces(row, self.block.lane) for word in k.load_vector(place, size // 4, U32)]
-            for row in rows
-        ]
+        words = []
+        for half in (0, 1):
+            row = SharedPart(k, self._taken + self._row, U8, half * TILE * kernel.row_stride)
+            pieces = kernel.format.half_pieces(row, self.block.lane)
+            words.append([word for place, size in pieces for word in k.load_vector(place, size // U32.bytes, U32)])
         k.assign(self._taken, self._after(self._taken))
         return words
 

@@ -129,7 +129,7 @@ def test_weights_are_copied_and_activations_are_loaded_once_for_all_tiles() -> N
         assert "ld.global.nc" not in text
         assert text.count("ld.global.L1::evict_last.b32") == 17 * 2 * 2
         assert text.count("mma.sync") == 17 * 2
-        assert text.count("cp.async.cg") == 5 * 3  # a tile has 16 rows of 9 pieces, and before the loop 2 of 3 stages are filled
+        assert text.count("cp.async.cg") == 5 * 3  # 16 rows of 9 pieces, to 2 stages before the loop
 
 
 def test_the_programmatic_launch_waits_after_the_first_copies_and_before_the_activations() -> None:
