@@ -11,7 +11,7 @@ from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from ptxgen.dsl.kernel_type import HalfForm, KernelType
+from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
@@ -40,19 +40,20 @@ def swiglu_ffn(
 
 
 def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
-    """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]."""
+    """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
+    are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic."""
     project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     n, m, form = up.weight.n, rows(x), form_read(down)
-    arguments = {"y": b.activated, "gate": b.gate, "up": b.up}
+    read = {"gate": b.gate, "up": b.up}
+    arguments = {"y": b.activated, **read}
     if not launch.fused or form is None:
         enqueue_rows(launch, "ffn_swiglu", FusedSwiglu(n=n), m, **arguments)
-        return
-    kernel: KernelType
-    if isinstance(form, HalfForm):
-        kernel = BatchedFusedSwigluHalves(n=n, m=m, **asdict(form))
+    elif isinstance(form, HalfForm):
+        halves = BatchedFusedSwigluHalves(n=n, m=m, **asdict(form))
+        launch.packed.write(launch, "ffn_swiglu", halves, b.activated, form, **shaped(halves, **read))
     else:
-        kernel = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
-    launch.packed.write(launch, "ffn_swiglu", kernel, b.activated, form, **shaped(kernel, **arguments))
+        digits = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
+        launch.packed.write(launch, "ffn_swiglu", digits, b.activated, form, **shaped(digits, **arguments))
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

@@ -66,8 +66,8 @@ class PackedActivations:
     def write(
         self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, form: Form, /, **arguments: Any
     ) -> None:
-        """Launch a kernel that writes activations, f32[k] or f32[rows, k], and a form of them; `arguments`: all that it takes
-        but the form's."""
+        """Launch a kernel that writes a form of activations, f32[k] or f32[rows, k], and these, too, unless all that is read is
+        this form; `arguments`: all that it takes but the form's."""
         rows, k = _size(activations)
         buffers = self._buffers(rows, k, form)
         launch(operation, kernel, **arguments, **buffers)
