@@ -3,8 +3,9 @@ in one launch: what rope_scatter.py does for one token, with the cache as f32, f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ptxgen.kernels.attention.paged_cache import PagedKernel
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.quantize.quantize import magnitude
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.rope.rope import store_pair
+from ptxgen.kernels.rope.rope import Pair, store_pairs
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, S32, U16, U32
@@ -69,9 +70,14 @@ class PagedRopeScatter(PagedKernel):
         return {**tensors, **biases, "table": single["table"], **self.caches("inout"), **self.places()}
 
     @property
+    def _pairs(self) -> int:
+        """Pairs of a thread: two, for wide loads, unless only one of them could be turned."""
+        return 1 if self.rotary_dim % 4 else 2
+
+    @property
     def _block_heads(self) -> int:
         """Heads of a block: it has whole ones, because the scales of q8_0 need neighbours."""
-        return THREADS // (self.head_dim // 2)
+        return THREADS // (self.head_dim // (2 * self._pairs))
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=(-(-sum(self.single.tokens.values()) // self._block_heads), self.rows), block=THREADS)
@@ -81,14 +87,13 @@ class PagedRopeScatter(PagedKernel):
         place = self.place(k, row)
         with k.when(place.known & (place.length > 0)):
             position = place.length - 1
-            page = self.page(k, place.slot, position)
-            with k.when(page < self.pages):
-                self._write(k, row, position, page)
+            self._write(k, row, position, self.page(k, place.slot, position))
 
     def _write(self, k: KernelBuilder, row: Value, position: Value, page: Value) -> None:
-        """A thread takes a pair of values of a head: the heads of q, then of k, then of v."""
-        half = self.head_dim // 2
-        number, i = k.tid.x // half, k.tid.x % half
+        """A thread takes pairs of values of a head: the heads of q, then of k, then of v. Nothing but its stores waits for the
+        number of the page."""
+        share = self.head_dim // (2 * self._pairs)
+        number, i = k.tid.x // share, k.tid.x % share * self._pairs
         head = k.ctaid.x * self._block_heads + number
         live = (number < self._block_heads) & (head < sum(self.single.tokens.values()))
 
@@ -96,42 +101,49 @@ class PagedRopeScatter(PagedKernel):
             array: GlobalArray = getattr(k.arg, name).at(row, head, first)
             return array
 
-        def keep(name: str, head: Value, first: Value, distance: int, pair: tuple[Value, Value]) -> None:
+        def keep(name: str, head: Value, first: Value, distance: int, pairs: Sequence[Pair]) -> None:
             if self.kv.together == 1:
                 (cached,) = self.cached(k, name, page, head, position % self.page_len, first)
-                store_pair(k, cached, distance, (k.convert(pair[0], cached.dtype), k.convert(pair[1], cached.dtype)))
+                type = cached.dtype
+                store_pairs(k, cached, distance, [(k.convert(a, type), k.convert(b, type)) for a, b in pairs])
 
+        pairs = replace(self.single.pairs, count=self._pairs, stored=lambda: k.when(page < self.pages))
         with k.when(live):
-            self.single.pairs.write(k, head, i, position, token, keep)
+            pairs.write(k, head, i, position, token, keep)
         if self.kv.together > 1:
-            k.barrier()  # the block has whole heads, so what it reads now it wrote itself
-            self._write_codes(k, row, head, i * 2, live, page, position % self.page_len)
+            with k.when(page < self.pages):
+                k.barrier()  # the block has whole heads, so what it reads now it wrote itself
+                self._write_codes(k, row, head, i * 2, live, page, position % self.page_len)
 
     def _write_codes(
         self, k: KernelBuilder, row: Value, head: Value, first: Value, live: Value, page: Value, place: Value
     ) -> None:  # fmt: skip
-        """Codes and scales of q8_0, of the keys and values as they are now: a thread takes two values side by side, so that 16
-        lanes have the 32 of a scale."""
+        """Codes and scales of q8_0, of the keys and values as they are now: a thread takes as many values side by side as its
+        pairs have, so that 16 or 8 lanes have the 32 of a scale."""
         number = head - self.heads
         of = {
             "k": (live & (head >= self.heads) & (number < self.kv_heads), number),
             "v": (live & (head >= self.heads + self.kv_heads), number - self.kv_heads),
         }
-        pair = k.f32(0.0), k.f32(0.0)
+        count = 2 * self._pairs
+        values = [k.f32(0.0) for _ in range(count)]
         for tensor, (inside, kv_head) in of.items():
             with k.when(inside):
-                for held, value in zip(pair, k.load_vector(getattr(k.arg, tensor)[row, kv_head, first], 2), strict=True):
+                for held, value in zip(values, k.load_vector(getattr(k.arg, tensor)[row, kv_head, first], count), strict=True):
                     held @= value
-        peak = k.warp_max(k.max(magnitude(k, pair[0]), magnitude(k, pair[1])), width=SCALED // 2)  # as bits: NaN is largest
+        magnitudes = [magnitude(k, value) for value in values]  # as bits: NaN is largest
+        peak = k.warp_max(reduce(k.max, magnitudes), width=SCALED // count)
         scale = k.bits(peak, F32) / float(LARGEST_CODE)
         inverse = 1.0 / scale
         inverse = k.select(inverse == float("inf"), 0.0, inverse)
-        low, high = (k.bits(_nearest(k, value * inverse), U32) & 0xFF for value in pair)
+        word: Value | int = 0
+        for at, value in enumerate(values):
+            word = word | (k.bits(_nearest(k, value * inverse), U32) & 0xFF) << 8 * at
         for tensor, (inside, kv_head) in of.items():
             with k.when(inside):
                 codes, scales = self.cached(k, tensor, page, kv_head, place, first)
-                k.store(replace(codes[0], dtype=U16), low | (high << 8))
-                with k.when((k.lane & (SCALED // 2 - 1)) == 0):
+                k.store(replace(codes[0], dtype=U16 if count == 2 else U32), word)
+                with k.when((k.lane & (SCALED // count - 1)) == 0):
                     k.store(scales[0], k.f16(scale))
 
     def _live(self, arguments: Mapping[str, Any]) -> Iterator[tuple[int, tuple[int, int] | None, dict[str, Any]]]:

@@ -4,7 +4,8 @@ not here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.position import position_argument, position_value
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.rope.rope import Rope, load_pair, store_pair, turned
+from ptxgen.kernels.rope.rope import Pair, Rope, load_pairs, neighbours, store_pairs, turned
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32
@@ -30,14 +31,15 @@ THREADS = 128
 Row = Callable[[str, Value, Value], GlobalArray]
 """Where q, k or v (a name) has value `first` of a head: (name, head, first)."""
 
-Keep = Callable[[str, Value, Value, int, tuple[Value, Value]], None]
-"""Writes a pair of a key or a value to the cache: (`k` or `v`, head, first, distance of the two, pair)."""
+Keep = Callable[[str, Value, Value, int, Sequence[Pair]], None]
+"""Writes pairs of a key or a value to the cache: (`k` or `v`, head, first, distance of the two of a pair, pairs)."""
 
 
 @dataclass(frozen=True)
 class HeadPairs:
     """What a token's queries, keys and values go through, pair by pair: bias, rotation, and the copy into the cache. Fields as
-    in RopeScatter."""
+    in RopeScatter. count: successive pairs that a thread takes, 1 or 2, a divisor of rotary_dim / 2. stored: opens the branch
+    of those who may store; what they store is loaded and computed before it."""
 
     neox: bool
     bias: bool
@@ -45,10 +47,12 @@ class HeadPairs:
     kv_heads: int
     head_dim: int
     rotary_dim: int
+    count: int = 1
+    stored: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def write(self, k: KernelBuilder, head: Value, i: Value, position: Value, row: Row, keep: Keep) -> None:
-        """Pair i of a head, which are numbered through: those of q, then of k, then of v. Values past rotary_dim
-        that no bias is added to are not written in place, and those of q not looked at."""
+        """The pairs of a head from pair i on; the heads are numbered through: those of q, then of k, then of v. Values past
+        rotary_dim that no bias is added to are not written in place, and those of q not looked at."""
         with k.when(head < self.heads):
             self._rotated(k, "q", head, i, position, row, keep)
         with k.otherwise():
@@ -60,7 +64,7 @@ class HeadPairs:
     def _rotated(
         self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep
     ) -> None:  # fmt: skip
-        """A pair of a head of q or k: one that is turned, or one past rotary_dim."""
+        """Pairs of a head of q or k: such as are turned, or such past rotary_dim."""
         if self.rotary_dim == self.head_dim:
             self._pair(k, name, head, i, position, row, keep, turn=True)
         else:
@@ -73,20 +77,21 @@ class HeadPairs:
     def _pair(
         self, k: KernelBuilder, name: str, head: Value, i: Value, position: Value, row: Row, keep: Keep, *, turn: bool
     ) -> None:  # fmt: skip
-        """Pair i of a head: neighbours, unless it is turned in the style of neox."""
+        """The pairs of a head from pair i on: neighbours, unless they are turned in the style of neox."""
         first, distance = (i, self.rotary_dim // 2) if turn and self.neox else (i * 2, 1)
         place = row(name, head, first)
-        pair = load_pair(k, place, distance)
+        pairs = load_pairs(k, place, distance, self.count)
         if self.bias:
-            bias = load_pair(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance)
-            pair = pair[0] + bias[0], pair[1] + bias[1]
+            biases = load_pairs(k, getattr(k.arg, f"{name}_bias").at(head * self.head_dim + first), distance, self.count)
+            pairs = [(pair[0] + bias[0], pair[1] + bias[1]) for pair, bias in zip(pairs, biases, strict=True)]
         if turn:
-            cosine, sine = k.load_vector(k.arg.table[position, i, 0], 2)
-            pair = turned(k, pair, cosine, sine)
-        if turn or self.bias:
-            store_pair(k, place, distance, pair)
-        if name != "q":
-            keep(name, head, first, distance, pair)
+            angles = neighbours(k.load_vector(k.arg.table[position, i, 0], 2 * self.count))
+            pairs = [turned(k, pair, cosine, sine) for pair, (cosine, sine) in zip(pairs, angles, strict=True)]
+        with self.stored():
+            if turn or self.bias:
+                store_pairs(k, place, distance, pairs)
+            if name != "q":
+                keep(name, head, first, distance, pairs)
 
 
 @register(neox=(False, True), bias=(False, True))
@@ -154,8 +159,8 @@ class RopeScatter(KernelType):
             self.pairs.write(
                 k, head, i, position,
                 lambda name, head, first: getattr(k.arg, name).at(head, first),
-                lambda name, head, first, distance, pair: store_pair(
-                    k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pair
+                lambda name, head, first, distance, pairs: store_pairs(
+                    k, getattr(k.arg, f"{name}_cache").at(head, position, first), distance, pairs
                 ),
             )  # fmt: skip
 

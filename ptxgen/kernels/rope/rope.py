@@ -3,7 +3,7 @@ tokens' in one launch, each at a position of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,7 +25,11 @@ from ptxgen.types import F32, U32
 THREADS = 128
 
 
-def load_pair(k: KernelBuilder, x: GlobalArray, distance: int) -> tuple[Value, Value]:
+Pair = tuple[Value, Value]
+"""What is turned together."""
+
+
+def load_pair(k: KernelBuilder, x: GlobalArray, distance: int) -> Pair:
     """x[0] and x[distance]. At distance 1 x is aligned to the pair."""
     if distance == 1:
         first, second = k.load_vector(x[0], 2)
@@ -33,19 +37,45 @@ def load_pair(k: KernelBuilder, x: GlobalArray, distance: int) -> tuple[Value, V
     return k.load(x[0]), k.load(x[distance])
 
 
-def turned(k: KernelBuilder, pair: tuple[Value, Value], cosine: Value, sine: Value) -> tuple[Value, Value]:
+def turned(k: KernelBuilder, pair: Pair, cosine: Value, sine: Value) -> Pair:
     """The pair turned by an angle. Two roundings of each value: of a product and of the result."""
     first, second = pair
     return k.fma(first, cosine, -(second * sine)), k.fma(first, sine, second * cosine)
 
 
-def store_pair(k: KernelBuilder, x: GlobalArray, distance: int, pair: tuple[Value, Value]) -> None:
+def store_pair(k: KernelBuilder, x: GlobalArray, distance: int, pair: Pair) -> None:
     """x[0] and x[distance] become the pair. At distance 1 x is aligned to it."""
     if distance == 1:
         k.store(x[0], pair)
     else:
         k.store(x[0], pair[0])
         k.store(x[distance], pair[1])
+
+
+def load_pairs(k: KernelBuilder, x: GlobalArray, distance: int, count: int) -> list[Pair]:
+    """`count` pairs, 1 or 2, side by side: neighbours from x[0] on if the distance is 1, else (x[i], x[i + distance]) for
+    i < count. x is aligned to what is loaded at once."""
+    if count == 1:
+        return [load_pair(k, x, distance)]
+    if distance == 1:
+        return neighbours(k.load_vector(x[0], 2 * count))
+    return list(zip(k.load_vector(x[0], count), k.load_vector(x[distance], count), strict=True))
+
+
+def store_pairs(k: KernelBuilder, x: GlobalArray, distance: int, pairs: Sequence[Pair]) -> None:
+    """Store pairs where `load_pairs` has them."""
+    if len(pairs) == 1:
+        store_pair(k, x, distance, pairs[0])
+    elif distance == 1:
+        k.store(x[0], [value for pair in pairs for value in pair])
+    else:
+        for at, values in zip((0, distance), zip(*pairs, strict=True), strict=True):
+            k.store(x[at], values)
+
+
+def neighbours(values: Sequence[Value]) -> list[Pair]:
+    """The values by twos."""
+    return list(zip(values[::2], values[1::2], strict=True))
 
 
 @register(neox=(False, True), indirect=(False, True))
