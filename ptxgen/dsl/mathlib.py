@@ -8,6 +8,7 @@ error is smallest (Lawson's method), rounded to f32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log2, pi, sqrt
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,14 @@ def sigmoid(k: KernelBuilder, x: Value) -> Value:
 
 def silu(k: KernelBuilder, x: Value) -> Value:
     """x * sigmoid(x) as x / (1 + e^-x), within 3 ulp (seen: 2.38); 0 where e^-x overflows (x < -88.7)."""
-    return x / (exp(k, -x) + 1.0)
+    return silu_of_each(k, [x])[0]
+
+
+def silu_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
+    """silu of several values, the exponentials before the divisions: each division has a branch, across which the assembler
+    computes no two values at the same time."""
+    divisors = [exp(k, -x) + 1.0 for x in xs]
+    return [x / divisor for x, divisor in zip(xs, divisors, strict=True)]
 
 
 def gelu(k: KernelBuilder, x: Value) -> Value:

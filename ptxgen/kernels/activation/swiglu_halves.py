@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HalfForm, KernelType, LaunchConfig, Signature, Work
-from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import BatchedFusedSwiglu
 from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, arrays, pack, tiles_of, unwritten, windows_of
 from ptxgen.kernels.quantize.half_bounds import half_bounds
@@ -74,15 +75,12 @@ class BatchedFusedSwigluHalves(KernelType):
 
     def _write_tile(self, k: KernelBuilder) -> None:
         """A window of eight rows, two of them a warp, so that its stores fill whole sectors. A lane makes the 16 values that it
-        packs, and has all their loads on the way before it needs one."""
+        packs: their loads are on the way together, and their exponentials are computed side by side."""
         row, window = k.ctaid.y * TILE + k.tid.x // LANES, k.ctaid.x
         runs = lane_runs(k, self.form, row, window, self.m, self.n)
-        loaded = [(run, run.load(k, k.arg.gate), run.load(k, k.arg.up)) for run in runs]
-        xs: list[Value] = []
-        for run, gates, ups in loaded:
-            values = [self.swiglu.compute(k, gate, up) for gate, up in zip(gates, ups, strict=True)]
-            xs += run.or_zeros(k, values)
-        write_halves(k, self.form, row, window, xs)
+        gates, ups = ([value for run in runs for value in run.load(k, source)] for source in (k.arg.gate, k.arg.up))
+        values = iter([gated * up for gated, up in zip(mathlib.silu_of_each(k, gates), ups, strict=True)])
+        write_halves(k, self.form, row, window, [x for run in runs for x in run.or_zeros(k, list(islice(values, RUN)))])
 
     def _write_window(self, k: KernelBuilder) -> None:
         """A window of a row: a thread computes a value, and the first lanes pack what all have staged."""
