@@ -73,7 +73,7 @@ class BatchedRmsNormHalves(RmsNorm):
 
     def launch(self) -> LaunchConfig:
         if self.m >= MANY_ROWS:
-            return LaunchConfig(grid=TILE // ROWS * tiles_of(self.m), block=ROWS * THREADS)
+            return LaunchConfig(grid=TILE // ROWS * tiles_of(self.m), block=ROWS * THREADS, resident=2)
         return LaunchConfig(grid=(self.chunks, TILE * tiles_of(self.m)), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
