@@ -26,6 +26,7 @@ from executor.layers.packed import form_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
+from ptxgen.kernels.known_models import KNOWN_MODELS
 from ptxgen.kernels.registry import find
 
 MARGIN: Final = 0.01
@@ -34,6 +35,8 @@ STAND_IN: Final = 2
 """Digits whose parameters stand in where those of a precision were not measured."""
 
 Result = Mapping[str, Any]
+Shape = tuple[str, int, int, int]
+"""A format by its id, k, n, and rows of activations."""
 
 
 def table(records: Iterable[Mapping[str, Any]]) -> TuningTable:
@@ -62,12 +65,14 @@ def whole(records: Sequence[Mapping[str, Any]], tuned: Sequence[TuningTable]) ->
 
 def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
     """Of each shape and number of rows above one, the fastest kernel whose error the precision allows. What was measured for
-    more rows does these in no more time."""
+    more rows does these in no more time. Matrices that a layer may multiply in one launch have the kernel of that launch where
+    it is faster than the fastest of each."""
     several = [entry for entry in measured.entries if entry.rows > 1 and entry.n and entry.seconds is not None]
     for precision, limit in ERROR_LIMIT.items():
         allowed = [entry for entry in several if entry.error is not None and entry.error <= limit]
         if not any(entry.precision == precision for entry in allowed):
             continue
+        chosen: dict[Shape, TuningEntry] = {}
         for format, k, n, rows in sorted({(entry.format, entry.k, entry.n or 0, entry.rows) for entry in allowed}):
             times = [
                 (entry.seconds, entry.rows, number, entry)
@@ -76,7 +81,29 @@ def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
             ]
             *_, fastest = min(times, key=lambda one: one[:3])
             note = f"measured with {fastest.rows} rows" if fastest.rows != rows else fastest.note
-            yield replace(fastest, precision=precision, rows=rows, note=note)
+            chosen[format, k, n, rows] = replace(fastest, precision=precision, rows=rows, note=note)
+        yield from _with_joined(chosen).values()
+
+
+def _with_joined(chosen: Mapping[Shape, TuningEntry]) -> dict[Shape, TuningEntry]:
+    """The same with the kernel of a launch for several matrices where it is faster, for each with its share of the time."""
+    better = dict(chosen)
+    for (format, k, n, rows), together in chosen.items():
+        seconds = together.seconds or 0.0
+        for sizes in {sizes for model in KNOWN_MODELS.values() if model.hidden == k for sizes in model.joined()}:
+            apart = [chosen[format, k, size, rows] for size in sizes if (format, k, size, rows) in chosen]
+            if sum(sizes) != n or len(apart) < len(sizes) or not _can_join(together, sizes):
+                continue
+            if seconds < sum(entry.seconds or 0.0 for entry in apart):
+                note = f"in one launch for {n} rows of weights"
+                for size in sizes:
+                    better[format, k, size, rows] = replace(together, n=size, seconds=seconds * size / n, note=note)
+    return better
+
+
+def _can_join(entry: TuningEntry, sizes: Sequence[int]) -> bool:
+    first, *others = (replace(entry, n=size).make(size, entry.rows) for size in sizes)
+    return first.joined(others) is not None
 
 
 def with_rows(records: Iterable[Mapping[str, Any]]) -> Iterator[TuningEntry]:

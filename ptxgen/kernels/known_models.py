@@ -31,6 +31,12 @@ class Dimensions:
         hidden, ff = self.hidden, self.ff
         return (hidden, q), (hidden, kv), (q, hidden), (hidden, ff), (ff, hidden), (hidden, self.vocab)
 
+    def joined(self) -> tuple[tuple[int, ...], ...]:
+        """N of the matrices of `hidden` values that are multiplied by the same activations: Q and K, these and V, gate and
+        up."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (q, kv), (q, kv, kv), (self.ff, self.ff)
+
 
 KNOWN_MODELS: Final = {
     "smollm2-135m": Dimensions(576, 1536, 9, 3, 64, 49152),

@@ -78,6 +78,21 @@ def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None
     assert (eight, more) == (measured[1], measured[3])
 
 
+def test_matrices_that_one_launch_multiplies_faster_have_its_kernel() -> None:
+    def entry(kernel: str, n: int, seconds: float) -> TuningEntry:
+        parameters = {"parts": 2, "row_tiles": 4}
+        return TuningEntry("accurate", "q4k", 4096, n, kernel, parameters, seconds, error=1e-7, rows=8)
+
+    def chosen(together: TuningEntry) -> dict[int | None, TuningEntry]:
+        measured = (entry("half_mma_q4k_gemm", 14336, 10e-6), together)
+        return {one.n: one for one in several_rows(TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured))}
+
+    gate = chosen(entry("stationary_q4k_gemm", 2 * 14336, 16e-6))[14336]
+    assert (gate.kernel, gate.seconds, gate.note) == ("stationary_q4k_gemm", 8e-6, "in one launch for 28672 rows of weights")
+    assert chosen(entry("stationary_q4k_gemm", 2 * 14336, 21e-6))[14336].kernel == "half_mma_q4k_gemm"
+    assert chosen(entry("half_mma_q4k_gemm", 2 * 14336, 16e-6))[14336].seconds == 10e-6  # its matrices cannot be joined
+
+
 def test_results_of_kernels_for_several_rows_count_where_their_error_is_allowed() -> None:
     def rows(microseconds: float, parts: int) -> dict[str, Any]:
         parameters = {"k": 4096, "n": 64, "m": 8, "parts": parts, "split": 8}
