@@ -4,6 +4,7 @@ digits or their halves."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
@@ -49,17 +50,25 @@ def project_all(launch: LaunchQueue, *products: Product, x: GpuBuffer) -> None:
     """As `project` for each; where `launch.fused`, those whose kernels can be joined in one launch, `FIRST+SECOND`."""
     left = list(products)
     while left:
-        group, kernel = [left.pop(0)], None
-        for one in left.copy() if launch.fused and takes_rows(group[0].projection.kernel, rows(x)) else ():
-            wider = group[0].projection.kernel.joined([other.projection.kernel for other in (*group[1:], one)])
-            if wider is not None:
-                kernel = wider
-                group.append(one)
-                left.remove(one)
+        first = left.pop(0)
+        together = launch.fused and takes_rows(first.projection.kernel, rows(x))
+        kernel, others = _joined(first, left) if together else (None, ())
         if kernel is None:
-            project(launch, group[0].operation, group[0].projection, x=x, y=group[0].y)
+            project(launch, first.operation, first.projection, x=x, y=first.y)
         else:
-            _project_joined(launch, kernel, group, x)
+            _project_joined(launch, kernel, (first, *others), x)
+        left = [one for one in left if one not in others]
+
+
+def _joined(first: Product, left: Sequence[Product]) -> tuple[KernelType | None, Sequence[Product]]:
+    """The kernel for this product and as many others as can be joined to it, and these: two may be worth it where one is not.
+    None and nobody if there are none."""
+    for count in range(len(left), 0, -1):
+        for others in combinations(left, count):
+            kernel = first.projection.kernel.joined([one.projection.kernel for one in others])
+            if kernel is not None:
+                return kernel, others
+    return None, ()
 
 
 def _project_joined(launch: LaunchQueue, kernel: KernelType, group: Sequence[Product], x: GpuBuffer) -> None:

@@ -55,8 +55,8 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a table needs, beside the shape, to make this kernel again."""
-        values = {name: self.kernel.parameters()[name] for name in self.entry.parameters if name not in ("k", "n", "m")}
-        return {name: value for name, value in values.items() if type(value) in (int, bool)}
+        values = {name: value for name, value in self.kernel.parameters().items() if name in self.entry.parameters}
+        return {name: value for name, value in values.items() if name not in ("k", "n", "m") and type(value) in (int, bool)}
 
 
 def candidates(format: Format, k: int, n: int, precision: str, pattern: str = "*", rows: int = 1) -> list[Candidate]:

@@ -268,7 +268,7 @@ class KernelType(ABC):
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
         """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is
-        one: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
+        one that takes no longer: their `w` and `y` are its w2 and y2, w3 and y3. It may add in another order than they do."""
         return None
 
     def accuracy(self, rng: np.random.Generator) -> Mapping[str, float]:

@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, Work, update
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, update
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType, of_windows
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, of_windows
+from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS, JoinedGemmType
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.stationary_tile import StationaryTile
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW, arrays
+from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import HOPPER, MAX_THREADS, WARP_SIZE
@@ -27,17 +28,8 @@ from ptxgen.types import F32, U32
 IN_PIECES = tuple(format for format in CATALOGUED if format.half_bytes)
 """The formats whose blocks lie in memory as asynchronous copies want them."""
 
-MULTIPROCESSORS = 132
-"""Of an H200: what `suited` fills."""
-
 MOST_TILES = 8
 """Tiles of weights of a block from which on `suited` takes no more slices of k for more of them."""
-
-OF_MATRIX = ("y", "w")
-"""The arguments that each matrix has; those of a second and a third have its number behind their names."""
-
-OWN = (*OF_MATRIX, "partials", "counters")
-"""All that belongs to one matrix."""
 
 MOST_COLUMNS = 32
 """Rows of activations of a block with one part, at most, and half of it with two: a lane holds 68 or 34 registers for 8."""
@@ -45,7 +37,7 @@ MOST_COLUMNS = 32
 
 @register(format=IN_PIECES)
 @dataclass(frozen=True)
-class StationaryGemm(HalfGemmType):
+class StationaryGemm(JoinedGemmType):
     """Y = X W^T for few rows of activation halves, by f16 tensor cores: activations stay in registers while weights go by.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
@@ -63,8 +55,6 @@ class StationaryGemm(HalfGemmType):
 
     name_pattern = "stationary_{format}_gemm"
     bit_free = ("row_tiles", "columns", "stages", "resident_threads", "pdl")
-    n2: int = field(default=0, kw_only=True)
-    n3: int = field(default=0, kw_only=True)
     row_tiles: int = field(default=2, kw_only=True)
     columns: int = field(default=8, kw_only=True)
     split: int = field(default=8, kw_only=True)
@@ -80,8 +70,6 @@ class StationaryGemm(HalfGemmType):
         if not self.format.half_bytes:
             known = ", ".join(format.name for format in IN_PIECES)
             raise ArgumentError(f"{self.format} has blocks that are not aligned to 16 bytes; formats whose are: {known}")
-        require(self, "n2", low=0)
-        require(self, "n3", low=0, high=None if self.n2 else 0)
         require(self, "row_tiles", high=64)
         require(self, "columns", multiple=TILE, high=MOST_COLUMNS // self.parts)
         require(self, "split", high=MAX_THREADS // WARP_SIZE)
@@ -140,14 +128,9 @@ class StationaryGemm(HalfGemmType):
         return TILE_ROWS * self.row_tiles
 
     @property
-    def matrices(self) -> tuple[int, ...]:
-        """The rows of each matrix."""
-        return tuple(n for n in (self.n, self.n2, self.n3) if n)
-
-    @property
     def groups(self) -> int:
         """Blocks along m and the rows of all matrices: those that share only k are one."""
-        return self.column_blocks * sum(-(-n // self.block_rows) for n in self.matrices)
+        return self.column_blocks * self.row_blocks
 
     @property
     def slice_windows(self) -> int:
@@ -193,34 +176,20 @@ class StationaryGemm(HalfGemmType):
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
         """With this one's split and slices, and blocks of as many rows of weights as fill a GPU."""
-        alike = [
-            one.n
-            for one in others
-            if isinstance(one, StationaryGemm)
-            and (one.format, one.k, one.m, one.parts) == (self.format, self.k, self.m, self.parts)
-            and not (one.n2 or one.residual)
-        ]
-        if len(alike) != len(others) or not 1 <= len(others) <= 2 or self.n2 or self.residual:
+        wide = self.beside(others)
+        if wide is None:
             return None
-        n2, n3 = (*alike, 0)[:2]
-        tiles = sum(-(-n // TILE_ROWS) for n in (self.n, n2, n3)) * self.column_blocks * self.slices
+        tiles = sum(-(-n // TILE_ROWS) for n in wide.matrices) * self.column_blocks * self.slices
         row_tiles = min(max(self.row_tiles, -(-tiles // MULTIPROCESSORS)), 2 * MOST_TILES, self._fitting())
-        return replace(self, n2=n2, n3=n3, row_tiles=row_tiles)
+        return replace(wide, row_tiles=row_tiles)
 
     def _fitting(self) -> int:
         """The most tiles of weights of a block whose sums have room beside its rings."""
         rings = self.stages * self.stage_bytes
         return (HOPPER.max_shared // self.split - rings) // (self.column_tiles * WARP_SIZE * 4 * F32.bytes)
 
-    @property
-    def _apart(self) -> tuple[StationaryGemm, ...]:
-        """A kernel for each matrix."""
-        return tuple(replace(self, n=n, n2=0, n3=0) for n in self.matrices)
-
     def signature(self) -> Signature:
         arguments = super().signature()
-        for number, other in enumerate(self._apart[1:], 2):
-            arguments |= {f"{name}{number}": argument for name, argument in other.signature().items() if name in OF_MATRIX}
         if self.slices == 1:
             return arguments
         partials = (self.groups, self.slices, self.sums, WARP_SIZE, 4)
@@ -246,31 +215,24 @@ class StationaryGemm(HalfGemmType):
         block.store()
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        if self.n2:
-            return _together([one.reference(**own) for one, own in self._arguments_apart(arguments)])
         product = super().reference(**arguments)
-        if self.slices == 1:
+        if self.slices == 1 or self.n2:
             return product
         weights, x = self._in_float64(arguments)
         sums = [x[:, part] @ weights[:, part].T for part in self._slices(WINDOW)]
         return {**product, "partials": self._as_partials(sums), "counters": np.zeros(self.groups)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
-        if self.n2:
-            return _together([one.tolerance(**own) for one, own in self._arguments_apart(arguments)])
         bound = super().tolerance(**arguments)
-        if self.slices == 1:
+        if self.slices == 1 or self.n2:
             return bound
         sums = [self._product_bound(arguments, windows) for windows in self._slices(1)]
         return {**bound, "partials": self._as_partials(sums), "counters": np.zeros(self.groups)}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Counters are zeros, and what partials hold counts for nothing."""
-        if self.n2:
-            first, *others = (one.inputs(rng) for one in self._apart)
-            return {**_together([first, *({name: other[name] for name in other if name in OWN} for other in others)])}
         inputs = super().inputs(rng)
-        if self.slices == 1:
+        if self.slices == 1 or self.n2:
             return inputs
         partials = self.signature()["partials"]
         assert isinstance(partials, Array)
@@ -279,19 +241,6 @@ class StationaryGemm(HalfGemmType):
             "partials": np.full(partials.shape, np.nan, np.float32),
             "counters": np.zeros(self.groups, np.uint32),
         }
-
-    def work(self) -> Work:
-        if not self.n2:
-            return super().work()
-        flops, read = (sum(getattr(one.work(), what) for one in self._apart) for what in ("flops", "bytes"))
-        activations = sum(array.nbytes for array in arrays(self.m, self.k, self.activation_halves, "in").values())
-        return Work(flops, read - (len(self.matrices) - 1) * activations)
-
-    def _arguments_apart(self, arguments: Mapping[str, Any]) -> Iterator[tuple[StationaryGemm, dict[str, Any]]]:
-        """The kernel of each matrix, and what it takes of these arguments."""
-        for number, one in enumerate(self._apart, 1):
-            own = {name: arguments[name if number == 1 else f"{name}{number}"] for name in OF_MATRIX}
-            yield one, {**arguments, **own}
 
     def _slices(self, count: int) -> list[slice]:
         """The elements of k of each slice, where a window has `count`."""
@@ -331,15 +280,3 @@ class StationaryGemm(HalfGemmType):
             )
         else:
             yield cls(m=1, k=512, n=17, row_tiles=1, split=2, resident_threads=256, **fixed)
-
-
-def _together(of_each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What there is for each matrix as what there is for a kernel of all: that which blocks leave one after another."""
-    first, *others = of_each
-    together = dict(first)
-    for number, one in enumerate(others, 2):
-        together |= {f"{name}{number}": one[name] for name in OF_MATRIX if name in one}
-    for name in ("partials", "counters"):
-        if name in first:
-            together[name] = np.concatenate([one[name] for one in of_each])
-    return together

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.formats.packed import PREFETCH
 from ptxgen.kernels.gemm.half_products import WindowProducts
+from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance
@@ -45,7 +45,8 @@ class StationaryTile:
         number, self.column = self._apart(k.ctaid.x, kernel.column_blocks)
         rows, self.slice = self._apart(number, kernel.slices)
         self.group = k.ctaid.x if kernel.slices == 1 else rows * kernel.column_blocks + self.column
-        self._choose_matrix(rows)
+        self.matrix = MatrixOfBlock(kernel, k, rows, at_once=("w", "y"))
+        self.first_row = self.matrix.first_row
         self.part: Index = k.warp if kernel.split > 1 else 0
         self.lane = kernel.format.half_lane(k, k.lane & 3)
         self.zero = k.f32(0.0)
@@ -53,24 +54,6 @@ class StationaryTile:
         self.ring = self.further(shared, self.part, ring)
         self.all_sums = shared + k.lane * PIECE + kernel.split * ring
         self.sums = self.further(self.all_sums, self.part, kernel.sums * SHARE)
-
-    def _choose_matrix(self, block: Value) -> None:
-        """The matrix that a block of this number has rows of: its weights, its result, its rows, and the block's first one."""
-        kernel, k = self.kernel, self.k
-        self.w: GlobalArray = k.arg.w.at(0, 0)
-        self.y: GlobalArray = k.arg.y.at(0, 0)
-        self.n: Index = kernel.n
-        self.whole = all(n % kernel.block_rows == 0 for n in kernel.matrices)
-        before, number = 0, block
-        for i, n in enumerate(kernel.matrices[1:], 2):
-            before += -(-kernel.matrices[i - 2] // kernel.block_rows)
-            mine = block >= before
-            w, y = (getattr(k.arg, f"{name}{i}").at(0, 0) for name in ("w", "y"))
-            self.w = replace(self.w, base=k.select(mine, w.base, self.w.base))
-            self.y = replace(self.y, base=k.select(mine, y.base, self.y.base))
-            self.n = k.select(mine, k.u32(n), self.n)
-            number = k.select(mine, block - before, number)
-        self.first_row: Value = number * kernel.block_rows
 
     def _apart(self, number: Value, count: int) -> tuple[Value, Index]:
         """The quotient and the rest of a division."""
@@ -172,10 +155,10 @@ class StationaryTile:
         """The threads whose result there is, and its place."""
         kernel, k = self.kernel, self.k
         with (
-            nullcontext() if self.whole else k.when(row < self.n),
+            nullcontext() if self.matrix.whole else k.when(row < self.matrix.n),
             nullcontext() if kernel.m % kernel.columns == 0 else k.when(x < kernel.m),
         ):
-            yield self.y[k.mad(x, self.n, row)]
+            yield self.matrix.array("y")[k.mad(x, self.matrix.n, row)]
 
 
 class WeightRing:
@@ -200,7 +183,7 @@ class WeightRing:
         kernel, k = self.kernel, self.k
         more = self._window < self._end
         first_row = self.block.first_row + self._tile * TILE_ROWS
-        start = self.block.w.at(first_row * kernel.format.row_bytes(kernel.k))
+        start = self.block.matrix.array("w").at(first_row * kernel.format.row_bytes(kernel.k))
         start = advance(start, self._window, kernel.format.block_bytes)
         for copy in self._copies:
             copy.begin(self._filled, start, first_row, more)
@@ -233,7 +216,7 @@ class _Copy:
     """One of a lane's copies of a tile of weights: of the piece of this number and as many more as the lane's own number."""
 
     def __init__(self, ring: WeightRing, number: int) -> None:
-        self.kernel, self.k, self.block = ring.kernel, ring.k, ring.block
+        self.kernel, self.k, self.matrix = ring.kernel, ring.k, ring.block.matrix
         k, kernel = self.k, self.kernel
         piece = k.lane + number if number else k.lane
         self.row, column = piece // kernel.row_pieces, piece % kernel.row_pieces * PIECE
@@ -247,7 +230,7 @@ class _Copy:
         k = self.k
         guard = more if self.mine is None else more & self.mine
         to, source = Element("shared", (stage + self.to).register, 0, U8), start.at(self.source)[0]
-        taken = None if self.block.whole else k.select(first_row + self.row < self.block.n, k.u32(PIECE), 0)
+        taken = None if self.matrix.whole else k.select(first_row + self.row < self.matrix.n, k.u32(PIECE), 0)
         k.copy_async(to, source, PIECE, taken=taken, guard=guard, cache="cg", prefetch=PREFETCH)
 
 

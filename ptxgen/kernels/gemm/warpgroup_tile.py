@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
+from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
 from ptxgen.kernels.gemm.staged_halves import StagedHalves
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
@@ -45,7 +46,8 @@ class WarpgroupTile:
         # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
         number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
         self.first_column: Index = column * kernel.columns if column is not None else 0
-        self.first_row: Value = number * kernel.block_rows + k.warp * WARP_ROWS
+        self.matrix = MatrixOfBlock(kernel, k, number)
+        self.first_row: Value = self.matrix.first_row + k.warp * WARP_ROWS
         self.lane = kernel.format.half_lane(k, k.lane & 3)
         self.rows = [self._row(half) for half in (0, 8)]
         threads = WARPGROUP_SIZE * kernel.warpgroups
@@ -62,8 +64,8 @@ class WarpgroupTile:
     def _row(self, half: int) -> GlobalArray:
         """The lane's row of weights in one half of its warp's; past the last one that again, which nobody stores."""
         row = self.first_row + ((self.k.lane >> 2) + half)
-        weights: GlobalArray = self.k.arg.w
-        return weights.at(self.k.min(row, self.kernel.n - 1), 0)
+        inside = self.k.min(row, self.matrix.n - 1)
+        return self.matrix.array("w").at(inside * self.kernel.format.row_bytes(self.kernel.k))
 
     def add_rows(self) -> None:
         """Add the products of all windows."""
@@ -182,18 +184,20 @@ class WarpgroupTile:
 
     def store(self) -> None:
         """Write the totals that are inside the result, or what they come to with what is there."""
-        kernel, k = self.kernel, self.k
+        kernel, k, matrix = self.kernel, self.k, self.matrix
         first = (k.lane & 3) * 2 + self.first_column
         row = self.first_row + (k.lane >> 2)
+        self.y = matrix.array("y")
         for half in (0, 1):
-            with self._when_below(row + 8 * half if half else row, kernel.n, kernel.block_rows):
+            below = row + 8 * half if half else row
+            with nullcontext() if matrix.whole else k.when(below < matrix.n):
                 held = self._held(row + 8 * half, first, half) if kernel.onto else {}
                 for number, total in enumerate(self.totals):
                     if number % 4 // 2 == half:
                         x = first + (number // 4 * TILE + number % 2)
                         with self._when_below(x, kernel.m, kernel.columns):
                             added = held[number] + total if held else total
-                            k.store(k.arg.y[x, row + 8 * half if half else row], added)
+                            k.store(self._result(x, row + 8 * half if half else row), added)
 
     def _held(self, row: Value, first: Value, half: int) -> dict[int, Value]:
         """What y holds where the totals of this half go, by their numbers: under way all at once."""
@@ -202,8 +206,11 @@ class WarpgroupTile:
         for number, value in held.items():
             x = first + (number // 4 * TILE + number % 2)
             with self._when_below(x, kernel.m, kernel.columns):
-                k.assign(value, k.load(k.arg.y[x, row]))
+                k.assign(value, k.load(self._result(x, row)))
         return held
+
+    def _result(self, x: Value, row: Value) -> Element:
+        return self.y[x * self.matrix.n + row]
 
     def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
         return nullcontext() if count % share == 0 else self.k.when(number < count)

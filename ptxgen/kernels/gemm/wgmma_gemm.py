@@ -3,7 +3,7 @@ where it finds its activations in staged_halves.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
-from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS, HalfGemmType
+from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS
+from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS, JoinedGemmType
 from ptxgen.kernels.gemm.staged_halves import StageLayout
 from ptxgen.kernels.gemm.warpgroup_tile import GROUP_ROWS, WarpgroupTile
 from ptxgen.kernels.quantize.activation_halves import STEPS, WINDOW
@@ -25,10 +26,27 @@ WINDOWED = tuple(format for format in CATALOGUED if format.half_run == WINDOW //
 COLUMNS = (8, 16, 24, 32, 48, 64, 96, 128)
 """Rows of activations that a product takes."""
 
+BLOCKS = ((3, 64, 4), (2, 128, 4), (2, 96, 4), (3, 48, 4), (2, 64, 4))
+"""Warpgroups, columns and `unpacked` of blocks that `joined` chooses from: with two stages nothing is spilled for any format
+if `unpacked` is 2 where there is a third product."""
+
+LARGE_BLOCKS = ((4, 64, 2), (4, 48, 4))
+"""The same for Q4_K alone: a thread of them has 128 registers, of which others would spill many. Q4_K itself keeps one word in
+memory while windows go by, if 4 x 64 columns are for matrices with different numbers of rows."""
+
+UNPACKING = 100
+"""What a window of a warpgroup's weights costs beside its products, as columns of these: fitted to times of Q4_K."""
+
+UNPACKING_LOW = 350
+"""The same where integers have a low register, fitted to Q6_K."""
+
+MARGIN = 0.07
+"""What `_time` may be off by, as a share: settings that were measured are kept unless others are better by more."""
+
 
 @register(format=WINDOWED)
 @dataclass(frozen=True)
-class WgmmaGemm(HalfGemmType):
+class WgmmaGemm(JoinedGemmType):
     """Y = X W^T for m rows of activation halves, by the warpgroup products of the H100 and H200.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
@@ -37,7 +55,8 @@ class WgmmaGemm(HalfGemmType):
     A warpgroup takes 64 rows of weights, whose integers it unpacks in its registers, `unpacked` steps of 16 values at a time,
     while those before are multiplied. `warpgroups` of them share `columns` rows of activations, which lie in shared memory in
     `stages` windows of 256 values: one is multiplied while the next are copied. With `residual` the result is added to y in
-    place."""
+    place. One launch may multiply two or three matrices, of n, n2 and n3 rows, by the same activations: w2 and y2, w3 and y3
+    are as w and y."""
 
     name_pattern = "wgmma_{format}_gemm"
     only_on: ClassVar[Target | None] = HOPPER
@@ -100,17 +119,54 @@ class WgmmaGemm(HalfGemmType):
         return GROUP_ROWS * self.warpgroups
 
     @property
+    def blocks(self) -> int:
+        """Blocks of threads of all matrices."""
+        return -(-self.m // self.columns) * self.row_blocks
+
+    @property
     def chain(self) -> int:
         """The products of a window, those of low registers too, and of its minima; for each of both a product of its scales and
         an fma for every window."""
         return SUM_UNITS * (WINDOW * (self.parts + 1) + STEPS * self.parts) + 2 * (1 + self.windows)
 
+    def parameters(self) -> dict[str, Any]:
+        """Of a second and a third matrix, where there is one."""
+        return {name: value for name, value in super().parameters().items() if value or name not in ("n2", "n3")}
+
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)
 
+    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
+        """With those settings of all these kernels that keep an H200 busy for the shortest time, or with other blocks if they
+        do for a clearly shorter one: bits are the same with any. None if launches of their own take less."""
+        wide = self.beside(others)
+        if wide is None:
+            return None
+        apart = [one for one in (self, *others) if isinstance(one, WgmmaGemm)]
+        own, other = (
+            min((replace(one, n=wide.n, n2=wide.n2, n3=wide.n3) for one in settings), key=WgmmaGemm._time)
+            for settings in (apart, self._other_blocks())
+        )
+        best = other if other._time() < (1 - MARGIN) * own._time() else own
+        return best if best._time() <= sum(one._time() for one in apart) else None
+
+    def _other_blocks(self) -> Iterator[WgmmaGemm]:
+        """This kernel with other blocks that fit."""
+        for warpgroups, columns, unpacked in (LARGE_BLOCKS if self.format.name == "Q4_K" else ()) + BLOCKS:
+            if 2 * StageLayout(columns, self.parts).bytes <= HOPPER.max_shared:
+                unpacked = 2 if self.format.half_low and self.parts == 2 else unpacked
+                yield replace(self, warpgroups=warpgroups, columns=columns, stages=2, unpacked=unpacked)
+
+    def _time(self) -> int:
+        """How long a launch takes, in a unit of all for the same k, if a multiprocessor has one block at a time: rounds of
+        blocks, in each of which every warpgroup multiplies and unpacks, and the columns are copied. docs/performance.md says
+        how far what was measured on an H200 is from it."""
+        rounds = -(-self.blocks // MULTIPROCESSORS)
+        columns, unpacking = self.columns * self.parts, UNPACKING_LOW if self.format.half_low else UNPACKING
+        return rounds * (self.warpgroups * (columns + unpacking) + columns)
+
     def launch(self) -> LaunchConfig:
-        blocks = -(-self.m // self.columns) * -(-self.n // self.block_rows)
-        return LaunchConfig(grid=blocks, block=WARPGROUP_SIZE * self.warpgroups, dynamic_shared=self.dynamic_shared)
+        return LaunchConfig(grid=self.blocks, block=WARPGROUP_SIZE * self.warpgroups, dynamic_shared=self.dynamic_shared)
 
     def emit(self, k: KernelBuilder) -> None:
         block = WarpgroupTile(self, k)
@@ -122,5 +178,6 @@ class WgmmaGemm(HalfGemmType):
         if fixed["format"].name == "Q4_K":
             yield cls(m=9, k=1024, n=65, warpgroups=1, columns=16, **fixed)
             yield cls(m=1, k=256, n=1, parts=1, warpgroups=2, columns=8, stages=2, unpacked=1, **fixed)
+            yield cls(m=3, k=512, n=65, n2=7, n3=64, warpgroups=1, columns=8, stages=2, **fixed)
         else:
             yield cls(m=1, k=512, n=7, warpgroups=1, columns=8, stages=2, unpacked=2, residual=True, **fixed)

@@ -167,6 +167,33 @@ def test_tensor_cores_that_were_measured_to_be_faster_for_several_rows_are_as_ac
     assert np.array_equal(alike.view(np.uint32), one_by_one(engine, 2, TOKENS).view(np.uint32))
 
 
+def test_products_by_warpgroups_that_were_measured_with_other_settings_each_share_launches(
+    engine: Engine, model: LanguageModel, path: Path
+) -> None:
+    settings = {
+        "attn_q": {"stages": 2, "warpgroups": 2, "columns": 16, "unpacked": 2},
+        "attn_k": {"stages": 2, "warpgroups": 1, "columns": 8, "unpacked": 4},
+        "attn_v": {"stages": 2, "warpgroups": 1, "columns": 8, "unpacked": 2},
+        "ffn_up": {"stages": 2, "warpgroups": 1, "columns": 8, "unpacked": 4},
+    }
+    measured = [(w, settings[role]) for w in model.decoder.weights.values() for role in settings if f".0.{role}." in w.name]
+    entries = tuple(
+        TuningEntry("accurate", w.format.id, w.k, w.n, f"wgmma_{w.format.id}_gemm", parameters, 1e-6, error=1e-7, rows=4)
+        for w, parameters in measured
+    )
+    model.decoder.profile = GpuProfile(tables=(TuningTable("a table", GpuModel.of(model.device), entries),))
+    try:
+        scores = np.array(logits(engine, rows_of(0, TOKENS[:3])))
+        calls = engine.steps.calls(3)
+    finally:
+        model.decoder.profile = GpuProfile()
+    kernels = {call.place.operation: call.kernel for call in calls if call.kernel.name.startswith("wgmma")}
+    assert kernels.keys() == {"attn_q+attn_k", "attn_v", "attn_output", "ffn_gate+ffn_up"}  # attn_v has another format
+    assert kernels["attn_q+attn_k"].parameters().items() >= {"n": 256, "n2": 128, **settings["attn_k"]}.items()
+    exact = ReferenceModel(path).logits(list(TOKENS[:3]))
+    assert np.abs(scores - exact).max() <= 1e-4 * exact.std()
+
+
 def test_products_whose_blocks_share_k_have_memory_of_their_own(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

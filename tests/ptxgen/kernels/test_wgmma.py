@@ -10,6 +10,8 @@ import pytest
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
+from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
+from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
 from ptxgen.kernels.quantize.activation_halves import pack
 from ptxgen.kernels.registry import find
@@ -46,6 +48,82 @@ def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> N
     product, _ = emulate(kernel, arguments, sanitize=False)
     added, _ = emulate(onto, arguments | {"y": stream}, sanitize=False)
     assert added["y"].tobytes() == (stream + product["y"]).tobytes()
+
+
+def test_matrices_of_one_launch_have_the_bits_that_they_have_alone() -> None:
+    first, second, third = (
+        WgmmaGemm(IN_HALVES["q4k"], m=9, k=256, n=n, warpgroups=warpgroups, columns=columns, stages=2)
+        for n, warpgroups, columns in ((70, 1, 16), (5, 2, 8), (64, 1, 8))
+    )
+    together = first.joined([second, third])
+    assert together is not None
+    arguments = inputs(together)
+    results, findings = emulate(together, arguments, sanitize=True)
+    assert not findings
+    for number, one in (("", first), ("2", second), ("3", third)):
+        own = {name: arguments[name] for name in ("halves", "scales")} | {"w": arguments[f"w{number}"]}
+        alone, _ = emulate(one, inputs(one) | own, sanitize=False)
+        assert alone["y"].tobytes() == results[f"y{number}"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("ns", "parts", "warpgroups", "columns", "rounds"),
+    [
+        ((4096, 1024, 1024), 2, 2, 64, 3),  # 33.7 us each, by _time; on their own one of 60 and two of 47
+        ((4096, 1024), 2, 3, 64, 2),  # 47; 45 with 2 x 96 is too near
+        ((14336, 14336), 2, 4, 64, 7),  # 60; on their own ten of 47
+        ((4096, 1024, 1024), 1, 2, 128, 2),  # 34
+        ((14336, 14336), 1, 2, 128, 7),  # 34; on their own eight of them
+    ],
+)
+def test_a_joined_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_time(
+    ns: tuple[int, ...], parts: int, warpgroups: int, columns: int, rounds: int
+) -> None:
+    first, *others = (WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
+    together = first.joined(others)
+    assert isinstance(together, WgmmaGemm)
+    assert (together.matrices, together.warpgroups, together.columns) == (ns, warpgroups, columns)
+    assert -(-together.blocks // MULTIPROCESSORS) == rounds
+
+
+def test_the_settings_of_any_of_the_joined_kernels_may_be_those_of_all() -> None:
+    small = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5, warpgroups=1, columns=8)
+    large = replace(small, n=64, warpgroups=4, columns=64, stages=2)
+    assert large.joined([small]) == replace(small, n=64, n2=5)
+    assert small.joined([large]) == replace(small, n2=64)
+
+
+def test_launches_that_would_take_longer_as_one_are_not_joined() -> None:
+    q = WgmmaGemm(IN_HALVES["q4k"], k=4096, n=4096, m=1024, warpgroups=4, columns=64, stages=2, unpacked=2)  # two rounds
+    k = replace(q, n=1024, warpgroups=3, unpacked=4)  # one
+    assert q.joined([k]) is None
+    assert q.joined([k, k]) is not None
+
+
+def test_only_kernels_for_the_same_activations_are_joined() -> None:
+    one = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5)
+    assert one.joined([one]) is not None
+    for other in (replace(one, m=8), replace(one, parts=1), replace(one, k=256), replace(one, n2=3), one.with_residual()):
+        assert other is not None
+        assert one.joined([other]) is None
+    assert one.joined([WgmmaGemm(IN_HALVES["q6k"], m=9, k=512, n=5)]) is None
+    assert one.joined([StationaryGemm(IN_HALVES["q4k"], m=9, k=512, n=5)]) is None
+
+
+def test_a_kernel_of_one_matrix_does_not_name_others() -> None:
+    one = WgmmaGemm(IN_HALVES["q4k"], m=9, k=512, n=5)
+    assert "n2" not in str(one)
+    assert "n2=7, " in str(replace(one, n2=7))
+    assert "n3" not in str(replace(one, n2=7))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("ns", [(4096, 1024, 1024), (14336, 14336)], ids=["attention", "ffn"])
+def test_several_matrices_leave_products_asynchronous_and_spill_no_register(ns: tuple[int, ...], parts: int) -> None:
+    first, *others = (WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=n, m=512, parts=parts) for n in ns)
+    together = first.joined(others)
+    assert together is not None
+    assert faults(assemble(emit(together, HOPPER).text, HOPPER), together.launch().threads) == []
 
 
 @pytest.mark.parametrize("residual", [False, True])
