@@ -9,9 +9,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray
+from ptxgen.dsl.memory import Element, GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.types import F16, U16, U32
+
+Bytes = GlobalArray | SharedPart
+"""A block, or from some byte of it on, wherever it lies."""
 
 NIBBLES = 0x0F0F0F0F
 HIGH_NIBBLES = 0xF0F0F0F0
@@ -47,7 +50,7 @@ class Piece(NamedTuple):
     nbytes: int
 
 
-def pieces(codes: GlobalArray, nbytes: int) -> tuple[Piece, ...]:
+def pieces(codes: Bytes, nbytes: int) -> tuple[Piece, ...]:
     """The first `nbytes` bytes in pieces of 16."""
     return tuple(Piece(codes[offset], 16) for offset in range(0, nbytes, 16))
 

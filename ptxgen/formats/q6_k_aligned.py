@@ -25,7 +25,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     signed_integers,
 )
-from ptxgen.formats.packed import NIBBLES, Piece, Run, load_pieces, low_half, pieces
+from ptxgen.formats.packed import NIBBLES, Bytes, Piece, Run, load_pieces, low_half, pieces
 from ptxgen.types import S8, U16, U32
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _NIBBLES, _PAIRS, _SCALES = 0, 128, 192  # byte offsets in the block
 _NIBBLE_BYTES, _PAIR_BYTES, _SCALE_BYTES = 32, 16, 8  # of a group
+_REGIONS = ((_NIBBLES, _NIBBLE_BYTES), (_PAIRS, _PAIR_BYTES), (_SCALES, _SCALE_BYTES))
 _D = 4  # byte offset of d after a group's scales
 
 # In a block of Q6_K: byte offsets, and how many bytes there are from a field of a byte to what the next field continues.
@@ -115,7 +116,8 @@ class Q6KAligned(RepackedFormat):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        return load_pieces(k, _pieces(replace(place, lane=place.block), group))
+        shared = replace(place, lane=place.block)
+        return load_pieces(k, _pieces(*(shared.at(region, group, size) for region, size in _REGIONS)))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         nibbles, pairs, quarter = raw[:8], raw[8:12], low_half(k, raw[13]) * 0.25
@@ -139,8 +141,8 @@ class Q6KAligned(RepackedFormat):
     def load_halves(self, k: KernelBuilder, window: GlobalArray, lane: Sequence[Value], last: Index) -> tuple[Value, ...]:
         return load_pieces(k, self.half_pieces(window, lane), **ONCE)
 
-    def half_pieces(self, window: GlobalArray, lane: Sequence[Value]) -> tuple[Piece, ...]:
-        return _pieces(LaneAddress(window, window, 0), lane[0])
+    def half_pieces(self, window: Bytes, lane: Sequence[Value]) -> tuple[Piece, ...]:
+        return _pieces(*(window.at(lane[0] * size).at(region) for region, size in _REGIONS))
 
     def unpack_halves(self, k: KernelBuilder, raw: Sequence[Value], lane: Sequence[Value]) -> HalfWeights:
         words, scales = lower_bytes(raw[:8]), signed_integers(k, raw[12])
@@ -224,10 +226,8 @@ class Q6KAligned(RepackedFormat):
         return np.concatenate(made, axis=1).reshape(*raw.shape[:-1], -1)
 
 
-def _pieces(shared: LaneAddress, group: Index) -> tuple[Piece, ...]:
-    """What a group is: eight words of nibbles, four of pairs, one of scales, and d. shared: the block, for any lane."""
-    nibbles, pairs = shared.at(_NIBBLES, group, _NIBBLE_BYTES), shared.at(_PAIRS, group, _PAIR_BYTES)
-    tail = shared.at(_SCALES, group, _SCALE_BYTES)
+def _pieces(nibbles: Bytes, pairs: Bytes, tail: Bytes) -> tuple[Piece, ...]:
+    """What a group is: eight words of nibbles, four of pairs, one of scales, and d."""
     return (*pieces(nibbles, _NIBBLE_BYTES), *pieces(pairs, _PAIR_BYTES), Piece(tail[0], _SCALE_BYTES))
 
 

@@ -58,17 +58,20 @@ class StageLayout:
 
 
 class StagedHalves:
-    """The ring of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of `windows` of
-    a row. Rows past the last tile are its again, which nobody uses."""
+    """The ring of a block of `threads` threads whose activations start with row `first` of m: `stages` windows, of those from
+    the first to below the end that `windows` says, each `stride` bytes after the one before. Rows past the last tile are its
+    again, which nobody uses."""
 
     def __init__(
-        self, k: KernelBuilder, layout: StageLayout, stages: int, threads: int, first: Index, m: int, windows: int
-    ) -> None:
+        self, k: KernelBuilder, layout: StageLayout, stages: int, threads: int, first: Index, m: int,
+        windows: tuple[Index, Index], stride: int,
+    ) -> None:  # fmt: skip
         self.k = k
         self.layout = layout
-        self._stages, self._windows = stages, windows
+        self._stages, self._stride = stages, stride
+        self._first, self._end = windows
         self.base = k.symbol_address(k.dynamic_shared(U32).name)
-        self._last = self.base + (stages - 1) * layout.bytes
+        self._last = self.base + (stages - 1) * stride
         self.here = k.variable(self.base, U32)
         """Where the window lies that is multiplied."""
         self.before = k.variable(self._last, U32)
@@ -93,8 +96,12 @@ class StagedHalves:
     def begin(self) -> None:
         """Copy the first windows, all that fit but one."""
         for window in range(self._stages - 1):
-            self._copy(range(self.pieces), window, self.base + window * self.layout.bytes)
+            self._copy(range(self.pieces), self._first + window if window else self._first, self.place(window))
             self.k.cp_async_commit_group()
+
+    def place(self, number: int) -> Value:
+        """Where the stage of this number lies."""
+        return self.base + number * self._stride
 
     def arrive(self, pending: int) -> None:
         """Wait until all windows but the last `pending` that are under way are there, for all threads and for products; none of
@@ -111,12 +118,9 @@ class StagedHalves:
     def _copy(self, numbers: range, window: Index, place: Value) -> None:
         if not numbers:
             return
-        if isinstance(window, int):
-            if window >= self._windows:
-                return
-            more = None
-        else:
-            more = window < self._windows
+        if self.beyond(window):
+            return
+        more = self.guard(window)
         halves = advance(self._halves, window, (STEPS + 1) * self.layout.parts * CORE // F16.bytes)
         target = place + self._target
         for number in numbers:
@@ -128,6 +132,15 @@ class StagedHalves:
             rest = self.layout.tile_bytes // PIECE - first
             guard = self._all(more, self._copies, self._number < rest if rest < self._share else None)
             self._write(to, halves[first * PIECE // F16.bytes], PIECE, "cg", guard)
+
+    def beyond(self, window: Index) -> bool:
+        """Whether it is known that there is no such window."""
+        return isinstance(window, int) and isinstance(self._end, int) and window >= self._end
+
+    def guard(self, window: Index) -> Value | None:
+        """Whether there is such a window; None where that is known."""
+        known = isinstance(window, int) and isinstance(self._end, int)
+        return None if known else window < self._end  # type: ignore[return-value]
 
     def _copy_scale(self, window: Index, place: Value, more: Value | None) -> None:
         target = self.k.mad(self.k.tid.x, F32.bytes, place)
@@ -148,10 +161,13 @@ class StagedHalves:
 
     def turn(self) -> None:
         """The next window is the present one from now on."""
-        k = self.k
-        last = self.here == self._last
-        k.assign(self.before, self.here)
-        k.assign(self.here, k.select(last, self.base, self.here + self.layout.bytes))
+        following = self.following()
+        self.k.assign(self.before, self.here)
+        self.k.assign(self.here, following)
+
+    def following(self) -> Value:
+        """Where the next window lies."""
+        return self.k.select(self.here == self._last, self.base, self.here + self._stride)
 
     def forget_before(self) -> None:
         """Let the scales of the window before the first one be zero."""

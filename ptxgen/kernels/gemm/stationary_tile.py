@@ -3,24 +3,25 @@ memory, sums in shared memory, and in which order these are added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import product
 from typing import TYPE_CHECKING
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray, Index, SharedPart
+from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
-from ptxgen.formats.packed import PREFETCH
 from ptxgen.kernels.gemm.half_products import WindowProducts
 from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
+from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock, added, apart
 from ptxgen.kernels.gemm.staged_halves import PIECE
+from ptxgen.kernels.gemm.staged_weights import StagedWeights
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
 from ptxgen.target import FULL_WARP, WARP_SIZE
-from ptxgen.types import B32, F32, U8, U32
+from ptxgen.types import B32, F32, U32
 
 if TYPE_CHECKING:
     from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
@@ -41,23 +42,16 @@ class StationaryTile:
 
     def __init__(self, kernel: StationaryGemm, k: KernelBuilder) -> None:
         self.kernel, self.k = kernel, k
-        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
-        number, self.column = self._apart(k.ctaid.x, kernel.column_blocks)
-        rows, self.slice = self._apart(number, kernel.slices)
-        self.group = k.ctaid.x if kernel.slices == 1 else rows * kernel.column_blocks + self.column
-        self.matrix = MatrixOfBlock(kernel, k, rows, at_once=("w", "y"))
+        self.place = SlicedBlock(kernel, k)
+        self.matrix = MatrixOfBlock(kernel, k, self.place.rows, at_once=("w", "y"))
         self.first_row = self.matrix.first_row
         self.part: Index = k.warp if kernel.split > 1 else 0
-        self.lane = kernel.format.half_lane(k, k.lane & 3)
+        self.weights = StagedWeights(k, kernel.tile, kernel.format.row_bytes(kernel.k), self.matrix)
         self.zero = k.f32(0.0)
-        ring, shared = kernel.stages * kernel.stage_bytes, k.symbol_address(k.dynamic_shared(U32).name)
+        ring, shared = kernel.stages * kernel.tile.bytes, k.symbol_address(k.dynamic_shared(U32).name)
         self.ring = self.further(shared, self.part, ring)
         self.all_sums = shared + k.lane * PIECE + kernel.split * ring
         self.sums = self.further(self.all_sums, self.part, kernel.sums * SHARE)
-
-    def _apart(self, number: Value, count: int) -> tuple[Value, Index]:
-        """The quotient and the rest of a division."""
-        return (number // count, number % count) if count > 1 else (number, 0)
 
     def further(self, base: Value, index: Index, stride: int) -> Value:
         """base + index * stride."""
@@ -66,7 +60,8 @@ class StationaryTile:
     def add_products(self) -> None:
         """Add the products of the warp's windows to its sums: of each window those of all tiles of weights."""
         kernel, k = self.kernel, self.k
-        first, end = self._windows()
+        first, end = self.place.windows()
+        first = first + self.part if isinstance(first, Value) or first else self.part
         ring = WeightRing(self, first, end)
         for _ in range(kernel.stages - 1):
             ring.fetch()
@@ -80,18 +75,10 @@ class StationaryTile:
             for offset in k.strided(0, kernel.sums * SHARE, step=kernel.column_tiles * SHARE):
                 self._add_tile(self.sums + offset, ring.take(), held)
 
-    def _windows(self) -> tuple[Index, Index]:
-        """The warp's first window, and the end of those of the slice."""
-        kernel, size = self.kernel, self.kernel.slice_windows
-        if not isinstance(self.slice, Value):
-            return self.part, kernel.windows
-        start = self.slice * size
-        return start + self.part, self.k.min(start + size, kernel.windows)
-
     def _add_tile(self, sums: Value, raw: Sequence[Sequence[Value]], held: _Held) -> None:
         """Add the products of a tile of weights to the sums that lie there."""
         kernel, k = self.kernel, self.k
-        first, second = (kernel.format.unpack_halves(k, words, self.lane) for words in raw)
+        first, second = (kernel.format.unpack_halves(k, words, self.weights.lane) for words in raw)
         products = WindowProducts(k, kernel.column_tiles, kernel.parts, kernel.chains, self.zero)
         (of_tile,) = products.sums([(first, second)], held)
         for place, four in enumerate(of_tile):
@@ -111,36 +98,25 @@ class StationaryTile:
             for number in k.strided(self.part, kernel.sums, step=kernel.split):
                 self._store_sums(number, self._of_block(number))
             return
-        partials: GlobalArray = k.arg.partials
         for number in k.strided(self.part, kernel.sums, step=kernel.split):
-            k.store(partials[self.group, self.slice, number, k.lane, 0], self._of_block(number))
-        with k.when(k.last_block(k.arg.counters[self.group], kernel.slices)):
+            self.place.leave(number, self._of_block(number))
+        with k.when(self.place.is_last()):
             for number in k.strided(self.part, kernel.sums, step=kernel.split):
-                start = partials.at(self.group, 0, number, k.lane, 0)
-                stride = kernel.sums * WARP_SIZE * 4
-                self._store_sums(number, self._added(k.load_vector(start[i * stride], 4) for i in range(kernel.slices)))
+                self._store_sums(number, self.place.of_all(number))
 
     def _of_block(self, number: Value) -> list[Value]:
         """The sums of this number of all warps, in their order."""
         k, of_warp = self.k, self.kernel.sums * SHARE
         at = k.mad(number, SHARE, self.all_sums)
-        return self._added(
-            k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split)
-        )
-
-    def _added(self, fours: Iterable[Sequence[Value]]) -> list[Value]:
-        total, *others = [list(four) for four in fours]
-        for four in others:
-            total = [one + other for one, other in zip(total, four, strict=True)]
-        return total
+        return added(k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split))
 
     def _store_sums(self, number: Value, four: Sequence[Value]) -> None:
         """Write the four sums of this number, or what they come to with what was there: of rows r and r + 8 of a tile of
         weights, and of rows 2 t and 2 t + 1 of a tile of activations."""
         kernel, k = self.kernel, self.k
-        tile, place = self._apart(number, kernel.column_tiles)
+        tile, place = apart(number, kernel.column_tiles)
         row = self.first_row + tile * TILE_ROWS + (k.lane >> 2)
-        x = self.further((k.lane & 3) * 2 + place * TILE, self.column, kernel.columns)
+        x = self.further((k.lane & 3) * 2 + place * TILE, self.place.column, kernel.columns)
         targets = [(x + u if u else x, row + half if half else row) for half, u in product((0, 8), (0, 1))]
         held = [k.f32(0.0) for _ in targets] if kernel.onto else []
         for before, (x, row) in zip(held, targets, strict=False):
@@ -162,9 +138,8 @@ class StationaryTile:
 
 
 class WeightRing:
-    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. Its lanes
-    copy them together, neighbours neighbouring pieces, so that the L2 cache is asked for every sector once, and fill a stage
-    again when all have read it."""
+    """The weights that a warp takes, tile after tile of one window after another, from window `first` to below `end`. A stage
+    is filled again when all lanes have read it."""
 
     def __init__(self, block: StationaryTile, first: Index, end: Index) -> None:
         self.block, self.kernel, self.k = block, block.kernel, block.k
@@ -173,20 +148,16 @@ class WeightRing:
         self._window = k.variable(first, U32)
         self._tile = k.variable(0, U32)
         self._filled, self._taken = (k.variable(block.ring, U32) for _ in range(2))
-        self._last = block.ring + (kernel.stages - 1) * kernel.stage_bytes
-        self._copies = [_Copy(self, number) for number in range(0, TILE_ROWS * kernel.row_pieces, WARP_SIZE)]
-        self._row = k.lane // 4 * kernel.row_stride
+        self._last = block.ring + (kernel.stages - 1) * kernel.tile.bytes
 
     def fetch(self) -> None:
         """Begin to copy the next tile, if there is one, to the stage after the one that was last filled; a group of copies in
         any case."""
         kernel, k = self.kernel, self.k
-        more = self._window < self._end
         first_row = self.block.first_row + self._tile * TILE_ROWS
         start = self.block.matrix.array("w").at(first_row * kernel.format.row_bytes(kernel.k))
         start = advance(start, self._window, kernel.format.block_bytes)
-        for copy in self._copies:
-            copy.begin(self._filled, start, first_row, more)
+        self.block.weights.copy(self._filled, start, first_row, self._window < self._end)
         k.cp_async_commit_group()
         k.assign(self._filled, self._after(self._filled))
         k.assign(self._tile, self._tile + 1)
@@ -196,42 +167,16 @@ class WeightRing:
 
     def take(self) -> list[list[Value]]:
         """The words of the lane's two rows of the next tile; meanwhile another is fetched to where the one before was."""
-        kernel, k = self.kernel, self.k
-        k.cp_async_wait_group(kernel.stages - 2)
+        k = self.k
+        k.cp_async_wait_group(self.kernel.stages - 2)
         k.bar_warp_sync(FULL_WARP)
         self.fetch()
-        words = []
-        for half in (0, 1):
-            row = SharedPart(k, self._taken + self._row, U8, half * TILE * kernel.row_stride)
-            pieces = kernel.format.half_pieces(row, self.block.lane)
-            words.append([word for place, size in pieces for word in k.load_vector(place, size // U32.bytes, U32)])
+        words = self.block.weights.words(self._taken)
         k.assign(self._taken, self._after(self._taken))
         return words
 
     def _after(self, stage: Value) -> Value:
-        return self.k.select(stage == self._last, self.block.ring, stage + self.kernel.stage_bytes)
-
-
-class _Copy:
-    """One of a lane's copies of a tile of weights: of the piece of this number and as many more as the lane's own number."""
-
-    def __init__(self, ring: WeightRing, number: int) -> None:
-        self.kernel, self.k, self.matrix = ring.kernel, ring.k, ring.block.matrix
-        k, kernel = self.k, self.kernel
-        piece = k.lane + number if number else k.lane
-        self.row, column = piece // kernel.row_pieces, piece % kernel.row_pieces * PIECE
-        self.source = k.mad(self.row, kernel.format.row_bytes(kernel.k), column)
-        self.to = k.mad(self.row, kernel.row_stride, column)
-        over = number + WARP_SIZE - TILE_ROWS * kernel.row_pieces
-        self.mine = k.lane < WARP_SIZE - over if over > 0 else None
-
-    def begin(self, stage: Value, start: GlobalArray, first_row: Value, more: Value) -> None:
-        """Copy to this stage from the tile that starts there; of rows past the last, zeros."""
-        k = self.k
-        guard = more if self.mine is None else more & self.mine
-        to, source = Element("shared", (stage + self.to).register, 0, U8), start.at(self.source)[0]
-        taken = None if self.matrix.whole else k.select(first_row + self.row < self.matrix.n, k.u32(PIECE), 0)
-        k.copy_async(to, source, PIECE, taken=taken, guard=guard, cache="cg", prefetch=PREFETCH)
+        return self.k.select(stage == self._last, self.block.ring, stage + self.kernel.tile.bytes)
 
 
 class _Held:
@@ -243,19 +188,30 @@ class _Held:
         self._parts: list[list[list[Pair]]] = []
         self.scales: list[list[Value]] = []
         for place in range(kernel.column_tiles):
-            tile: Index = place
+            last = tiles_of(kernel.m) - 1
             if kernel.column_blocks > 1:
-                tile = k.min(block.column * kernel.column_tiles + place, tiles_of(kernel.m) - 1)
-            start = k.arg.halves.at(min(tile, tiles_of(kernel.m) - 1) if isinstance(tile, int) else tile, window, 0, 0, 0, 0, 0)
-            words = self._load(k, start.at(k.lane * 2), steps * kernel.parts)
-            self._parts.append([words[i : i + kernel.parts] for i in range(0, len(words), kernel.parts)])
-            first = block.further((k.lane & 3) * 2 + place * TILE, block.column, kernel.columns)
+                tile, present = k.min(block.place.column * kernel.column_tiles + place, last), TILE
+            else:
+                tile = min(place, last)
+                present = kernel.m - tile * TILE
+            start = k.arg.halves.at(tile, window, 0, 0, 0, 0, 0)
+            pairs = self._load(k, start.at(k.lane * 2), steps * kernel.parts, present)
+            self._parts.append([pairs[i : i + kernel.parts] for i in range(0, len(pairs), kernel.parts)])
+            first = block.further((k.lane & 3) * 2 + place * TILE, block.place.column, kernel.columns)
             rows = [k.min(first + i if i else first, kernel.m - 1) for i in range(2)]
             self.scales.append([k.load(k.arg.scales[row, window]) for row in rows])
 
-    def _load(self, k: KernelBuilder, start: GlobalArray, parts: int) -> list[Pair]:
-        """The right operands of so many parts of steps."""
-        words = [k.load(start[i * CORE], B32, evict=_KEPT) for i in range(2 * parts)]
+    def _load(self, k: KernelBuilder, start: GlobalArray, steps: int, rows: int) -> list[Pair]:
+        """The right operands of so many parts of steps. Where there are fewer rows than a tile has, the others, which are
+        zeros, are not asked for: all blocks load the same activations, as many bytes together as half of the weights."""
+        addresses = [start[i * CORE] for i in range(2 * steps)]
+        if rows >= TILE:
+            words = [k.load(address, B32, evict=_KEPT) for address in addresses]
+        else:
+            words = [k.variable(0, B32) for _ in addresses]
+            with k.when(k.lane >> 2 < rows):
+                for word, address in zip(words, addresses, strict=True):
+                    k.assign(word, k.load(address, B32, evict=_KEPT))
         return list(zip(words[::2], words[1::2], strict=True))
 
     def parts(self, place: int, number: int) -> Sequence[Pair]:

@@ -13,7 +13,9 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
 from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
+from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock
 from ptxgen.kernels.gemm.staged_halves import StagedHalves
+from ptxgen.kernels.gemm.staged_weights import StagedWeights
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
 from ptxgen.target import WARPGROUP_SIZE
@@ -42,56 +44,50 @@ class WarpgroupTile:
     def __init__(self, kernel: WgmmaGemm, k: KernelBuilder) -> None:
         self.kernel = kernel
         self.k = k
-        columns = -(-kernel.m // kernel.columns)
-        # Blocks with the same weights follow each other, so that these come from the L2 cache for all but one.
-        number, column = (k.ctaid.x // columns, k.ctaid.x % columns) if columns > 1 else (k.ctaid.x, None)
-        self.first_column: Index = column * kernel.columns if column is not None else 0
-        self.matrix = MatrixOfBlock(kernel, k, number)
+        self.place = SlicedBlock(kernel, k)
+        self.first_column: Index = self.place.column * kernel.columns
+        self.matrix = MatrixOfBlock(kernel, k, self.place.rows)
         self.first_row: Value = self.matrix.first_row + k.warp * WARP_ROWS
-        self.lane = kernel.format.half_lane(k, k.lane & 3)
-        self.rows = [self._row(half) for half in (0, 8)]
+        self.first, self.end = self.place.windows()
+        self.weights = self._weights()
         threads = WARPGROUP_SIZE * kernel.warpgroups
         self.staged = StagedHalves(
-            k, kernel.layout, kernel.stages, threads, self.first_column, kernel.m, kernel.windows
+            k, kernel.layout, kernel.stages, threads, self.first_column, kernel.m, (self.first, self.end), kernel.stage_bytes
         )  # fmt: skip
         self.totals = [k.f32(0.0) for _ in range(kernel.columns // 2)]
         self.sums = [k.f32(0.0) for _ in range(kernel.columns // 2)]
-        self.minimum_scales = [k.f32(0.0) for _ in self.rows]
+        self.minimum_scales = [k.f32(0.0) for _ in (0, 8)]
         # Zeros that the assembler does not know. It does without overlapping products where one register is two operands of
         # theirs, or a copy of one.
         self.zeros = [k.ctaid.y, k.ctaid.z]
 
-    def _row(self, half: int) -> GlobalArray:
-        """The lane's row of weights in one half of its warp's; past the last one that again, which nobody stores."""
-        row = self.first_row + ((self.k.lane >> 2) + half)
-        inside = self.k.min(row, self.matrix.n - 1)
-        return self.matrix.array("w").at(inside * self.kernel.format.row_bytes(self.kernel.k))
+    def _weights(self) -> _CopiedWeights | _LoadedWeights:
+        return _CopiedWeights(self) if self.kernel.staged else _LoadedWeights(self)
 
     def add_rows(self) -> None:
-        """Add the products of all windows."""
-        kernel, k = self.kernel, self.k
+        """Add the products of all windows of the slice."""
+        kernel, k, weights = self.kernel, self.k, self.weights
+        weights.begin()
+        if kernel.pdl:
+            k.griddepcontrol(action="wait")
+            k.griddepcontrol(action="launch_dependents")
         self.staged.begin()
-        self.raw = [[k.variable(value, value.type) for value in raw] for raw in self._load(0)]
-        self.has_minima = kernel.format.unpack_halves(k, self.raw[0], self.lane).minima is not None
+        early = None if kernel.staged else weights.of_first()
+        self.has_minima = kernel.format.minimum is not None
         if self.has_minima:
             self.staged.forget_before()
         if kernel.stages > 2:
             self.staged.arrive(kernel.stages - 2)
         elif self.has_minima:
             k.barrier()
-        for window in k.strided(0, kernel.windows):
+        self.raw = [[k.variable(value, value.type) for value in raw] for raw in early or weights.of_first()]
+        for window in k.strided(self.first, self.end):
             self._add_window(window)
         self._end_minima()
 
-    def _load(self, window: Index) -> list[tuple[Value, ...]]:
-        """The loads of the lane's rows of a window."""
-        format = self.kernel.format
-        last: Index = self.kernel.windows - 1 - window
-        return [format.load_halves(self.k, advance(row, window, format.block_bytes), self.lane, last) for row in self.rows]
-
     def _add_window(self, window: Value) -> None:
         kernel, k, staged = self.kernel, self.k, self.staged
-        weights = [kernel.format.unpack_halves(k, raw, self.lane) for raw in self.raw]
+        weights = [kernel.format.unpack_halves(k, raw, self.weights.lane) for raw in self.raw]
         order = weights[0].order
         sets = [order[i : i + kernel.unpacked] for i in range(0, STEPS, kernel.unpacked)]
         unpacked = self._unpack(weights, sets[0])
@@ -112,6 +108,7 @@ class WarpgroupTile:
                 if number:
                     k.wgmma_wait_group(1)
                 unpacked = self._unpack(weights, sets[number + 1])
+        self.weights.copy(window)
         k.cp_async_commit_group()
         scales = [one.scales[0] for one in weights]
         minima = [one.minima for one in weights if one.minima is not None]
@@ -123,12 +120,10 @@ class WarpgroupTile:
         staged.turn()
 
     def _load_next(self, window: Value) -> None:
-        """The loads of the next window; of the last one again after it, which nobody uses."""
-        k = self.k
-        following = k.min(window + 1, self.kernel.windows - 1)
-        for old, new in zip(self.raw, self._load(following), strict=True):
+        """What is to be unpacked in the next window; of the last one again after it, which nobody uses."""
+        for old, new in zip(self.raw, self.weights.after(window), strict=True):
             for variable, value in zip(old, new, strict=True):
-                k.assign(variable, value)
+                self.k.assign(variable, value)
 
     def _unpack(self, weights: Sequence[HalfWeights], numbers: Iterable[int]) -> Unpacked:
         """The operands of these steps. What integers lack counts where activations have two parts."""
@@ -183,6 +178,22 @@ class WarpgroupTile:
                 k.assign(total, k.fma(scales[c // 2] * xs[c % 2], self.sums[4 * tile + c], total))
 
     def store(self) -> None:
+        """Write the totals, those of all slices together, that are inside the result."""
+        kernel, k, place = self.kernel, self.k, self.place
+        if kernel.slices == 1:
+            self._store_totals()
+            return
+        fours = [self.totals[i : i + 4] for i in range(0, len(self.totals), 4)]
+        first = k.warp * kernel.column_tiles
+        for tile, four in enumerate(fours):
+            place.leave(first + tile, four)
+        with k.when(place.is_last()):
+            for tile, four in enumerate(fours):
+                for variable, value in zip(four, place.of_all(first + tile), strict=True):
+                    k.assign(variable, value)
+            self._store_totals()
+
+    def _store_totals(self) -> None:
         """Write the totals that are inside the result, or what they come to with what is there."""
         kernel, k, matrix = self.kernel, self.k, self.matrix
         first = (k.lane & 3) * 2 + self.first_column
@@ -214,6 +225,79 @@ class WarpgroupTile:
 
     def _when_below(self, number: Value, count: int, share: int) -> AbstractContextManager[None]:
         return nullcontext() if count % share == 0 else self.k.when(number < count)
+
+
+class _LoadedWeights:
+    """Weights that each lane loads to its registers, a window ahead."""
+
+    def __init__(self, block: WarpgroupTile) -> None:
+        self.block, self.k, self.kernel = block, block.k, block.kernel
+        self.lane = self.kernel.format.half_lane(self.k, self.k.lane & 3)
+        self.rows = [self._row(half) for half in (0, 8)]
+
+    def _row(self, half: int) -> GlobalArray:
+        """The lane's row in one half of its warp's; past the last one that again, which nobody stores."""
+        matrix = self.block.matrix
+        row = self.block.first_row + ((self.k.lane >> 2) + half)
+        return matrix.array("w").at(self.k.min(row, matrix.n - 1) * self.kernel.format.row_bytes(self.kernel.k))
+
+    def begin(self) -> None:
+        """Nothing is copied."""
+
+    def copy(self, window: Value) -> None:
+        """Nothing is."""
+
+    def of_first(self) -> Sequence[Sequence[Value]]:
+        """The words of the lane's two rows, of the first window."""
+        return self._load(0)
+
+    def after(self, window: Value) -> Sequence[Sequence[Value]]:
+        """The same of the window after this one."""
+        return self._load(self.k.min(window + 1, self.kernel.windows - 1))
+
+    def _load(self, window: Index) -> list[tuple[Value, ...]]:
+        format = self.kernel.format
+        last: Index = self.kernel.windows - 1 - window
+        return [format.load_halves(self.k, advance(row, window, format.block_bytes), self.lane, last) for row in self.rows]
+
+
+class _CopiedWeights:
+    """Weights that come through the stages, behind the activations of their window: those of a warp are its own."""
+
+    def __init__(self, block: WarpgroupTile) -> None:
+        self.block, self.k, self.kernel = block, block.k, block.kernel
+        k, kernel = self.k, self.kernel
+        self._row_bytes = kernel.format.row_bytes(kernel.k)
+        self._staged = StagedWeights(k, kernel.tile, self._row_bytes, block.matrix)
+        self._tile = block.matrix.array("w").at(block.first_row * self._row_bytes)
+        self._behind = k.mad(k.warp, kernel.tile.bytes, kernel.layout.bytes)
+        self.lane = self._staged.lane
+
+    def begin(self) -> None:
+        """Begin to copy the first windows, all that have stages but one."""
+        first = self.block.first
+        for number in range(self.kernel.stages - 1):
+            self._copy(first + number if number else first, self.block.staged.place(number))
+
+    def copy(self, window: Value) -> None:
+        """Begin to copy what comes where the window before this one was."""
+        self._copy(window + (self.kernel.stages - 1), self.block.staged.before)
+
+    def _copy(self, window: Index, stage: Value) -> None:
+        staged = self.block.staged
+        if not staged.beyond(window):
+            start = advance(self._tile, window, self.kernel.format.block_bytes)
+            self._staged.copy(stage + self._behind, start, self.block.first_row, staged.guard(window))
+
+    def of_first(self) -> Sequence[Sequence[Value]]:
+        """The words of the lane's two rows, of the first window, which has come."""
+        return self._staged.words(self.block.staged.here + self._behind)
+
+    def after(self, window: Value) -> Sequence[Sequence[Value]]:
+        """The same of the window after this one, which has come if there is one."""
+        staged, k = self.block.staged, self.k
+        stage = k.select(window + 1 < self.block.end, staged.following(), staged.here)
+        return self._staged.words(stage + self._behind)
 
 
 def _operand(pairs: Sequence[Pair]) -> list[Value]:

@@ -158,7 +158,6 @@ def test_suited_settings_fit_for_every_format(m: int, parts: int) -> None:
 def test_suited_settings_spill_no_register(m: int, parts: int) -> None:
     for format in IN_PIECES:
         kernel = StationaryGemm.suited(format, k=14336, n=4096, m=m, parts=parts)
-        assert kernel.slices > 1
         assert assemble(emit(kernel, Target(90)).text, Target(90)).spill_stores == 0
 
 
@@ -169,7 +168,7 @@ def test_suited_settings_spill_no_register(m: int, parts: int) -> None:
         ({"k": 512, "n": 4, "m": 1, "columns": 24}, "columns must be a multiple of 8, 1..16, got 24"),
         ({"k": 512, "n": 4, "m": 1, "slices": 3}, "slices must be an integer, 1..2, got 3"),
         ({"k": 512, "n": 4, "m": 1, "stages": 1}, "stages must be an integer, 2..8, got 1"),
-        ({"k": 512, "n": 4, "m": 1, "split": 32, "row_tiles": 8}, r"take 425984 bytes of shared memory, and 232448 are"),
+        ({"k": 512, "n": 4, "m": 1, "split": 32, "row_tiles": 8}, r"take 352256 bytes of shared memory, and 232448 are"),
     ],
 )
 def test_an_impossible_shape_says_what_is_allowed(shape: dict[str, int], message: str) -> None:

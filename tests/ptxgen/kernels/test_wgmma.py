@@ -11,6 +11,7 @@ import pytest
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
+from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemm.wgmma_gemm import WINDOWED, WgmmaGemm
 from ptxgen.kernels.quantize.activation_halves import pack
@@ -19,7 +20,7 @@ from ptxgen.target import HOPPER, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
 from ptxgen.toolchain.module import emit
-from tests.ptxgen.kernels.running import emulate, inputs
+from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 
 def y_of(kernel: WgmmaGemm, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -83,7 +84,7 @@ def test_a_joined_launch_has_the_blocks_that_keep_a_gpu_busy_for_the_shortest_ti
     together = first.joined(others)
     assert isinstance(together, WgmmaGemm)
     assert (together.matrices, together.warpgroups, together.columns) == (ns, warpgroups, columns)
-    assert -(-together.blocks // MULTIPROCESSORS) == rounds
+    assert -(-together.groups // MULTIPROCESSORS) == rounds
 
 
 def test_the_settings_of_any_of_the_joined_kernels_may_be_those_of_all() -> None:
@@ -154,3 +155,59 @@ def test_it_is_written_for_the_one_gpu_that_has_its_products() -> None:
 def test_an_impossible_shape_says_what_is_allowed(shape: dict[str, int], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         find("wgmma_q4k_gemm").make(**shape)
+
+
+@pytest.mark.parametrize(("m", "columns", "stages"), [(9, 16, 3), (3, 8, 4)])
+def test_weights_that_come_through_the_stages_change_no_bit(m: int, columns: int, stages: int) -> None:
+    loaded = WgmmaGemm(IN_HALVES["q4k"], m=m, k=1280, n=70, warpgroups=1, columns=columns)
+    arguments = inputs(loaded)
+    expected, _ = emulate(loaded, arguments, sanitize=False)
+    copied, findings = emulate(replace(loaded, staged=True, stages=stages), arguments, sanitize=True)
+    assert not findings
+    assert copied["y"].tobytes() == expected["y"].tobytes()
+
+
+def test_blocks_that_share_k_leave_their_sums_and_the_last_adds_them() -> None:
+    kernel = WgmmaGemm(IN_HALVES["q4k"], m=9, k=1280, n=70, n2=3, warpgroups=1, columns=8, staged=True, slices=3)
+    arguments = inputs(kernel)
+    for _ in range(2):  # the second launch finds the counters as the first has left them
+        results, findings = emulate(kernel, arguments, sanitize=True)
+        assert not findings
+        assert_matches_reference(kernel, arguments, results)
+        arguments["counters"] = results["counters"]
+
+
+def test_staged_products_of_several_matrices_have_as_many_slices_as_a_gpu_has_room_for() -> None:
+    one = WgmmaGemm.suited(IN_HALVES["q4k"], k=4096, n=14336, m=32, parts=2)
+    assert (one.staged, one.slices, one.groups) == (True, 2, 56)
+    both = one.joined([one])
+    assert isinstance(both, WgmmaGemm)
+    assert (both.slices, both.groups) == (1, 112)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("format", IN_PIECES, ids=str)
+def test_suited_settings_for_few_rows_leave_products_asynchronous_and_spill_no_register(format: Any, parts: int) -> None:
+    kernel = WgmmaGemm.suited(format, k=14336, n=4096, m=32, parts=parts)
+    assert kernel.staged
+    assert faults(assemble(emit(kernel, HOPPER).text, HOPPER), kernel.launch().threads) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"staged": True, "stages": 2}, "staged wants 3 stages or more, got 2"),
+        ({"slices": 2}, "slices=2 wants staged weights"),
+        ({"staged": True, "slices": 4}, "5 windows make 3 slices of 2, got slices=4"),
+    ],
+)
+def test_what_stages_and_slices_want(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        WgmmaGemm(IN_HALVES["q4k"], m=9, k=1280, n=70, warpgroups=1, columns=8, **settings)
+
+
+def test_staged_weights_want_aligned_blocks() -> None:
+    with pytest.raises(
+        ArgumentError, match="wants blocks that are aligned to 16 bytes; formats whose are: Q4_K, Q5_K, Q6_K_ALIGNED"
+    ):
+        WgmmaGemm(IN_HALVES["q6k"], m=9, k=1280, n=70, warpgroups=1, columns=8, staged=True)
