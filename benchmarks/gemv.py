@@ -91,10 +91,11 @@ def _kernels(entry: KernelEntry, k: int, n: int, swept: dict[str, list[Any]]) ->
 def _measure(launcher: Launcher, kernels: list[KernelType], runs: int) -> list[dict[str, Any]]:
     """Time kernels that read the same weights."""
     with fresh_weights(launcher.device, kernels[0]) as weights:
-        return [_record(kernel, weights, time_gemv(launcher, kernel, weights, runs)) for kernel in kernels]
+        return [record_of(kernel, weights, time_gemv(launcher, kernel, weights, runs)) for kernel in kernels]
 
 
-def _record(kernel: KernelType, weights: FreshWeights, time: GemvTime) -> dict[str, Any]:
+def record_of(kernel: KernelType, weights: FreshWeights, time: GemvTime) -> dict[str, Any]:
+    """What results keep of a kernel and its time."""
     median, least, most = (round(seconds * 1e6, 3) for seconds in (time.median, time.least, time.most))
     return {
         "kernel": kernel.name,

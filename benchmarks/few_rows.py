@@ -1,0 +1,107 @@
+"""Times products of few rows by f16 tensor cores, and of many rows of Q6_K in aligned blocks, with the settings that may suit a
+large GPU: what benchmarks/tuning_table.py chooses from. Weights are made once for all kernels that read them.
+
+python -m benchmarks.few_rows -o benchmarks/results/gemm-few-rows-8b-h200.json
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from benchmarks.gemv import record_of
+from benchmarks.record import write
+from executor.device.cuda import CudaDevice
+from executor.launch.launch import Launcher
+from executor.launch.modules import Modules
+from executor.measure.timing import fresh_weights, time_gemv
+from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.registry import find
+
+SHAPES: Final = {
+    "q4k": ((4096, 1024), (4096, 4096), (4096, 5120), (4096, 6144), (4096, 14336), (4096, 28672), (14336, 4096)),
+    "q6k_aligned": ((4096, 1024), (14336, 4096), (4096, 128256)),
+}
+"""K x N of Llama-3.1-8B as Q4_K_M: one matrix, Q with K and with V, gate with up, down, the output head."""
+ROWS: Final = (2, 8, 16, 32)
+MANY: Final = 512
+MULTIPROCESSORS: Final = 132
+WINDOW: Final = 256
+MOST_TILES: Final = 16
+
+Settings = dict[str, Any]
+
+
+def kernels() -> Iterator[KernelType]:
+    """Those that are timed: neighbours read the same weights. Settings that a kernel cannot have are left out."""
+    for format, shapes in SHAPES.items():
+        for k, n in shapes:
+            for parts, m in itertools.product((2, 1), ROWS):
+                for family, settings in (*_stationary(k, n, m, parts), *_staged(format, k, n, m)):
+                    with suppress(ArgumentError):
+                        yield find(f"{family}_{format}_gemm").make(k=k, n=n, m=m, parts=parts, **settings)
+            if format == "q6k_aligned" and n < MULTIPROCESSORS * 64:
+                for parts, columns, unpacked in itertools.product((2, 1), (64, 128), (2, 4)):
+                    if columns == 128 // parts:
+                        settings = {"warpgroups": 2, "columns": columns, "stages": 2, "unpacked": unpacked}
+                        yield find(f"wgmma_{format}_gemm").make(k=k, n=n, m=MANY, parts=parts, **settings)
+
+
+def _stationary(k: int, n: int, m: int, parts: int) -> Iterator[tuple[str, Settings]]:
+    """One slice of k, and some: a block for each multiprocessor, or more where these would have too many tiles."""
+    columns = -(-min(m, 32 // parts) // 8) * 8
+    windows, tiles = k // WINDOW, -(-n // 16) * -(-m // columns)
+    for slices in (1, 2) if n > MULTIPROCESSORS * 16 else (1, 4):
+        each = windows // slices
+        row_tiles = min(-(-tiles * slices // MULTIPROCESSORS), MOST_TILES)
+        yield "stationary", {
+            "columns": columns, "slices": slices, "split": next(warps for warps in (8, 7, 4) if each % warps == 0),
+            "row_tiles": row_tiles, "chains": 2 if columns == 8 else 1, "stages": 3, "resident_threads": 256,
+        }  # fmt: skip
+
+
+def _staged(format: str, k: int, n: int, m: int) -> Iterator[tuple[str, Settings]]:
+    """Wider blocks, whose weights come through shared memory, and blocks of one warpgroup, which load them."""
+    if m < ROWS[-2]:
+        return
+    unpacked, widest = (4, 4) if format == "q4k" else (2, 2)
+    for warpgroups in {2, widest}:
+        most = max(1, min(k // WINDOW, MULTIPROCESSORS // -(-n // (64 * warpgroups))))
+        slices = -(-k // WINDOW // -(-k // WINDOW // most))
+        yield "wgmma", {"warpgroups": warpgroups, "columns": m, "staged": True, "slices": slices, "unpacked": unpacked}
+    if n > MULTIPROCESSORS * 64:
+        yield "wgmma", {"warpgroups": 1, "columns": m, "stages": 2, "unpacked": unpacked}
+
+
+@click.command()
+@click.option("--runs", default=3, help="Replays of a chain.")
+@click.option("--commit", help="What was timed; found from git if there is one.")
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True, help="A JSON file for the results.")
+def main(runs: int, commit: str | None, output: Path) -> None:
+    """Time all, print a line for each and write JSON."""
+    results = []
+    with CudaDevice(0) as device:
+        launcher = Launcher(device, Modules(device))
+        for _, group in itertools.groupby(kernels(), key=lambda kernel: kernel.signature()["w"]):
+            same = list(group)
+            with fresh_weights(device, same[0]) as weights:
+                for kernel in same:
+                    results.append(record_of(kernel, weights, time_gemv(launcher, kernel, weights, runs)))
+                    click.echo(f"{results[-1]['microseconds']['median']:9.2f} us  {kernel}")
+        record = {
+            "what": "products of few rows, and of Q6_K in aligned blocks, on fresh weights as one CUDA graph",
+            "unit": "microseconds a launch: median, least and most of the replays",
+            "runs": runs,
+            "results": results,
+        }
+        write(output, record, device.describe(), commit)
+
+
+if __name__ == "__main__":
+    main()
