@@ -3,7 +3,8 @@ anyway, the parameters that leave the bits alone; and the fastest kernels for se
 rows and from tables of `ptxrun tune --rows`. It measures no time.
 
 cd benchmarks/results
-python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json --rows tune-rows-8b-h200.json
+python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
+    --rows tune-rows-8b-h200.json
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from ptxgen.kernels.registry import find
 
 MARGIN: Final = 0.01
 """The defaults stay unless something is faster by more: replays of one chain differ by as much."""
+SET: Final = ("row_tiles", "slices")
+"""Settings that a kernel for several matrices in one launch has of its own, whatever those for each are."""
 STAND_IN: Final = 2
 """Digits whose parameters stand in where those of a precision were not measured."""
 
@@ -82,11 +85,12 @@ def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
             *_, fastest = min(times, key=lambda one: one[:3])
             note = f"measured with {fastest.rows} rows" if fastest.rows != rows else fastest.note
             chosen[format, k, n, rows] = replace(fastest, precision=precision, rows=rows, note=note)
-        yield from _with_joined(chosen).values()
+        yield from _with_joined(chosen, allowed).values()
 
 
-def _with_joined(chosen: Mapping[Shape, TuningEntry]) -> dict[Shape, TuningEntry]:
-    """The same with the kernel of a launch for several matrices where it is faster, for each with its share of the time."""
+def _with_joined(chosen: Mapping[Shape, TuningEntry], measured: Sequence[TuningEntry]) -> dict[Shape, TuningEntry]:
+    """The same with the kernel of a launch for several matrices where it is faster, in each with the settings that were fastest
+    of those that a launch for several changes by itself: other matrices may have the same shape."""
     better = dict(chosen)
     for (format, k, n, rows), together in chosen.items():
         seconds = together.seconds or 0.0
@@ -97,8 +101,16 @@ def _with_joined(chosen: Mapping[Shape, TuningEntry]) -> dict[Shape, TuningEntry
             if seconds < sum(entry.seconds or 0.0 for entry in apart):
                 note = f"in one launch for {n} rows of weights"
                 for size in sizes:
-                    better[format, k, size, rows] = replace(together, n=size, seconds=seconds * size / n, note=note)
+                    alike = [one for one in measured if (one.n, one.k, one.rows) == (size, k, rows) and _like(one, together)]
+                    own = min(alike, key=lambda one: one.seconds or 0.0, default=replace(together, n=size, seconds=None))
+                    better[format, k, size, rows] = replace(own, precision=together.precision, note=note)
     return better
+
+
+def _like(one: TuningEntry, other: TuningEntry) -> bool:
+    """Whether these differ in nothing but their shape and what `joined` sets."""
+    first, second = ({name: value for name, value in entry.parameters.items() if name not in SET} for entry in (one, other))
+    return (one.format, one.kernel, first) == (other.format, other.kernel, second)
 
 
 def _can_join(entry: TuningEntry, sizes: Sequence[int]) -> bool:

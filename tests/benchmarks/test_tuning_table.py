@@ -64,7 +64,10 @@ def test_results_of_two_gpus_are_refused_and_so_are_results_of_nothing() -> None
 
 def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
     path = shipped_path(GpuModel("NVIDIA H200", "sm_90", 132))
-    results = [json.loads((RESULTS / name).read_text()) for name in ("gemv-hw-dp4a-h200.json", "gemm-halves-8b-h200.json")]
+    results = [
+        json.loads((RESULTS / name).read_text())
+        for name in ("gemv-hw-dp4a-h200.json", "gemm-halves-8b-h200.json", "gemm-few-rows-8b-h200.json")
+    ]
     assert whole(results, [load(RESULTS / "tune-rows-8b-h200.json")]).entries == load(path, shipped=True).entries
 
 
@@ -79,18 +82,22 @@ def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None
 
 
 def test_matrices_that_one_launch_multiplies_faster_have_its_kernel() -> None:
-    def entry(kernel: str, n: int, seconds: float) -> TuningEntry:
-        parameters = {"parts": 2, "row_tiles": 4}
+    def entry(kernel: str, n: int, seconds: float, row_tiles: int = 4) -> TuningEntry:
+        parameters = {"parts": 2, "row_tiles": row_tiles}
         return TuningEntry("accurate", "q4k", 4096, n, kernel, parameters, seconds, error=1e-7, rows=8)
 
-    def chosen(together: TuningEntry) -> dict[int | None, TuningEntry]:
-        measured = (entry("half_mma_q4k_gemm", 14336, 10e-6), together)
-        return {one.n: one for one in several_rows(TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured))}
+    def gate(*more: TuningEntry) -> tuple[str, object, float | None]:
+        measured = (entry("half_mma_q4k_gemm", 14336, 10e-6), *more)
+        table = TuningTable("tuned", GpuModel("NVIDIA H200", "sm_90", 132), measured)
+        (one,) = (one for one in several_rows(table) if one.n == 14336)
+        return one.kernel, one.parameters["row_tiles"], one.seconds
 
-    gate = chosen(entry("stationary_q4k_gemm", 2 * 14336, 16e-6))[14336]
-    assert (gate.kernel, gate.seconds, gate.note) == ("stationary_q4k_gemm", 8e-6, "in one launch for 28672 rows of weights")
-    assert chosen(entry("stationary_q4k_gemm", 2 * 14336, 21e-6))[14336].kernel == "half_mma_q4k_gemm"
-    assert chosen(entry("half_mma_q4k_gemm", 2 * 14336, 16e-6))[14336].seconds == 10e-6  # its matrices cannot be joined
+    both = entry("stationary_q4k_gemm", 2 * 14336, 16e-6)
+    assert gate(both) == ("stationary_q4k_gemm", 4, None)
+    slower = (entry("stationary_q4k_gemm", 14336, seconds, tiles) for seconds, tiles in ((13e-6, 2), (11e-6, 7)))
+    assert gate(both, *slower) == ("stationary_q4k_gemm", 7, 11e-6)
+    assert gate(entry("stationary_q4k_gemm", 2 * 14336, 21e-6)) == ("half_mma_q4k_gemm", 4, 10e-6)
+    assert gate(entry("half_mma_q4k_gemm", 2 * 14336, 16e-6)) == ("half_mma_q4k_gemm", 4, 10e-6)  # which cannot be joined
 
 
 def test_results_of_kernels_for_several_rows_count_where_their_error_is_allowed() -> None:

@@ -14,7 +14,8 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import find as find_format
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
-from ptxgen.kernels.gemm.stationary_gemm import IN_PIECES, StationaryGemm
+from ptxgen.kernels.gemm.staged_weights import IN_PIECES
+from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
