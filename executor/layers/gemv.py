@@ -107,8 +107,9 @@ def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
 
 
 def _scratch(launch: LaunchQueue, operation: str, kernel: KernelType) -> Mapping[str, GpuBuffer]:
-    """Of this operation alone, since launches of others may run at the same time."""
-    return launch.packed.workspace.arrays(kernel, f"{operation} of its own", kernel.scratch)
+    """Of this operation alone, since launches of others may run at the same time, and of this kernel, since another layer may
+    have a matrix of another format, whose kernel wants other arrays."""
+    return launch.packed.workspace.arrays(kernel, f"{operation} by {kernel.name}", kernel.scratch)
 
 
 def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:
