@@ -26,6 +26,7 @@ from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
 from ptxgen.kernels.gemv.mwv import BatchedGemv
 from tests.executor.layers.plain_halves import PlainHalvesGemm
 
@@ -148,3 +149,18 @@ def test_readers_share_the_form_of_the_first_that_has_one(bench: Bench) -> None:
 
 def test_a_kernel_on_halves_is_fit_for_its_rows() -> None:
     require_fit(HALVES, F16, "a weight", n=N, k=K, rows=M)
+
+
+def test_a_layer_with_a_matrix_of_another_format_leaves_the_scratch_of_the_others_alone(bench: Bench) -> None:
+    x = np.random.default_rng(2).standard_normal((M, 512)).astype(np.float32)
+    activations = GpuBuffer.from_numpy(bench.session.device, x)
+    results = []
+    with bench.session.launches() as launch:  # which prepares all before the first of them runs
+        for format, n in (("Q4_K", 16), ("Q5_K", 80)):
+            projection = bench.projection(StationaryGemm(FORMATS[format], k=512, n=n, m=M, slices=2, resident_threads=256))
+            y = GpuBuffer.zeros(bench.session.device, activations.dtype, (M, n))
+            project(launch, "ffn_down", projection, x=activations, y=y)
+            results.append((projection.weight, y))
+    for weight, y in results:
+        exact = x.astype("f8") @ weight.format.dequantize(weight.buffer.to_numpy()).T
+        assert np.abs(y.to_numpy() - exact).max() <= 1e-5 * exact.std()
