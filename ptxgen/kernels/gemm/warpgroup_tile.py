@@ -68,9 +68,6 @@ class WarpgroupTile:
         """Add the products of all windows of the slice."""
         kernel, k, weights = self.kernel, self.k, self.weights
         weights.begin()
-        if kernel.pdl:
-            k.griddepcontrol(action="wait")
-            k.griddepcontrol(action="launch_dependents")
         self.staged.begin()
         early = None if kernel.staged else weights.of_first()
         self.has_minima = kernel.format.minimum is not None

@@ -18,7 +18,7 @@ from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS, REPACKED
+from ptxgen.formats import ALL, REPACKED
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.mma_gemm import MmaGemm
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
@@ -34,7 +34,7 @@ def test_shipped_tables_load_and_choose_what_every_device_uses() -> None:
     assert any(table.gpu == H200 and len(table.entries) > 30 for table in tables)
     for table in tables:
         for one in table.entries:
-            format = next(f for f in FORMATS.values() if f.id == one.format)
+            format = next(f for f in ALL.values() if f.id == one.format)
             assert one.n is not None
             if one.rows > 1:
                 continue
