@@ -22,6 +22,8 @@ from executor.launch.modules import Modules
 from executor.measure.timing import fresh_weights, time_gemv
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
+from ptxgen.kernels.quantize.activation_halves import WINDOW
 from ptxgen.kernels.registry import find
 
 SHAPES: Final = {
@@ -31,8 +33,6 @@ SHAPES: Final = {
 """K x N of Llama-3.1-8B as Q4_K_M: one matrix, Q with K and with V, gate with up, down, the output head."""
 ROWS: Final = (2, 8, 16, 32)
 MANY: Final = 512
-MULTIPROCESSORS: Final = 132
-WINDOW: Final = 256
 MOST_TILES: Final = 16
 
 Settings = dict[str, Any]

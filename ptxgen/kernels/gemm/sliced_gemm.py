@@ -15,7 +15,6 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Signature, update
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.half_gemm_type import of_windows
 from ptxgen.kernels.gemm.joined_gemm import JoinedGemmType
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
@@ -181,12 +180,3 @@ def added(fours: Iterable[Sequence[Value]]) -> list[Value]:
 def apart(number: Value, count: int) -> tuple[Value, Index]:
     """The quotient and the rest of a division."""
     return (number // count, number % count) if count > 1 else (number, 0)
-
-
-def slices_of(kernel: SlicedGemmType, what: str) -> None:
-    """Raise ArgumentError unless every slice has a window, as kernels need that fill their stages without asking."""
-    if (kernel.slices - 1) * kernel.slice_windows >= kernel.windows:
-        raise ArgumentError(
-            f"{kernel.name}: {what} needs a window for each slice: {kernel.windows} windows make "
-            f"{-(-kernel.windows // kernel.slice_windows)} slices of {kernel.slice_windows}, got slices={kernel.slices}"
-        )

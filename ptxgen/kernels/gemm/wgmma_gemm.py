@@ -13,7 +13,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import CATALOGUED, SUM_UNITS
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
-from ptxgen.kernels.gemm.sliced_gemm import SlicedGemmType, slices_of
+from ptxgen.kernels.gemm.sliced_gemm import SlicedGemmType
 from ptxgen.kernels.gemm.staged_halves import StageLayout
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, TileLayout
 from ptxgen.kernels.gemm.warpgroup_tile import GROUP_ROWS, WarpgroupTile
@@ -96,7 +96,11 @@ class WgmmaGemm(SlicedGemmType):
             raise ArgumentError(f"{self.name}: staged wants 3 stages or more, got {self.stages}")
         if self.slices > 1 and not self.staged:
             raise ArgumentError(f"{self.name}: slices={self.slices} wants staged weights")
-        slices_of(self, "it")
+        if (self.slices - 1) * self.slice_windows >= self.windows:  # stages are filled without asking
+            raise ArgumentError(
+                f"{self.name}: each slice needs a window: {self.windows} windows make "
+                f"{-(-self.windows // self.slice_windows)} slices of {self.slice_windows}, got slices={self.slices}"
+            )
         if self.dynamic_shared > HOPPER.max_shared:
             raise ArgumentError(
                 f"{self.name}: the windows of a block would take {self.dynamic_shared} bytes of shared memory, and "
