@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 
@@ -13,13 +13,14 @@ class Cases:
     """Iterate to get a `random.Random` a case. A case depends on `seed`, `name` and its number alone, so any can be run again.
 
     name: of the fuzzer, so that two fuzzers do not choose alike; seconds: how long cases are begun (one is, always);
-    only: the number of the one case to run.
+    only: the number of the one case to run; clock: what time is read from, in seconds.
     """
 
     name: str
     seed: int
     seconds: float
     only: int | None = None
+    clock: Callable[[], float] = time.monotonic
     last: int | None = field(default=None, init=False)
     """Number of the case that was begun last."""
 
@@ -27,10 +28,10 @@ class Cases:
         if self.only is not None:
             yield self._begin(self.only)
             return
-        end = time.monotonic() + self.seconds
+        end = self.clock() + self.seconds
         number = 0
         yield self._begin(number)
-        while time.monotonic() < end:
+        while self.clock() < end:
             number += 1
             yield self._begin(number)
 
