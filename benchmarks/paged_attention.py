@@ -32,17 +32,21 @@ from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.attention.flash_attention import FlashAttention, tiles_of
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
+from ptxgen.kernels.attention.paged_attention import ENOUGH_BLOCKS, LEAST, SPLITS, PagedAttention
 from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
+from ptxgen.kernels.attention.paged_cache import TILE
 
 PAGE_LEN = 32
+WAYS = ((64, 128, 32, 384), (64, 256, 32, 256), (64, 128, 16, 512), (64, 256, 16, 512), (32, 128, 16, 512), (16, 256, 16, 512))
+"""Splits, least, tile and resident threads of paged_attention_merged, with which nothing is spilled on sm_90."""
 
 
 @dataclass(frozen=True)
 class Case:
     """Rows that end at position `end`, exclusive: of one sequence, or of `rows` sequences if `apart`. kernel: what attends;
-    parts: of flash_attention; resident: of the others, threads over pages, blocks of grouped_attention."""
+    parts: of flash_attention; resident: of the others, threads over pages, blocks of grouped_attention; splits, least, tile:
+    of rows on their own; blocks: how many they may have in all."""
 
     rows: int
     end: int
@@ -51,9 +55,15 @@ class Case:
     parts: int | None = None
     resident: int = 256
     apart: bool = False
+    splits: int = SPLITS
+    least: int = LEAST
+    tile: int = TILE
+    blocks: int = ENOUGH_BLOCKS
 
     def __str__(self) -> str:
         how = f"{self.parts} parts" if self.parts is not None else f"{self.resident} resident"
+        if "paged" in self.kernel:
+            how += f", {self.splits} x {self.least} by {self.tile}, {self.blocks} blocks"
         return f"{self.rows:>5} rows to {self.end:>5}  {self.kv_type:<4}  {self.kernel}, {how}"
 
     @property
@@ -89,8 +99,9 @@ def chunk_cases(max_len: int, *, quick: bool) -> Iterator[Case]:
 
 
 def decode_cases(max_len: int) -> Iterator[Case]:
-    """One token of one sequence over its own cache, and of one or eight over pages."""
-    for end in dict.fromkeys(min(end, max_len) for end in (64, 512, 2048, 8192)):
+    """One token of one sequence over its own cache, and of one or several over pages, dealt out in many ways."""
+    ends = [*dict.fromkeys(min(end, max_len) for end in (64, 192, 512, 2048, 8192))]
+    for end in ends:
         yield Case(1, end, "f32", "incremental_attention", resident=1)
         for resident in (1, 2):
             yield Case(1, end, "f32", "grouped_attention", resident=resident)
@@ -98,6 +109,14 @@ def decode_cases(max_len: int) -> Iterator[Case]:
             for rows in (1, 8):
                 for kernel in ("paged_attention", "paged_attention_merged"):
                     yield Case(rows, end, kv_type, kernel, resident=resident, apart=True)
+    for rows in (1, 4, 8, 32):
+        for end in ends if rows < 32 else ends[:3]:
+            for splits, least, tile, resident in WAYS:
+                for blocks in (132, 264, ENOUGH_BLOCKS):
+                    yield Case(
+                        rows, end, "f32", "paged_attention_merged", resident=resident, apart=True, splits=splits, least=least,
+                        tile=tile, blocks=blocks,
+                    )  # fmt: skip
 
 
 @click.command()
@@ -120,8 +139,9 @@ def main(
         launcher = Launcher(opened, Modules(opened))
         cases = decode_cases(max_len) if decode else chunk_cases(max_len, quick=quick)
         for (kv_type, slots), own in _by_cache(cases).items():
-            pages = slots * max_len // PAGE_LEN
-            paged = PagedShape(shape.kv_heads, shape.head_dim, PAGE_LEN, pages, slots, max_len, kv_type)
+            longest = max(case.end for case in own)
+            pages = slots * longest // PAGE_LEN
+            paged = PagedShape(shape.kv_heads, shape.head_dim, PAGE_LEN, pages, slots, longest, kv_type)
             caches = [_cache(opened, paged, layer) for layer in range(layers)]
             for case in own:
                 plans = _plans(launcher, case, shape.heads, paged, caches)
@@ -198,7 +218,13 @@ def _flash(case: Case, heads: int, shape: PagedShape, tiles: int) -> FlashAttent
 
 def _over_pages(case: Case, heads: int, shape: PagedShape) -> list[KernelType]:
     """The launches of rows on their own."""
-    given: dict[str, Any] = {"spread": spread_of(shape.kv_heads, case.rows), "resident_threads": case.resident}
+    given: dict[str, Any] = {
+        "splits": case.splits,
+        "least": case.least,
+        "tile": case.tile,
+        "spread": min(max(1, case.blocks // (shape.kv_heads * case.rows)), case.splits),
+        "resident_threads": case.resident,
+    }
     if case.kernel == "paged_attention_merged":
         return [PagedAttentionMerged(rows=case.rows, heads=heads, **vars(shape), **given)]
     reduce = PagedAttentionReduce(rows=case.rows, heads=heads, head_dim=shape.head_dim, max_len=shape.max_len)

@@ -1,8 +1,9 @@
 """The online softmax of several query heads that share each read of keys and values: what tiles.py is for one head.
 
-A warp takes every `warps`-th tile of 32 positions. A row of the cache is read by as few lanes as the widest load allows, so a
-warp reads `streams` rows with one load, and a score is a sum over fewer lanes. Each value that is read serves all heads. As in
-tiles.py a lane stands for a position in between, and warps are merged in their order: the bits depend on the inputs alone.
+A warp takes every `warps`-th tile of 32 or 16 positions. A row of the cache is read by as few lanes as the widest load
+allows, so a warp reads `streams` rows with one load, and a score is a sum over fewer lanes. Each value that is read serves all
+heads. As in tiles.py a lane stands for a position in between, two for one of 16, and warps are merged in their order: the bits
+depend on the inputs alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import log2
+from typing import NamedTuple
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
@@ -21,7 +23,8 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 MOST_HEADS = 8
-MOST_VALUES = 64  # that a lane has of all heads, and of the rows that it reads together
+MOST_VALUES = 64  # that a lane has of all heads
+TILES_ALLOWED = (16, TILE)
 _WIDTHS = (8, 4, 2, 1)
 _WIDEST_ROW = 16  # values of a row that a lane may have
 
@@ -32,19 +35,32 @@ Locate = Callable[[Value], tuple[Load, Load]]
 """The keys and the values of the tile that starts at a position."""
 
 
+class Merged(NamedTuple):
+    """The softmax of a head, without its weighted sum, as a thread of the block has it."""
+
+    peak: Value
+    total: Value
+    head: Value
+    """Its number in the block, of which there may be none."""
+    mine: Value
+    """Whether the thread is the one to write it."""
+
+
 @dataclass(frozen=True)
 class GroupTiles:
-    """The layout: rows of `head_dim` values (a multiple of 32 up to 256), `heads` that share them, and `warps`, a power of two
-    up to 32 / heads."""
+    """The layout: rows of `head_dim` values (a multiple of 32 up to 256), `heads` that share them, `warps`, a power of two up
+    to 32, and the positions of a `tile`, one of TILES_ALLOWED."""
 
     head_dim: int
     heads: int
     warps: int
+    tile: int = TILE
 
     @staticmethod
     def most_heads(head_dim: int, warps: int) -> int:
-        """The most heads that fit: a lane stands for a head and a warp at the end, and has registers for so many values."""
-        return max(1, min(MOST_HEADS, WARP_SIZE // warps, MOST_VALUES // GroupTiles(head_dim, 1, warps).values))
+        """The most heads that fit: a lane has registers for so many values, and at the end stands for a head and a warp, where
+        there are more than eight warps several times."""
+        return max(1, min(MOST_HEADS, WARP_SIZE // min(warps, 8), MOST_VALUES // GroupTiles(head_dim, 1, warps).values))
 
     @property
     def width(self) -> int:
@@ -68,13 +84,14 @@ class GroupTiles:
 
     @property
     def flight(self) -> int:
-        """Rows that a lane has in flight, a power of two."""
-        return min(self.lanes, 1 << (MOST_VALUES // self.values).bit_length() - 1)
+        """Rows that a lane has in flight, a power of two: up to 64 values, or 32 so that there are registers for twice as many
+        warps where each takes half as many positions."""
+        return min(self.tile // self.streams, 1 << (2 * self.tile // self.values).bit_length() - 1)
 
     @property
     def rounds(self) -> int:
         """How often a tile takes that many rows of each stream."""
-        return self.lanes // self.flight
+        return self.tile // self.streams // self.flight
 
     @property
     def score_units(self) -> int:
@@ -85,7 +102,7 @@ class GroupTiles:
     def sum_units(self, tiles: int) -> int:
         """Roundings of a weighted sum over so many tiles a warp: a position of a stream each, the tree over the streams, one of
         the merge and one a warp."""
-        return tiles * TILE // self.streams + int(log2(self.streams)) + 1 + self.warps
+        return tiles * self.tile // self.streams + int(log2(self.streams)) + 1 + self.warps
 
     def first(self, k: KernelBuilder) -> Value:
         """The lane's first place in a row."""
@@ -122,15 +139,19 @@ class GroupTiles:
     ) -> list[Softmax]:  # fmt: skip
         """The warp's part of the positions from `begin`, where a tile starts, to `stop`, for each head; in each, `total` is one
         lane's share and `weighted` one stream's. `locate` is asked for tiles that start before `stop`, for no row past it."""
-        lane = k.lane % self.lanes
+        lane, span = k.lane % self.lanes, self.lanes // self.flight  # lanes that a row's score comes to in a round
         stream = k.lane // self.lanes
         turn_of_lane = lane % self.rounds
-        place = (turn_of_lane * self.flight + lane // self.rounds) * self.streams + stream
+        place = (turn_of_lane * self.flight + lane // span) * self.streams + stream
+        counts = None if span == self.rounds else lane % span < self.rounds  # one of two lanes for a position
         parts = [Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.values)]) for _ in range(self.heads)]
-        own, stop = k.shuffle(begin + k.warp * TILE, 0), k.shuffle(stop, 0)  # so the assembler knows that warps stay together
-        for start in k.strided(own, stop, step=self.warps * TILE):
+        own, stop = (
+            k.shuffle(begin + k.warp * self.tile, 0),
+            k.shuffle(stop, 0),
+        )  # so the assembler knows that warps stay together
+        for start in k.strided(own, stop, step=self.warps * self.tile):
             keys, values = locate(start)
-            last = k.min(stop - start, TILE) - 1
+            last = k.min(stop - start, self.tile) - 1
             scores = [k.f32(float("-inf")) for _ in parts]
             for turn in self._turns(k, last):
                 rows = self._rows(k, keys, turn, stream, last)
@@ -138,12 +159,13 @@ class GroupTiles:
                     query = self._query(k, queries.at(head * self.head_dim))
                     sums = transposed_sum(k, [dot(k, query, row) for row in rows], self.lanes) * scale
                     score @= k.select(turn_of_lane == turn, sums, score)
-            weights = [self._weight(k, part, score, place <= last) for part, score in zip(parts, scores, strict=True)]
+            inside = place <= last
+            weights = [self._weight(k, part, score, inside, counts) for part, score in zip(parts, scores, strict=True)]
             for turn in self._turns(k, last):
                 holder = k.lane - lane + turn
                 for i, row in enumerate(self._rows(k, values, turn, stream, last)):
                     for weight, part in zip(weights, parts, strict=True):
-                        share = k.shuffle(weight, holder + i * self.rounds)
+                        share = k.shuffle(weight, holder + i * span)
                         for value, each in zip(row, part.weighted, strict=True):
                             each @= k.fma(share, value, each)
         return parts
@@ -160,21 +182,22 @@ class GroupTiles:
         numbers = [k.min(first + i * self.streams, last) for i in range(self.flight)]
         return [load(number, self.places(), self.width) for number in numbers]
 
-    def _weight(self, k: KernelBuilder, part: Softmax, score: Value, inside: Value) -> Value:
-        """The weight of the lane's position, zero if it is not inside; what the part holds is made relative to the new peak."""
+    def _weight(self, k: KernelBuilder, part: Softmax, score: Value, inside: Value, counts: Value | None) -> Value:
+        """The weight of the lane's position, zero if it is not inside; what the part holds is made relative to the new peak.
+        `counts`: whether the lane adds it to the total, where not all do."""
         score = k.select(inside, score, float("-inf"))
         largest, total, weighted = part
         now_largest = k.max(largest, k.warp_max(score))
         shrink, weight = mathlib.exp(k, largest - now_largest), mathlib.exp(k, score - now_largest)
         largest @= now_largest
-        total @= k.fma(total, shrink, weight)
+        total @= k.fma(total, shrink, weight if counts is None else k.select(counts, weight, 0.0))
         for each in weighted:
             each @= each * shrink
         return weight
 
-    def merge(self, k: KernelBuilder, parts: list[Softmax]) -> tuple[Value, Value, list[list[Value]]]:
-        """The peaks and totals of the block, of head h in the lanes from h * warps on, and the warp's weighted sums of
-        each head, relative to that peak, in all streams (see `added`). All threads must come here."""
+    def merge(self, k: KernelBuilder, parts: list[Softmax]) -> tuple[list[Merged], list[list[Value]]]:
+        """The peaks and totals of the block, and the warp's weighted sums of each head, relative to that peak, in all streams
+        (see `added`). All threads must come here."""
         count = self.heads * self.warps
         peaks, totals = k.shared(F32, count), k.shared(F32, count)
         sums = [k.warp_sum(part.total) for part in parts]
@@ -184,16 +207,19 @@ class GroupTiles:
                 k.store(peaks[own], part.largest)
                 k.store(totals[own], total)
         k.barrier()
-        other = k.min(k.lane, count - 1)
-        peak = k.load(peaks[other])
-        highest = k.warp_max(peak, width=self.warps)
-        shrink = mathlib.exp(k, peak - highest)
-        whole = k.warp_sum(k.load(totals[other]) * shrink, width=self.warps)
-        weighted = []
-        for head, part in enumerate(parts):
-            own = k.shuffle(shrink, k.warp + head * self.warps)
-            weighted.append([self._of_streams(k, each) * own for each in part.weighted])
-        return highest, whole, weighted
+        merged, weighted, together = [], [], WARP_SIZE // self.warps
+        for turn, first in enumerate(range(0, self.heads, together)):
+            other = k.min(k.lane + first * self.warps, count - 1)
+            peak = k.load(peaks[other])
+            highest = k.warp_max(peak, width=self.warps)
+            shrink = mathlib.exp(k, peak - highest)
+            whole = k.warp_sum(k.load(totals[other]) * shrink, width=self.warps)
+            mine = (k.warp == turn) & (k.lane % self.warps == 0)
+            merged.append(Merged(highest, whole, k.lane // self.warps + first, mine))
+            for head, part in enumerate(parts[first : first + together]):
+                own = k.shuffle(shrink, k.warp + head * self.warps)
+                weighted.append([self._of_streams(k, each) * own for each in part.weighted])
+        return merged, weighted
 
     def _of_streams(self, k: KernelBuilder, value: Value) -> Value:
         """The sum over the streams, in all of them."""

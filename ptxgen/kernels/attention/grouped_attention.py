@@ -148,14 +148,14 @@ class GroupedAttention(IncrementalAttention):
         stop = k.shuffle(k.min(part * size + size, length), 0)
         queries = tiles.queries(k, k.arg.q.at(first, 0), heads)
         found = tiles.softmax(k, queries, self._locate(k, kv_head, part * size, stop), part * size, stop, self.scale)
-        peak, total, weighted = tiles.merge(k, found)
+        merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(head < heads):
                 k.store(k.arg.weighted[first + head, part, d], value)
-        head = k.tid.x // self.warps
-        with k.when((head < heads) & (k.tid.x % self.warps == 0)):
-            k.store(k.arg.peaks[first + head, part], peak)
-            k.store(k.arg.totals[first + head, part], total)
+        for peak, total, head, mine in merged:
+            with k.when((head < heads) & mine):
+                k.store(k.arg.peaks[first + head, part], peak)
+                k.store(k.arg.totals[first + head, part], total)
         with k.when(k.last_block(k.arg.counters[own], count)):
             staged = Staged.of(k, tiles.heads, self.head_dim)
             parts = PartArrays(k.arg.peaks.at(first, 0), k.arg.totals.at(first, 0), k.arg.weighted.at(first, 0, 0), self.splits)

@@ -209,7 +209,7 @@ def merged_bound(
     off by (see `part_bounds`), what putting them together adds (see `parts_bound`), a division at the end. scores, errors:
     f64[heads, positions], errors in units of 2^-24; values: f64[heads, positions, head_dim]. The weight of a position has the
     exponential of its part besides; what largest scores are off by cancels."""
-    rounds = -(-min(size, scores.shape[1]) // (tiles.warps * WARP_SIZE))
+    rounds = -(-min(size, scores.shape[1]) // (tiles.warps * tiles.tile))
     distance = scores.max(axis=1, keepdims=True) - scores
     weights, units = np.exp(-distance), errors + 3 * (rounds + 3) + distance
     whole = weights.sum(axis=1, keepdims=True)

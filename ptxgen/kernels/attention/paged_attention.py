@@ -17,7 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.attention.attention_type import positions
-from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
+from ptxgen.kernels.attention.group_tiles import TILES_ALLOWED, GroupTiles, Load
 from ptxgen.kernels.attention.paged_cache import TILE, PagedKernel, Place
 from ptxgen.kernels.attention.tiles import Softmax
 from ptxgen.kernels.registry import register
@@ -108,7 +108,7 @@ def part_bounds(
     add a unit for each addition (the weights: one for each tile, 5 of the tree over the lanes and as many at most as there
     are warps). A tenth more covers the second order.
     """
-    rounds = -(-scores.shape[1] // (TILE * tiles.warps))
+    rounds = -(-scores.shape[1] // (tiles.tile * tiles.warps))
     peak, worst = scores.max(axis=1, keepdims=True), errors.max(axis=1, keepdims=True)
     weights = np.exp(scores - peak)
     units = errors + worst + 3 * (rounds + 2) + peak - scores
@@ -135,16 +135,17 @@ class PagedAttention(PagedKernel):
     q: f32[rows, heads, head_dim]; peaks, totals: f32[rows, heads, splits], weighted: f32[rows, heads, splits, head_dim]: what
     they hold is told in `partials`, how the positions are dealt out in `Split`; the cache, slot and position as in PagedKernel.
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
-    each 32 of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks share the
-    parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a GPU. With
-    `prefetch` a warp asks for all of a tile before it uses the first of it. A multiprocessor's registers hold resident_threads
-    threads.
+    each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
+    share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
+    GPU. With `prefetch` a warp asks for all of a tile before it uses the first of it. A multiprocessor's registers hold
+    resident_threads threads.
     """
 
     name = "paged_attention"
     bit_free = ("spread", "prefetch", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
+    tile: int = field(default=TILE, kw_only=True)
     spread: int = field(default=SPLITS, kw_only=True)
     prefetch: bool = field(default=True, kw_only=True)
     resident_threads: int = field(default=RESIDENT_THREADS, kw_only=True)
@@ -154,6 +155,8 @@ class PagedAttention(PagedKernel):
         require(self, "spread", high=MOST_SPLITS)
         require(self, "resident_threads", high=2048)
         require_split(self, self.split)
+        if self.tile not in TILES_ALLOWED:
+            raise ArgumentError(f"{self.name}: tile must be one of {TILES_ALLOWED}, got {self.tile!r}")
 
     @property
     def split(self) -> Split:
@@ -168,12 +171,12 @@ class PagedAttention(PagedKernel):
     @property
     def warps(self) -> int:
         """Warps of a block."""
-        return self.least // TILE
+        return self.least // self.tile
 
     @property
     def tiles(self) -> GroupTiles:
         """How a block goes over its positions."""
-        return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps)
+        return GroupTiles(self.head_dim, -(-self.group // self.blocks), self.warps, self.tile)
 
     @property
     def scale(self) -> float:
@@ -189,15 +192,16 @@ class PagedAttention(PagedKernel):
         }
 
     def launch(self) -> LaunchConfig:
-        grid = (self.kv_heads * self.blocks, min(self.spread, self.splits), self.rows)
+        """The parts last, so that the first of all rows come first: of many others most find nothing to do."""
+        grid = (self.kv_heads * self.blocks, self.rows, min(self.spread, self.splits))
         threads = self.warps * WARP_SIZE
         return LaunchConfig(grid, threads, resident=max(1, self.resident_threads // threads))
 
     def emit(self, k: KernelBuilder) -> None:
-        row, kv_head = k.ctaid.z, k.ctaid.x // self.blocks
+        row, kv_head = k.ctaid.y, k.ctaid.x // self.blocks
         place = self.place(k, row)
         size = self.split.device_size(place.length)
-        begin = k.ctaid.y * size
+        begin = k.ctaid.z * size
         with k.when(begin < place.length):
             first, heads = self.own_heads(k, kv_head)
             for part, usable, found in self.own_parts(k, place, kv_head, begin, size, first, heads):
@@ -213,13 +217,13 @@ class PagedAttention(PagedKernel):
     ) -> Iterator[tuple[Value, Value, list[Softmax]]]:  # fmt: skip
         """Each part, of `size` positions, the first from `begin` on, that the block has of its row: its number, whether its
         pages exist, and the warp's softmax of it."""
-        queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.z, first, 0), heads)
-        part = k.variable(k.ctaid.y, U32)
-        for start in k.strided(begin, place.length, step=size * self.launch().grid[1]):
+        queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.y, first, 0), heads)
+        part = k.variable(k.ctaid.z, U32)
+        for start in k.strided(begin, place.length, step=size * self.launch().grid[2]):
             stop = k.min(start + size, place.length)
             usable, found = self._part(k, queries, place, kv_head, start, stop)
             yield part, usable, found
-            part @= part + self.launch().grid[1]
+            part @= part + self.launch().grid[2]
 
     def _part(
         self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, stop: Value
@@ -228,29 +232,27 @@ class PagedAttention(PagedKernel):
         do one after another: each time it waits twice, so that nobody overwrites what another still reads."""
         tiles = self.tiles
         usable = place.known & self._pages_exist(k, place.slot, begin, stop)
+        end = k.select(usable, stop, begin)
+        if self.prefetch:
+            self._ask(k, place.slot, kv_head, k.shuffle(begin + k.warp * self.tile, 0), end)
         found = tiles.softmax(
-            k,
-            queries,
-            lambda start: self._tile(k, place.slot, kv_head, start),
-            begin,
-            k.select(usable, stop, begin),
-            self.scale,
-        )
+            k, queries, lambda start: self._tile(k, place.slot, kv_head, start, end), begin, end, self.scale
+        )  # fmt: skip
         return usable, found
 
     def _hand_over(
         self, k: KernelBuilder, first: Value, heads: Value, part: Value, usable: Value, found: list[Softmax]
     ) -> None:  # fmt: skip
         """Store what the warps found of a part, for `heads` heads from `first` on."""
-        tiles, row = self.tiles, k.ctaid.z
-        peak, total, weighted = tiles.merge(k, found)
+        tiles, row = self.tiles, k.ctaid.y
+        merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(usable & (head < heads)):
                 k.store(k.arg.weighted[row, first + head, part, d], value)
-        head = k.tid.x // self.warps
-        with k.when((head < heads) & (k.tid.x % self.warps == 0)):
-            k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
-            k.store(k.arg.totals[row, first + head, part], k.select(usable, total, 0.0))
+        for peak, total, head, mine in merged:
+            with k.when((head < heads) & mine):
+                k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
+                k.store(k.arg.totals[row, first + head, part], k.select(usable, total, 0.0))
 
     def _pages_exist(self, k: KernelBuilder, slot: Value, begin: Value, stop: Value) -> Value:
         """Whether the pages of all these positions do; every warp asks for all of them, so that all come to one answer."""
@@ -261,14 +263,25 @@ class PagedAttention(PagedKernel):
         exist: Value = k.vote(largest < self.pages, FULL_WARP, mode="all")
         return exist
 
-    def _tile(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value) -> tuple[Load, Load]:
-        """The keys and the values of the tile that starts at a position whose page exists."""
-        page = self.page(k, slot, start)
-        keys, values = (self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v"))
-        if self.prefetch:
-            for array, part in zip([*keys, *values], 2 * self.kv.parts, strict=True):
-                prefetch_lines(k, array, TILE * self.head_dim // part.values * part.dtype.bytes)
+    def _tile(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value, end: Value) -> tuple[Load, Load]:
+        """The keys and the values of the tile that starts at a position whose page exists; asks for the warp's next one, if it
+        starts before `end`."""
+        if self.prefetch and self.split.size(self.max_len) > self.least:
+            self._ask(k, slot, kv_head, start + self.least, end)
+        keys, values = self._caches(k, slot, kv_head, start)
         return self._load(k, keys), self._load(k, values)
+
+    def _ask(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value, end: Value) -> None:
+        """Ask for all of the tile that starts there, if that is before `end`."""
+        with k.when(start < end):
+            for rows in self._caches(k, slot, kv_head, start):
+                for array, part in zip(rows, self.kv.parts, strict=True):
+                    prefetch_lines(k, array, self.tile * self.head_dim // part.values * part.dtype.bytes)
+
+    def _caches(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value) -> list[list[GlobalArray]]:
+        """The keys and the values from a position on whose page exists, in each part of the cache."""
+        page = self.page(k, slot, start)
+        return [self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v")]
 
     def _load(self, k: KernelBuilder, rows: list[GlobalArray]) -> Load:
         """Loads the lane's values of rows of a tile, which starts with these."""
@@ -344,7 +357,7 @@ class PagedAttention(PagedKernel):
         few: dict[str, Any] = {"page_len": 32, "pages": 9, "slots": 3, "max_len": 160}
         yield cls(**fixed, rows=4, heads=6, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, spread=2)
         more: dict[str, Any] = {"page_len": 96, "pages": 7, "slots": 2, "max_len": 288}
-        yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=256)
+        yield cls(**fixed, rows=3, heads=5, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=3, least=128, tile=16)
         least: dict[str, Any] = {"page_len": 32, "pages": 1, "slots": 1, "max_len": 32, "splits": 1, "least": 32}
         yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=32, **least, kv_type="f32", spread=1, resident_threads=32)
 

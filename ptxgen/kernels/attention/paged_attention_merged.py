@@ -69,18 +69,18 @@ class PagedAttentionMerged(PagedAttention):
         return Merge(self.head_dim, self.tiles.heads, self.warps)
 
     def emit(self, k: KernelBuilder) -> None:
-        row, kv_head, spread = k.ctaid.z, k.ctaid.x // self.blocks, self.launch().grid[1]
+        row, kv_head, spread = k.ctaid.y, k.ctaid.x // self.blocks, self.launch().grid[2]
         place = self.own_place(k, row)
         size = k.max(self.split.device_size(place.length), 1)
         count = k.shuffle((place.length + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
         staged = Staged.of(k, self.tiles.heads, self.head_dim)
-        with k.when(k.ctaid.y < k.max(count, 1)):
+        with k.when(k.ctaid.z < k.max(count, 1)):
             first, heads = self.own_heads(k, kv_head)
             with k.when(count == 0):
                 staged.clear(k)
             with k.otherwise():
-                for part, usable, found in self.own_parts(k, place, kv_head, k.ctaid.y * size, size, first, heads):
+                for part, usable, found in self.own_parts(k, place, kv_head, k.ctaid.z * size, size, first, heads):
                     self._leave(k, first, heads, part, usable, found, several, staged)
                 with k.when(several):
                     last = k.last_block(k.arg.counters[row, k.ctaid.x], k.min(count, spread))
@@ -102,14 +102,15 @@ class PagedAttentionMerged(PagedAttention):
         staged: Staged,
     ) -> None:  # fmt: skip
         """Store what the warps found of a part: for the last block, or as the block's own result where it is the only part."""
-        tiles, row = self.tiles, k.ctaid.z
-        peak, total, weighted = tiles.merge(k, found)
-        owner, total = k.tid.x // self.warps, k.select(usable, total, 0.0)
-        with k.when((owner < heads) & (k.tid.x % self.warps == 0)):
-            k.store(staged.totals[owner], total)
-            with k.when(several):
-                k.store(k.arg.peaks[row, first + owner, part], k.select(usable, peak, float("-inf")))
-                k.store(k.arg.totals[row, first + owner, part], total)
+        tiles, row = self.tiles, k.ctaid.y
+        merged, weighted = tiles.merge(k, found)
+        for peak, total, head, mine in merged:
+            with k.when((head < heads) & mine):
+                total = k.select(usable, total, 0.0)
+                k.store(staged.totals[head], total)
+                with k.when(several):
+                    k.store(k.arg.peaks[row, first + head, part], k.select(usable, peak, float("-inf")))
+                    k.store(k.arg.totals[row, first + head, part], total)
         for head, d, value in tiles.added(k, weighted):
             with k.when(several), k.when(usable & (head < heads)):
                 k.store(k.arg.weighted[row, first + head, part, d], value)
@@ -178,7 +179,9 @@ class PagedAttentionMerged(PagedAttention):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         few: dict[str, Any] = {"page_len": 32, "pages": 12, "slots": 3, "max_len": 160}
-        yield cls(**fixed, rows=3, heads=4, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, spread=2)
+        yield cls(
+            **fixed, rows=3, heads=4, kv_heads=2, head_dim=128, **few, kv_type="f16", splits=4, least=32, tile=16, spread=2
+        )
         more: dict[str, Any] = {"page_len": 128, "pages": 9, "slots": 1, "max_len": 1152}
         yield cls(**fixed, rows=1, heads=1, kv_heads=1, head_dim=64, **more, kv_type="q8_0", splits=256, least=32)
         yield cls(**fixed, **ALONE)

@@ -73,7 +73,8 @@ class PagedAttentionMergedHalves(PagedAttentionMerged):
     def launch(self) -> LaunchConfig:
         """With blocks for the rows that fill the last tile of halves with zeros."""
         alone = super().launch()
-        return LaunchConfig((*alone.grid[:2], TILE * tiles_of(self.rows)), alone.block, resident=alone.resident)
+        groups, _, parts = alone.grid
+        return LaunchConfig((groups, TILE * tiles_of(self.rows), parts), alone.block, resident=alone.resident)
 
     def own_place(self, k: KernelBuilder, row: Value) -> Place:
         if self.rows % TILE == 0:

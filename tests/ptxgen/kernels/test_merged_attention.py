@@ -35,6 +35,7 @@ SHAPES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({"heads": 3, "spread": 2, "splits": 5}, (1, 32, 33, 160, 150, 100)),  # of the last two a page and the place are missing
     ({"heads": 9, "kv_type": "f16"}, (150, 33)),  # two blocks for the heads of a group
     ({"head_dim": 128, "heads": 1, "least": 128, "max_len": 288, "pages": 23}, (288, 129, 128)),  # four warps for a head
+    ({"head_dim": 128, "heads": 3, "least": 256, "tile": 16, "max_len": 288, "pages": 16}, (288, 129)),  # two heads a turn
     ({"heads": 1, "splits": 64, "max_len": 1120, "pages": 35}, (1120,)),  # more parts than a warp takes at once
 ]
 

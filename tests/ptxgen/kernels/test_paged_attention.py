@@ -73,10 +73,11 @@ def alone(kernel: PagedAttention, arguments: Arguments, row: int) -> tuple[Paged
 PARTIALS = ("peaks", "totals", "weighted")
 
 
-@pytest.mark.parametrize("least", [32, 64])
-def test_lengths_about_the_edges_of_tiles_and_parts(least: int) -> None:
-    kernel = made(len(LENGTHS), least=least)
-    check(kernel, at(kernel, LENGTHS))
+@pytest.mark.parametrize(("least", "tile"), [(32, 32), (64, 32), (32, 16), (128, 16)])
+def test_lengths_about_the_edges_of_tiles_and_parts(least: int, tile: int) -> None:
+    lengths = (*LENGTHS, 15, 16, 17, 48, 49)
+    kernel = made(len(lengths), least=least, tile=tile)
+    check(kernel, at(kernel, lengths))
 
 
 def test_the_two_kernels_together_are_attention() -> None:
@@ -104,13 +105,24 @@ def test_blocks_that_do_several_parts_give_the_same_bits_and_so_does_no_prefetch
     usual = run(made(3, splits=5), arguments := at(made(3, splits=5), lengths))
     for spread in (1, 2):
         few = made(3, splits=5, spread=spread, prefetch=spread == 2)
-        assert few.launch().grid[1] == spread
+        assert few.launch().grid[2] == spread
         assert all(usual[name].tobytes() == array.tobytes() for name, array in run(few, arguments, seed=spread).items())
 
 
-@pytest.mark.parametrize(("head_dim", "kv_type"), [(96, "f16"), (160, "q8_0"), (224, "f32"), (256, "f16")])
-def test_every_layout_of_a_row_uses_all_of_its_values(head_dim: int, kv_type: str) -> None:
-    kernel = made(2, heads=1, head_dim=head_dim, kv_type=kv_type)
+@pytest.mark.parametrize("tile", [16, 32])
+def test_warps_that_ask_for_their_next_tile_give_the_same_bits_as_those_that_do_not(tile: int) -> None:
+    kernel, without = (made(3, splits=2, least=64, tile=tile, prefetch=prefetch) for prefetch in (True, False))
+    arguments = at(kernel, (160, 129, 1))
+    asked = run(kernel, arguments)
+    assert all(asked[name].tobytes() == array.tobytes() for name, array in run(without, arguments).items())
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "kv_type", "tile"),
+    [(96, "f16", 32), (96, "f32", 16), (128, "f16", 16), (160, "q8_0", 32), (224, "f32", 16), (256, "q8_0", 16)],
+)
+def test_every_layout_of_a_row_uses_all_of_its_values(head_dim: int, kv_type: str, tile: int) -> None:
+    kernel = made(2, heads=1, head_dim=head_dim, kv_type=kv_type, tile=tile)
     check(kernel, at(kernel, (100, 33)))
 
 
@@ -232,6 +244,7 @@ def test_a_short_row_has_one_part_and_a_long_one_as_many_as_there_are_blocks() -
         ({"max_len": 100}, r"max_len must be a multiple of 32, 32\.\.131072, got 100"),
         ({"splits": 257}, r"splits must be an integer, 1\.\.256, got 257"),
         ({"least": 96}, r"least must be one of \(32, 64, 128, 256\), got 96"),
+        ({"tile": 8}, r"tile must be one of \(16, 32\), got 8"),
         ({"heads": 3, "kv_heads": 2}, r"heads must be a multiple of kv_heads \(2\), got 3"),
         ({"head_dim": 48}, r"head_dim must be a multiple of 32, 32\.\.256, got 48"),
     ],
