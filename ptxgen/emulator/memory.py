@@ -13,7 +13,7 @@ from ptxgen.emulator.ordering import event_flags
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
 from ptxgen.emulator.runtime.access import loader, sorter, storer
-from ptxgen.emulator.runtime.check import access_word, check
+from ptxgen.emulator.runtime.check import access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
 from ptxgen.emulator.runtime.shadow import Access
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
@@ -219,11 +219,7 @@ class MemoryOperations(WarpOperations):
 
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
         size = type.bytes * count
-        smallest_shared, smallest_global = self.smallest
-        self.smallest = (
-            min(smallest_shared, type.bytes) if space in ("shared", "generic") else smallest_shared,
-            min(smallest_global, type.bytes) if space not in ("shared", "local", "param") else smallest_global,
-        )
+        self._notice(type.bytes, space)
         # Volatile accesses of shared memory count as weak: lanes that relied on them to move in step raced.
         scope = self.ordering.scope
         word = access_word(access, 0 if self.ordering.volatile else scope, scope)
@@ -232,6 +228,14 @@ class MemoryOperations(WarpOperations):
         if self.frame.synchronises and scope and space not in ("local", "param"):
             self._event(allowed, addresses, access is not Access.STORE, access is not Access.LOAD)
         return allowed
+
+    def _notice(self, size: int, space: str) -> None:
+        """Keep the smallest of the accesses that are checked."""
+        smallest_shared, smallest_global = self.smallest
+        self.smallest = (
+            min(smallest_shared, size) if space in ("shared", "generic") else smallest_shared,
+            min(smallest_global, size) if space not in ("shared", "local", "param") else smallest_global,
+        )
 
     def fence(self) -> None:
         """Tell the sanitiser that the lanes execute a fence."""
@@ -296,13 +300,16 @@ class MemoryOperations(WarpOperations):
         mask = self.mask
         if self.sanitize:
             unit = BY_NAME[f"b{8 * size}"]
-            mask = self._checked_mask(to, unit, 1, "shared", Access.COPY)
+            filled = self._checked_mask(to, unit, 1, "shared", Access.COPY)
             if bytes_read is None:
-                before, self.mask = self.mask, mask
-                mask = self._checked_mask(start, unit, 1, "global", Access.LOAD)
-                self.mask = before
-        vectors = (self.spread(v) for v in (to, start, kept))
-        self.e.call_runtime(queues.queue_copies, "%c", "%s", "%q", mask, *vectors, size, self.line)
+                taken = self._checked_mask(start, unit, 1, "global", Access.LOAD)
+            else:
+                self._notice(size, "global")
+                vectors = self.spread(start), self.mask, self.spread(kept)
+                taken = self.e.call_runtime(check_taken, "%c", "%s", *vectors, size, self.line)
+            mask = self.e.emit(f"and i32 {filled}, {taken}")  # what is wrong with one side hides nothing of the other
+        copies = (self.spread(v) for v in (to, start, kept))
+        self.e.call_runtime(queues.queue_copies, "%c", "%s", "%q", mask, *copies, size, self.line)
 
     def commit_async(self) -> None:
         self.e.call_runtime(queues.commit_copies, "%s", self.mask)

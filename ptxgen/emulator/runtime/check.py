@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.runtime.function import runtime_function
-from ptxgen.emulator.runtime.reports import report
+from ptxgen.emulator.runtime.reports import report, report_lanes
 from ptxgen.emulator.runtime.shadow import (
     EVERY_THREAD,
     EVERY_WARP,
@@ -109,7 +109,8 @@ def check(
     line: Value,
 ) -> None:  # fmt: skip
     """The lanes of a mask that may access `size` bytes at their addresses; reports why others may not, and what is wrong with
-    those that may. `space` is a code of SPACE_CODES; `access` an `access_word`."""
+    those that may. `space` is a code of SPACE_CODES; `access` an `access_word`. A size that is no power of two, which only a
+    copy's share has, is aligned to the largest that divides it."""
     c, s = b.context(context), b.state(state)
     kind = access & (1 << ACCESS_BITS) - 1
     is_load = kind == Access.LOAD
@@ -167,7 +168,7 @@ def check(
                 say(finding)
                 every.go_on()
 
-        refuse_when((address & (size - 1)) != 0, FindingKind.MISALIGNED)
+        refuse_when((address & (size - 1) & ~size) != 0, FindingKind.MISALIGNED)
         shared_offset, local_offset = address - shared, address - local - thread.resized("i64") * local_bytes
         in_shared = _inside(shared_offset, size, shared_bytes)
         in_local = _inside(local_offset, size, local_bytes)
@@ -198,17 +199,49 @@ def check(
         place = last.load("ptr")
         entry = b.fields(place, MapEntry)
         flags = entry["flags"]
-        refuse_when(((flags & READ_ONLY) != 0) & ~is_load, FindingKind.READ_ONLY)
+        refuse_when(((flags & (READ_ONLY | CONSTANT)) != 0) & ~is_load, FindingKind.READ_ONLY)
         has_waited = (waited & bit) != 0
         with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0)):
             say(FindingKind.UNORDERED)
         with b.when((flags & WATCHED) != 0):
             mine["floor"], mine["apart"], mine["stride"] = OLDEST_EPOCH, EVERY_WARP, entry["stride"]
             mine["what"] = what | thread | global_scope << THREAD_BITS + LINE_BITS
-            granule = address >> c[Slot.GLOBAL_SHIFT]
+            shift = c[Slot.GLOBAL_SHIFT]
+            granule = address >> shift
             records = entry["records"] + granule * RECORD_BYTES
-            say_touched(records.as_pointer(), b.null(), size >> c[Slot.GLOBAL_SHIFT])
+            # Nobody else touches less of a granule than all of it, so a share of one counts as one
+            say_touched(records.as_pointer(), b.null(), ((size - 1) >> shift) + 1)
         with b.when(entry["written"] != 0):
             byte_by_byte((entry["written"] + address - entry["base"]).as_pointer())
         accept()
+    b.ret(allowed.load("i32"))
+
+
+@runtime_function(
+    "i32", context="ptr", state="ptr", addresses="<32 x i64>", lanes="i32", taken="<32 x i32>", size="i64", line="i32"
+)
+def check_taken(
+    b: Builder, context: Value, state: Value, addresses: Value, lanes: Value, taken: Value, size: Value, line: Value
+) -> None:
+    """As `check`, of loads from global memory of which each lane takes its own bytes, at most `size`, which all are aligned to.
+    A lane that takes none may have any address."""
+    most = size.resized("i32").splat()
+    share = (taken < most).select(taken, most)
+    taking = (share != 0).mask() & lanes
+    off = ((addresses & (size - 1).splat()) != 0).mask() & taking
+    report_lanes(b, context, state, FindingKind.MISALIGNED, line, off, addresses, size)
+    left, allowed = b.memory("i32"), b.memory("i32")
+    left.store(taking & ~off)
+    allowed.store(lanes & ~taking)
+    table = b.table(share)
+    with b.loop() as (_, shares):
+        rest = left.load("i32")
+        with b.when(rest == 0):
+            shares.stop()
+        bytes = b.entry(table, b.first_lane(rest), "i32")
+        alike = (share == bytes.splat()).mask() & rest
+        left.store(rest & ~alike)
+        access = b.number(access_word(Access.LOAD, 0, 0))
+        one = check(b, context, state, addresses, alike, bytes.resized("i64"), 0, access, line)
+        allowed.store(allowed.load("i32") | one)
     b.ret(allowed.load("i32"))

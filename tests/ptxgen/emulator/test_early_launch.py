@@ -26,6 +26,12 @@ TOUCHES = {
     "a store": ("st.global.u32 [%rd1], 1;", "writes"),
     "an atomic": ("atom.global.add.u32 %r2, [%rd1], 1;", "writes"),
     "a copy": ("mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd1], 16;\ncp.async.wait_all;", "reads"),
+    "a guarded copy": (
+        "mov.u32 %r3, s;\nsetp.lt.u32 %p1, %r1, 40;\n@%p1 cp.async.ca.shared.global [%r3], [%rd1], 16;\ncp.async.wait_all;",
+        "reads",
+    ),
+    "a copy of a part": ("mov.u32 %r3, s;\ncp.async.cg.shared.global [%r3], [%rd1], 16, 3;\ncp.async.wait_all;", "reads"),
+    "a copy to nowhere": ("mov.u32 %r3, 4096;\ncp.async.ca.shared.global [%r3], [%rd1], 16;\ncp.async.wait_all;", "reads"),
 }
 
 
@@ -53,6 +59,15 @@ def test_a_store_to_weights_is_never_in_order() -> None:
     w.flags.writeable = False
     text = kernel(f"{POINTERS}\n{WAIT}\nst.global.u32 [%rd2], 1;", "u64", "u64")
     assert [f.kind for f in run(text, "k", 1, 1, [x, constant(w)], early=True)] == ["read-only"]
+    assert [f.kind for f in run(text, "k", 1, 1, [x, constant(x.copy())], early=True)] == ["read-only"]
+
+
+def test_a_copy_that_takes_nothing_touches_nothing() -> None:
+    """Lane i takes i mod 4 bytes."""
+    body = f"""mov.u32 %r3, s;\nand.b32 %r2, %r1, 3;\ncp.async.ca.shared.global [%r3], [%rd1], 4, %r2;
+    cp.async.wait_all;\n{WAIT}"""
+    (f,) = [f for f in findings(body, grid=1, block=32, shared=".shared .align 16 .b8 s[16];") if f.kind == "unordered"]
+    assert (f.thread, f.count) == ((1, 0, 0), 24)
 
 
 def test_each_thread_waits_for_itself() -> None:

@@ -174,6 +174,14 @@ def test_a_variable_of_the_module_can_be_raced_for() -> None:
     )
 
 
+@pytest.mark.parametrize(("taken", "wrong"), [(0, False), (4, False), (5, True), (8, True)])
+def test_what_a_copy_takes_can_be_raced_for(taken: int, wrong: bool) -> None:
+    copy = f"mov.u32 %r9, s;\ncp.async.ca.shared.global [%r9], [%rd1], 8, {taken};\ncp.async.wait_all;"
+    body = FIRST_BLOCK.format(first="st.global.u32 [%rd1+4], %r1;", other=copy)
+    verdicts = races(body, shared=".shared .align 16 .b8 s[16];")
+    assert always(verdicts) if wrong else not any(verdicts)
+
+
 # Fences and flags
 LAST_BLOCK = """setp.eq.u32 %p1, %r1, 0;\nadd.u64 %rd3, %rd1, %rd2;\n@%p1 st.global.u32 [%rd3+64], %r2;\n{after_store}
 bar.sync 0;

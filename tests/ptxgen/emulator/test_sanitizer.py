@@ -206,6 +206,53 @@ def test_reading_an_asynchronous_copy_before_its_wait() -> None:
     assert x.tolist() == list(range(1, 33))
 
 
+COPY = "mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd1+{offset}], 16, {taken};\ncp.async.wait_all;"
+
+
+@pytest.mark.parametrize(
+    ("offset", "taken", "kind"),
+    [
+        (0, 16, None),
+        (112, 8, None),
+        (112, 12, None),
+        (112, 13, "out of bounds"),  # the array has 124 bytes
+        (128, 0, None),  # nothing is read
+        (128, 1, "out of bounds"),
+        (112, 1 << 31, "out of bounds"),  # no more than the copy's size
+        (96, 1 << 31, None),
+        (8, 8, "misaligned"),  # to the size of the copy, whatever it takes
+        (8, 0, None),
+    ],
+)
+def test_what_a_copy_takes_is_checked_and_no_more(offset: int, taken: int, kind: str | None) -> None:
+    found = findings(COPY.format(offset=offset, taken=taken), array(31), block=1, shared=SHARED)
+    assert [f.kind for f in found] == ([kind] if kind else [])
+
+
+def test_each_lane_takes_its_own_share_of_a_copy() -> None:
+    """Lane i of the array of 124 bytes takes i bytes from byte 96, or 112 where i is odd."""
+    body = """and.b32 %r5, %r1, 1;\nmad.wide.u32 %rd4, %r5, 16, %rd1;\nmov.u32 %r3, s;\nmad.lo.u32 %r3, %r1, 16, %r3;
+    cp.async.cg.shared.global [%r3], [%rd4+96], 16, %r1;\ncp.async.wait_all;"""
+    f = only(findings(body, array(31), shared=".shared .align 16 .b8 s[512];"))
+    assert (f.kind, f.thread, f.count, f.ptx_line) == ("out of bounds", (13, 0, 0), 10, BODY + 4)
+    assert "reads" in f.message
+    assert "(13 bytes)" in f.message
+
+
+def test_bytes_that_a_copy_takes_have_been_written() -> None:
+    body = "st.global.u32 [%rd1], %r1;\nst.global.u8 [%rd1+4], %r1;\n" + COPY
+    for taken, wrong in ((4, False), (5, False), (6, True)):
+        found = findings(body.format(offset=0, taken=taken), uninitialised(array()), block=1, shared=SHARED)
+        assert [f.kind for f in found] == (["uninitialised"] if wrong else [])
+
+
+@pytest.mark.parametrize("taken", ["", ", 16"])
+def test_what_is_wrong_with_one_side_of_a_copy_hides_nothing_of_the_other(taken: str) -> None:
+    x = uninitialised(array())
+    body = f"mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3+256], [%rd1], 16{taken};"
+    assert [f.kind for f in findings(body, x, block=1, shared=SHARED)] == ["out of bounds", "uninitialised"]
+
+
 def test_writing_a_read_only_array() -> None:
     x = array()
     x.flags.writeable = False
