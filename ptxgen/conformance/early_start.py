@@ -5,7 +5,8 @@ Until it has waited, what the kernels before it write may be there or not, and w
 way from the entry a thread waits before it touches memory. It waits before it ends, too: if all threads of a kernel ended
 without having waited, it could be over while those before it still run, and whoever comes after it would wait for nothing.
 Constant arguments are free, and so are prefetches. A load through the read-only path promises that nobody writes the memory
-while the kernel runs, which here includes the time before the wait: it is for constant arguments alone, wherever it stands."""
+while the kernel runs, which here includes the time before the wait: it is for constant arguments alone, wherever it stands. And
+what is constant nobody writes, this kernel neither."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ptxgen.emulator.flow import Flow, flow
 from ptxgen.emulator.origins import ANYWHERE, Origins
 from ptxgen.emulator.parse import parse
 from ptxgen.emulator.program import Program, Step
-from ptxgen.isa.effects import ENDS, Effect
+from ptxgen.isa.effects import ENDS, STORES, Effect
 from ptxgen.isa.operands import Address
 
 _OWN = frozenset({"shared", "local", "param", "const"})
@@ -28,7 +29,9 @@ def violations(text: str, entry: str, signature: Signature) -> list[str]:
     program = parse(text)
     code = flow(program, entry)
     rule = _Rule(program, code, signature, text.splitlines())
-    return [*dict.fromkeys([*rule.before_the_wait(), *rule.through_the_read_only_path()])]
+    if rule.ambiguous:
+        return [f"{name} is the name of an argument and of a variable" for name in rule.ambiguous]
+    return [*dict.fromkeys([*rule.before_the_wait(), *rule.through_the_read_only_path(), *rule.to_constants()])]
 
 
 class _Rule:
@@ -37,6 +40,7 @@ class _Rule:
         self.constant = {n for n, a in signature.items() if isinstance(a, Array) and a.constant}
         spaces = {variable.name: variable.space for variable in program.variables.values()}
         spaces |= {name: variable.space for name, variable in code.variables.items()}
+        self.ambiguous = sorted(spaces.keys() & signature.keys())
         self.harmless = {name for name, space in spaces.items() if space in _OWN}
         self.numbers = {name for name, argument in signature.items() if not isinstance(argument, Array)}
         self.origins = Origins(code)
@@ -64,6 +68,13 @@ class _Rule:
                     for what in self._not_constant(step):
                         yield f"{what} is loaded as if nobody wrote it while the kernel runs{self._place(step)}"
 
+    def to_constants(self) -> Iterator[str]:
+        for step in (step for block in self.code.blocks for step in block.steps):
+            if step.row.effect in STORES:
+                for origins in self._accessed(step):
+                    for what in sorted(origins & self.constant):
+                        yield f"{what} is constant, and may be written{self._place(step)}"
+
     def _touched(self, step: Step) -> Iterator[str]:
         if step.row.effect is not Effect.PREFETCH:
             for what in self._not_constant(step):
@@ -71,13 +82,17 @@ class _Rule:
 
     def _not_constant(self, step: Step) -> Iterator[str]:
         """What an instruction accesses that is neither a constant argument nor the kernel's own."""
+        for origins in self._accessed(step):
+            if not origins or ANYWHERE in origins:
+                yield "memory of an address that comes from no argument"
+            yield from sorted(origins - self.constant - self.harmless - {ANYWHERE})
+
+    def _accessed(self, step: Step) -> Iterator[frozenset[str]]:
+        """What each address of an instruction is made from, but for those in the kernel's own spaces."""
         for place in step.row.operands:
             operand = step.operands.get(place.name)
             if isinstance(operand, Address) and place.spec.state_space(step.modifiers) not in _OWN:
-                origins = self.origins.of(operand) - self.numbers
-                if not origins or ANYWHERE in origins:
-                    yield "memory of an address that comes from no argument"
-                yield from sorted(origins - self.constant - self.harmless - {ANYWHERE})
+                yield self.origins.of(operand) - self.numbers
 
     def _place(self, step: Step) -> str:
         text = self.lines[step.line - 1].strip()

@@ -45,10 +45,11 @@ class Block:
 
 @dataclass
 class Flow:
-    """An entry's blocks, in the order of the text. `constants` are registers that hold one number only, `loose` those in
-    which a NaN may be any, `crossing` those that live from one block to another."""
+    """An entry's blocks, in the order of the text. `parameters` are the bytes of each of its own. `constants` are registers
+    that hold one number only, `loose` those in which a NaN may be any, `crossing` those that live from one block to another."""
 
     blocks: list[Block]
+    parameters: dict[str, int]
     registers: dict[str, Register]
     variables: dict[str, Variable]
     constants: dict[str, Immediate]
@@ -68,7 +69,10 @@ def flow(program: Program, entry: str) -> Flow:
     crossing = {name for b in blocks for name in b.live_in} - set(constants)
     everyone = {**code.registers, CARRY.name: CARRY}
     crossing_registers = [everyone[name] for name in sorted(crossing) if name in everyone]
-    return Flow(blocks, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers)
+    parameters = {parameter.name: parameter.size for parameter in program.functions[entry].parameters}
+    return Flow(
+        blocks, parameters, code.registers, code.variables, constants, _loose(blocks, everyone), crossing_registers
+    )  # fmt: skip
 
 
 def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> list[Block]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ptxgen.emulator.flow import Flow, reads_and_writes
 from ptxgen.emulator.program import ParsedOperand, Step, SymbolAddress
 from ptxgen.isa.effects import STORES
 from ptxgen.isa.operand_spec import state_space
 from ptxgen.isa.operands import Address, Register, Symbol, Vector
-from ptxgen.types import PRED
+from ptxgen.types import BY_NAME, PRED
 
 ANYWHERE = "anywhere"
-"""The origin of a 64-bit number from memory, which may be any address."""
+"""The origin of a 64-bit number from memory, or from beside a parameter: it may be any address. A narrower number from memory
+is taken for an index."""
 _POINTER_BITS = 64
 
 
@@ -22,9 +23,11 @@ class Origins:
 
     def __init__(self, flow: Flow) -> None:
         self._sources: dict[str, set[str]] = {}
+        sizes = {name: variable.size for name, variable in flow.variables.items() if variable.space == "param"}
+        sizes |= flow.parameters
         for block in flow.blocks:
             for step in block.instructions:
-                for name, origins in _flows(step):
+                for name, origins in _flows(step, sizes):
                     self._sources.setdefault(name, set()).update(origins)
 
     def of(self, address: Address) -> frozenset[str]:
@@ -40,8 +43,9 @@ class Origins:
         return frozenset(name.removeprefix("&") for name in seen if name.startswith("&") or name == ANYWHERE)
 
 
-def _flows(step: Step) -> Iterator[tuple[str, set[str]]]:
-    """(register or variable, what its contents may come from) of an instruction; a variable's name has `&` before it."""
+def _flows(step: Step, sizes: Mapping[str, int]) -> Iterator[tuple[str, set[str]]]:
+    """(register or variable, what its contents may come from) of an instruction; a variable's name has `&` before it. `sizes`:
+    the bytes of parameters."""
     reads, _ = reads_and_writes(step)
     if step.guard is not None:
         reads = reads - {step.guard.register.name}
@@ -57,9 +61,17 @@ def _flows(step: Step) -> Iterator[tuple[str, set[str]]]:
         if step.row.effect in STORES:
             yield from ((name, reads - place) for name in place)
         else:
-            yield from ((name, place) for name in writes)
+            held = {ANYWHERE} if _beside(step, address, sizes) else place
+            yield from ((name, held) for name in writes)
     else:
         yield from ((name, {ANYWHERE} if wide else set()) for name in writes)
+
+
+def _beside(step: Step, address: Address, sizes: Mapping[str, int]) -> bool:
+    """Whether a load from a parameter reads what is not in it."""
+    count = int(step.modifiers.get("vec", "v1")[1:])
+    end = address.offset + count * BY_NAME[step.modifiers["type"]].bytes
+    return address.offset < 0 or end > sizes.get(str(address.base), end)
 
 
 def _registers(step: Step) -> Iterator[Register]:

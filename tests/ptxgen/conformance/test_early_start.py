@@ -71,8 +71,8 @@ def wait(k: KernelBuilder) -> None:
     k.griddepcontrol(action="wait")
 
 
-def mutant(emit: Callable[[ScaledSum, KernelBuilder], None], **methods: Any) -> ScaledSum:
-    kind: Any = type("Mutant", (ScaledSum,), {"emit": emit, "__annotations__": {}, **methods})
+def mutant(emit: Callable[[Any, KernelBuilder], None], of: type[ScaledSum] = ScaledSum, **methods: Any) -> ScaledSum:
+    kind: Any = type("Mutant", (of,), {"emit": emit, "__annotations__": {}, **methods})
     made: ScaledSum = dataclass(frozen=True)(kind)(n=100)
     return made
 
@@ -113,6 +113,38 @@ def after_the_result(self: ScaledSum, k: KernelBuilder) -> None:
     wait(k)
 
 
+@dataclass(frozen=True)
+class CopiedSum(ScaledSum):
+    """The same with x copied to shared memory of the launch."""
+
+    name = "test_copied_sum"
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, early=True, dynamic_shared=4 * THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        wait(k)
+        copy_guarded(self, k)
+        self.sum_copied(k)
+
+    def sum_copied(self, k: KernelBuilder) -> None:
+        k.cp_async_wait_all()
+        i = k.ctaid.x * THREADS + k.tid.x
+        with k.when(i < self.n):
+            x = k.load(k.dynamic_shared(F32)[k.tid.x])
+            k.store(k.arg.y[i], k.fma(k.load(k.arg.w[i]), x, k.load(k.arg.y[i])))
+
+
+def copy_guarded(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    k.copy_async(k.dynamic_shared(F32)[k.tid.x], k.arg.x[i], 4, guard=i < self.n, cache="ca")
+
+
+def copy_or_fill(self: ScaledSum, k: KernelBuilder) -> None:
+    i = k.ctaid.x * THREADS + k.tid.x
+    k.copy_async(k.dynamic_shared(F32)[k.tid.x], k.arg.x[i], 4, taken=k.select(i < self.n, k.u32(4), 0), cache="ca")
+
+
 FOUND = {never: "y", after_the_residual: "y", on_one_branch: "y", in_a_loop_that_may_not_run: "y", after_the_result: "y"}
 
 
@@ -130,6 +162,25 @@ def test_a_kernel_that_does_not_is_found_in_its_text_and_on_the_emulator(emit: A
     assert "test_early_start.py:" in reasons["text"]
     assert "unordered: test_scaled_sum, thread" in reasons["emulator"]
     assert "before it has waited for the kernels before it" in reasons["emulator"]
+
+
+@pytest.mark.parametrize("copy", [copy_guarded, copy_or_fill], ids=lambda copy: copy.__name__)
+def test_a_copy_by_some_threads_is_found_before_the_wait(copy: Any) -> None:
+    def emit(self: CopiedSum, k: KernelBuilder) -> None:
+        copy(self, k)
+        wait(k)
+        self.sum_copied(k)
+
+    reasons = {result.check: result.reason for result in check(mutant(emit, CopiedSum)).failures}
+    assert set(reasons) == {"text", "emulator"}
+    assert "x is touched before the wait\n  ptx line " in reasons["text"]
+    assert "unordered: test_copied_sum, thread" in reasons["emulator"]
+    assert "(100 times)" in reasons["emulator"]
+
+
+def test_a_kernel_that_copies_after_the_wait_conforms() -> None:
+    report = check(CopiedSum(n=100))
+    assert report.passed, str(report)
 
 
 def test_a_kernel_that_does_not_start_early_need_not_wait() -> None:
@@ -193,7 +244,26 @@ def test_weights_and_a_kernels_own_memory_are_free_before_the_wait(body: str) ->
         ),
         ("ld.global.u32 %r2, [g];", "g is touched"),
         ("mov.b64 %rd4, p0;\nld.param.u64 %rd5, [%rd4+8];\nld.global.u32 %r2, [%rd5];", UNKNOWN),
+        ("ld.param.u64 %rd4, [p1+8];\nld.global.u32 %r2, [%rd4];", UNKNOWN),
+        ("ld.param.u64 %rd4, [p2+-8];\nld.global.u32 %r2, [%rd4];", UNKNOWN),
         ("setp.eq.u32 %p1, %r1, 0;\n@%p1 ld.global.u32 %r2, [%rd3];", "p2 is touched"),
+        (
+            "setp.eq.u32 %p1, %r1, 0;\nmov.u64 %rd4, %rd2;\n@%p1 mov.u64 %rd4, %rd3;\nld.global.u32 %r2, [%rd4];",
+            "p2 is touched",
+        ),
+        ("min.u64 %rd4, %rd2, %rd3;\nld.global.u32 %r2, [%rd4];", "p2 is touched"),
+        (
+            "mov.b64 {%r2, %r3}, %rd3;\nshfl.sync.idx.b32 %r4, %r2, 0, 31, -1;\nmov.b64 %rd4, {%r4, %r3};\nld.u32 %r5, [%rd4];",
+            "p2 is touched",
+        ),
+        (
+            "mov.u32 %r2, s;\nst.shared.u64 [%r2], %rd3;\nld.shared.u64 %rd4, [%r2];\nadd.u64 %rd4, %rd4, %rd2;\n"
+            "ld.global.u32 %r3, [%rd4];",
+            UNKNOWN,
+        ),
+        ("mov.u32 %r3, s;\ncp.async.cg.shared.global [%r3], [%rd3], 16, 0;", "p2 is touched"),
+        ("griddepcontrol.launch_dependents;\nld.global.u32 %r2, [%rd3];", "p2 is touched"),
+        ("mov.u64 %rd4, %clock64;\nld.global.u32 %r2, [%rd4];", UNKNOWN),
     ],
 )
 def test_all_else_is_found_by_the_argument_that_the_address_is_made_from(body: str, what: str) -> None:
@@ -220,6 +290,23 @@ def test_a_wait_that_some_threads_skip_is_none() -> None:
     assert found(f"{condition}@%p1 ret;\n{WAIT}")[0].startswith("a thread may end here without having waited")
     both = f"@%p1 bra L1;\n{WAIT}\nbra L2;\nL1:\n{WAIT}\nL2:\nst.global.u32 [%rd1], %r1;"
     assert not found(condition + both)
+
+
+@pytest.mark.parametrize(
+    "store", ["st.global.u32 [%rd2], %r1", "red.add.u32 [%rd2+4], %r1", "atom.global.inc.u32 %r2, [%rd2], 7"]
+)
+def test_what_is_constant_is_not_written_even_after_the_wait(store: str) -> None:
+    for body in (f"{store};\n{WAIT}", f"{WAIT}\n@%p1 {store};"):
+        (one,) = found(body)
+        assert one.startswith("p1 is constant, and may be written\n  ptx line ")
+
+
+def test_a_variable_with_the_name_of_an_argument_makes_a_text_that_is_not_judged() -> None:
+    """By name its addresses could not be told from the argument's."""
+    body = f"ld.global.u32 %r2, [%rd3];\n{WAIT}"
+    inner = "{ .shared .align 4 .b8 p2[16]; }"
+    for text in (found(body, ".shared .align 4 .b8 p2[16];"), found(f"{inner}\n{body}")):
+        assert text == ["p2 is the name of an argument and of a variable"]
 
 
 def test_the_read_only_path_is_for_constant_memory_alone() -> None:
