@@ -192,6 +192,15 @@ MERGED_ATTENTION: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
+EARLY_LAUNCHES: Final = EnvironmentVariable[bool](
+    "PTXGEN_EARLY_LAUNCHES",
+    "has each kernel of a step started before the one before it has ended, for which it then waits (sm_90 and later)",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -211,6 +220,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     BATCH_INVARIANT,
     REPACK,
     MERGED_ATTENTION,
+    EARLY_LAUNCHES,
     DEBUG,
 )
 
@@ -221,7 +231,8 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack, merged_attention: as GpuProfile's; debug: look for NaN and infinity."""
+    False for none; batch_invariant, repack, merged_attention, early_launches: as GpuProfile's; debug: look for NaN
+    and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -232,6 +243,7 @@ class Settings:
     batch_invariant: bool
     repack: bool
     merged_attention: bool
+    early_launches: bool
     debug: bool
 
 
@@ -249,6 +261,7 @@ def settings() -> Settings:
         batch_invariant=BATCH_INVARIANT.read(),
         repack=REPACK.read(),
         merged_attention=MERGED_ATTENTION.read(),
+        early_launches=EARLY_LAUNCHES.read(),
         debug=DEBUG.read(),
     )
 

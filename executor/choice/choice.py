@@ -14,10 +14,11 @@ from executor.choice.strategies import Strategy, bit_free, default_strategy, has
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
-from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.dsl.kernel_type import EARLY_SM, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
 from ptxgen.kernels.registry import find
+from ptxgen.target import Target
 
 if TYPE_CHECKING:
     from executor.launch.modules import Modules
@@ -49,6 +50,8 @@ class GpuProfile:
     later changes do nothing; last bits of results are then others. merged_attention: a row on its own attends in one launch,
     whose last block puts together what the others found: grouped_attention over the cache of a single sequence,
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
+    early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
+    dependent launch, `starts_early`): same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -58,6 +61,7 @@ class GpuProfile:
     tile_run: int = TILE_RUN
     repack: bool = False
     merged_attention: bool = False
+    early_launches: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -72,6 +76,7 @@ class GpuProfile:
         whole("tile_run", self.tile_run, 0)
         instance("merged_attention", self.merged_attention, bool)
         instance("repack", self.repack, bool)
+        instance("early_launches", self.early_launches, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
                 raise ArgumentError(
@@ -90,7 +95,10 @@ class GpuProfile:
         it was written with."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
-        return replace(cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False)
+        return replace(
+            cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
+            early_launches=False,
+        )  # fmt: skip
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -99,8 +107,14 @@ class GpuProfile:
         return cls(
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
-            merged_attention=environment.merged_attention,
+            merged_attention=environment.merged_attention, early_launches=environment.early_launches,
         )  # fmt: skip
+
+    def starts_early(self, target: Target) -> bool:
+        """Whether the launches of a step start early on this target. ArgumentError if they should and the target cannot."""
+        if self.early_launches and target.sm < EARLY_SM:
+            raise ArgumentError(f"the profile's early_launches needs sm_{EARLY_SM}, this is {target}; leave it off")
+        return self.early_launches
 
     def at_load(self, format: Format) -> Format:
         """The format that the matrices of a model get when it is loaded, of the one that they have in the file."""

@@ -209,6 +209,7 @@ def _facts(
         "precision": running.model.decoder.profile.precision,
         "repack": running.model.decoder.profile.repack,
         "merged_attention": running.model.decoder.profile.merged_attention,
+        "early_launches": running.model.decoder.profile.early_launches,
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,
         "rows_of_a_prompt_step": engine.rows,

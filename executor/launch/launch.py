@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Loads(Protocol):
     """What the launcher needs of Modules."""
 
-    def load(self, kernel: KernelType) -> LoadedKernel:
+    def load(self, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
         """As Modules.load."""
 
 
@@ -70,6 +70,7 @@ class Plan:
         "_block",
         "_buffers",
         "_device",
+        "_early",
         "_frees",
         "_grid",
         "_launcher",
@@ -81,7 +82,9 @@ class Plan:
         "written",
     )
 
-    def __init__(self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], early: bool = False
+    ) -> None:  # fmt: skip
         signature = kernel.signature()
         launch = kernel.launch()
         _check_geometry(kernel, launch.grid, launch.block)
@@ -96,7 +99,8 @@ class Plan:
         _check_overlap(kernel, signature, self._buffers)
         self.kernel = kernel
         self.place = place
-        self.loaded = launcher.modules.load(kernel)
+        self.loaded = launcher.modules.load(kernel, early=early)
+        self._early = early
         self._launcher = launcher
         self._device = launcher.device
         self._frees = launcher.device.frees
@@ -162,10 +166,12 @@ class Plan:
     def node(self, after: tuple[int, ...], written: Collection[Writes] = ()) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that
         reads some of it before it waits, because its signature says that it is constant, does not start early here."""
-        early = self.kernel.launch().early and not any(
-            isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
-            for name, argument in self.kernel.signature().items()
-        )
+        early = self._early
+        if self.kernel.launch().early:
+            early = not any(
+                isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
+                for name, argument in self.kernel.signature().items()
+            )
         return Node(self.loaded, self._grid, self._block, self._parameters, after, early)
 
     @property
@@ -224,7 +230,14 @@ class Launcher:
         type and bounds; an `out` or `inout` must not overlap any other argument. LaunchError says kernel, argument, what was
         given and what is allowed.
         """
-        plan = Plan(self, kernel, place, arguments)
+        return self._prepared(Plan(self, kernel, place, arguments))
+
+    def prepare_early(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
+        """As `prepare`: a launch that a graph may start before the one before it has ended, in the form of the kernel that
+        works before it waits, if there is one. Launched by itself it waits for nothing."""
+        return self._prepared(Plan(self, kernel.early() or kernel, place, arguments, early=True))
+
+    def _prepared(self, plan: Plan) -> Plan:
         for observer in self.observers:
             if (prepared := getattr(observer, "prepared", None)) is not None:
                 prepared()

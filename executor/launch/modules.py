@@ -65,7 +65,7 @@ class Modules:
         self.bundle = bundle
         self.counts = Counts()
         self.disk = DiskCache(folder, limit, "kernels", device.kind) if folder is not None and limit > 0 else None
-        self._by_kernel: dict[KernelType, LoadedKernel] = {}
+        self._by_kernel: dict[tuple[KernelType, bool], LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
         self._end = weakref.finalize(self, _dropped, device, self._by_text)
         self._end.atexit = False
@@ -76,20 +76,23 @@ class Modules:
         batch them, each by itself."""
         return self.bundle is None
 
-    def load(self, kernel: KernelType) -> LoadedKernel:
-        """The loaded form of a kernel type. Raises AuthorError or AssembleError if the kernel is wrong, DeviceError if it does
-        not load."""
-        loaded = self._by_kernel.get(kernel)
+    def load(self, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
+        """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; a bundle has no
+        such form. Raises AuthorError or AssembleError if the kernel is wrong, DeviceError if it does not load, BundleError if
+        the bundle lacks it."""
+        loaded = self._by_kernel.get((kernel, early))
         if loaded is not None:
             self.counts.memory_hits += 1
             return loaded
-        packed = self._emitted(kernel) if self.bundle is None else self.bundle.kernel(kernel)
+        if self.bundle is not None and early:
+            raise BundleError(f"has no {kernel.name} that starts early", self.bundle.folder)
+        packed = self._emitted(kernel, early) if self.bundle is None else self.bundle.kernel(kernel)
         loaded = self._by_text.get(packed.text)
         if loaded is None:
             loaded = self._by_text[packed.text] = self._load(kernel, packed)
         else:
             self.counts.memory_hits += 1
-        self._by_kernel[kernel] = loaded
+        self._by_kernel[kernel, early] = loaded
         return loaded
 
     @property
@@ -103,16 +106,16 @@ class Modules:
             _unload(self.device, self._by_text)
         self._by_kernel.clear()
 
-    def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None) -> None:
-        """Load all of them now, so that no launch has to wait (and none loads during a graph capture)."""
+    def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, early: bool = False) -> None:
+        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as of `load`."""
         for done, kernel in enumerate(kernels, 1):
-            self.load(kernel)
+            self.load(kernel, early=early)
             if progress is not None:
                 progress(done, len(kernels))
 
-    def _emitted(self, kernel: KernelType) -> Packed:
+    def _emitted(self, kernel: KernelType, early: bool) -> Packed:
         start = time.perf_counter()
-        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines)
+        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, early=early)
         self.counts.emissions += 1
         self.counts.emit_seconds += time.perf_counter() - start
         return Packed(emitted.entry, emitted.text, None, kernel.launch().dynamic_shared)

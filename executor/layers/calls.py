@@ -4,6 +4,7 @@ FFN)."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
@@ -60,6 +61,17 @@ class KernelCall(NamedTuple):
     kernel: KernelType
     arguments: dict[str, Any]
     place: LayerOperation
+
+
+def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
+    """What `plans_of` loads, each once."""
+    return list(dict.fromkeys((call.kernel.early() if early else None) or call.kernel for call in calls))
+
+
+def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:
+    """The launches, checked; early: as Launcher.prepare_early."""
+    prepare = launcher.prepare_early if early else launcher.prepare
+    return tuple(prepare(call.kernel, call.place, **call.arguments) for call in calls)
 
 
 class Recorder:

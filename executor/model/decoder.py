@@ -18,6 +18,7 @@ from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
+from executor.layers.calls import kernels_of
 from executor.layers.indexed import sites
 from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
@@ -207,9 +208,10 @@ class Decoder:
         if any(reads_one_digit(call.kernel) for call in launches.calls):
             self._find_outliers()
             launches = self._launches(self.flagged)
-        self.modules.preload(list(dict.fromkeys(call.kernel for call in launches.calls)), progress)
+        early = self.profile.starts_early(self.device.target)
+        self.modules.preload(kernels_of(launches.calls, early=early), progress, early=early)
         self._asked = self.weights.generation, self.profile
-        self._plans = TokenPlans(self.launcher, launches)
+        self._plans = TokenPlans(self.launcher, launches, early=early)
         self._plans_of = self._dependencies()
         return self._plans
 

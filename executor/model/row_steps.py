@@ -16,7 +16,7 @@ from executor.choice.attention import AttentionChoice
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
-from executor.layers.calls import KernelCall
+from executor.layers.calls import KernelCall, kernels_of, plans_of
 from executor.memory.workspace import Workspace
 from executor.model.step import Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
@@ -139,8 +139,9 @@ class RowSteps:
         return self._heads.get(size)
 
     def _plans(self, calls: Sequence[KernelCall]) -> tuple[Plan, ...]:
-        self._modules.preload(list(dict.fromkeys(call.kernel for call in calls)))
-        return tuple(self._launcher.prepare(call.kernel, call.place, **call.arguments) for call in calls)
+        early = self._model.profile.starts_early(self._launcher.device.target)
+        self._modules.preload(kernels_of(calls, early=early), early=early)
+        return plans_of(self._launcher, calls, early=early)
 
     def _graph(self, size: StepSize) -> LaunchGraph:
         if size not in self._graphs:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from executor.launch.graph import LaunchGraph
-from executor.launch.launch import Launcher, Plan
-from executor.layers.calls import KernelCall
+from executor.launch.launch import Launcher
+from executor.layers.calls import plans_of
 from executor.model.token_launches import TokenLaunches
 
 
 class TokenPlans:
-    """Plans of the launches of a token. prompt: of one whose logits are not needed; whole: with head, argmax and advance."""
+    """Plans of the launches of a token. prompt: of one whose logits are not needed; whole: with head, argmax and advance;
+    early: as plans_of."""
 
-    def __init__(self, launcher: Launcher, launches: TokenLaunches) -> None:
-        def plan(call: KernelCall) -> Plan:
-            return launcher.prepare(call.kernel, call.place, **call.arguments)
-
-        body = [plan(launches.embed), *(plan(call) for layer in launches.layers for call in layer)]
-        head = [plan(call) for call in launches.head]
-        argmax, advance = plan(launches.argmax), plan(launches.advance)
+    def __init__(self, launcher: Launcher, launches: TokenLaunches, *, early: bool) -> None:
+        body, head, (argmax, advance) = (
+            plans_of(launcher, calls, early=early)
+            for calls in (
+                (launches.embed, *(call for layer in launches.layers for call in layer)),
+                launches.head,
+                (launches.argmax, launches.advance),
+            )
+        )
         self.launches = launches
         self.prompt = (*body, advance)
         self.whole = (*body, *head, argmax, advance)

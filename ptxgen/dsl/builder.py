@@ -81,10 +81,15 @@ def parameters(signature: Signature) -> tuple[Parameter, ...]:
     )
 
 
-def build(kernel: KernelType, target: Target = DEFAULT) -> Function:
-    """Write the kernel for a target. The result is not verified yet (see ptxgen.verify)."""
+def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False) -> Function:
+    """Write the kernel for a target. The result is not verified yet (see ptxgen.verify). early: so that it may start before the
+    launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the next one start and then
+    waits, before all else."""
     summary = (type(kernel).__doc__ or "").strip().splitlines()
     k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "")
+    if early and not kernel.launch().early:
+        k.griddepcontrol(action="launch_dependents")
+        k.griddepcontrol(action="wait")
     kernel.emit(k)
     function = k.finish()
     function.kernel = str(kernel)

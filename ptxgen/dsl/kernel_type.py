@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, Target
@@ -95,6 +95,10 @@ def write(dtype: DType, *shape: int, align: int = 16) -> Array:
 def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False) -> Array:
     """An array that a launch reads and writes."""
     return Array(dtype, shape, "inout", align, partial, zeros=zeros)
+
+
+EARLY_SM: Final = 90
+"""The oldest GPU on which a kernel can start early (see LaunchConfig)."""
 
 
 @dataclass(frozen=True)
@@ -264,6 +268,11 @@ class KernelType(ABC):
 
     def with_residual(self) -> KernelType | None:
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
+        return None
+
+    def early(self) -> KernelType | None:
+        """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
+        this one, if there is one. Any other can start early, too, if it waits before all else (`build`)."""
         return None
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:

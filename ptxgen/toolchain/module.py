@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ptxgen.dsl.builder import build
 from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Parameter, Remark
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
-from ptxgen.errors import PtxGenError
+from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.isa import special
 from ptxgen.isa.operands import Special
 from ptxgen.target import DEFAULT, Target
@@ -70,23 +70,25 @@ class Emitted:
         }
 
 
-def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False) -> Emitted:
+def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False, early: bool = False) -> Emitted:
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
-    line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser.
+    line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser. early: as in `build`; from sm_90 on.
 
     A kernel that is for one target alone is written for that (KernelType.target_for), which `target` of the result names.
     Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds, and
-    ArgumentError for a target that the kernel is not for."""
+    ArgumentError for a target that the kernel is not for, and for an early one in CUDA C++."""
     target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
+        if early:
+            raise ArgumentError(f"{kernel.name} is CUDA C++, which starts early if it says so itself (launch().early)")
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
-    return printed(kernel, verified(kernel, target), target, lines=lines)
+    return printed(kernel, verified(kernel, target, early=early), target, lines=lines)
 
 
-def verified(kernel: KernelType, target: Target) -> Function:
+def verified(kernel: KernelType, target: Target, *, early: bool = False) -> Function:
     """What `emit` prints: the kernel written for a target, and nothing wrong with it."""
-    function = build(kernel, target)
+    function = build(kernel, target, early=early)
     verify(function, target)
     return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from executor.device import Device
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from tests.executor.launch.early_chain import results
+from tests.executor.model.test_early_launches import CONTEXT, decoded
+from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
 
@@ -23,3 +26,14 @@ def test_kernels_that_start_early_give_the_bits_of_those_that_do_not(kind: type[
     kernel = kind(format=FORMATS[format], k=4096, n=4097, **more)
     one_by_one, early = (results(gpu, kernel, early=early, replays=20) for early in (False, True))
     assert early == one_by_one
+
+
+@pytest.mark.parametrize("layers", [2, 12])
+def test_steps_whose_launches_start_early_give_the_bits_of_those_that_do_not(layers: int, gpu: Device, tmp_path: Path) -> None:
+    if gpu.target.sm < 90:
+        pytest.skip("programmatic dependent launch needs sm_90")
+    path = write_model(
+        tmp_path / "m.gguf", "llama", Q.Q4_K, layers=layers, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT
+    )
+    waiting, early = (decoded(path, gpu, early=early, rounds=20)[0] for early in (False, True))
+    assert early == waiting

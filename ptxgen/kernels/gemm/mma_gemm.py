@@ -4,11 +4,11 @@ finds both operands in weight_tile.py and staged_digits.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.block_tile import BlockTile, SharedLayout
@@ -98,7 +98,10 @@ class MmaGemm(DigitGemvType):
 
     @property
     def least_sm(self) -> int:
-        return 90 if self.pdl else 80
+        return EARLY_SM if self.pdl else 80
+
+    def early(self) -> KernelType | None:
+        return replace(self, pdl=True)
 
     @property
     def batch(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS
@@ -101,7 +101,10 @@ class StationaryGemm(SlicedGemmType):
 
     @property
     def least_sm(self) -> int:
-        return 90 if self.pdl else 80
+        return EARLY_SM if self.pdl else 80
+
+    def early(self) -> KernelType | None:
+        return replace(self, pdl=True)
 
     @property
     def block_rows(self) -> int:

@@ -3,10 +3,10 @@ chunks.py, what they write in hw_dp4a.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -34,7 +34,10 @@ class HwDp4aType(DigitGemvType):
 
     @property
     def least_sm(self) -> int:
-        return 90 if self.pdl else 75
+        return EARLY_SM if self.pdl else 75
+
+    def early(self) -> KernelType | None:
+        return replace(self, pdl=True)
 
     @property
     def chain(self) -> int:
