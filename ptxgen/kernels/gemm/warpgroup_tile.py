@@ -68,8 +68,13 @@ class WarpgroupTile:
         """Add the products of all windows of the slice."""
         kernel, k, weights = self.kernel, self.k, self.weights
         weights.begin()
+        early = weights.of_first() if kernel.pdl and not kernel.staged else None
+        if kernel.pdl:
+            k.griddepcontrol(action="wait")
+            k.griddepcontrol(action="launch_dependents")
         self.staged.begin()
-        early = None if kernel.staged else weights.of_first()
+        if not kernel.pdl and not kernel.staged:
+            early = weights.of_first()
         self.has_minima = kernel.format.minimum is not None
         if self.has_minima:
             self.staged.forget_before()

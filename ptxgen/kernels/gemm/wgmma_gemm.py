@@ -64,18 +64,19 @@ class WgmmaGemm(SlicedGemmType):
     while those before are multiplied. `warpgroups` of them share `columns` rows of activations, which lie in shared memory in
     `stages` windows of 256 values: one is multiplied while the next are copied. Weights are loaded a window ahead; where they
     are `staged` they come through shared memory, too, as far ahead as activations, in three stages or more. Then `slices`
-    blocks may share k, which changes bits; with one slice they are those of any other setting. With `residual` the result is
-    added to y in place. One launch may multiply two or three matrices, of n, n2 and n3 rows, by the same activations: w2 and
-    y2, w3 and y3 are as w and y."""
+    blocks may share k, which changes bits; with one slice they are those of any other setting. With `pdl` the kernel waits for
+    the one before it by itself, after its first weights. With `residual` the result is added to y in place. One launch may
+    multiply two or three matrices, of n, n2 and n3 rows, by the same activations: w2 and y2, w3 and y3 are as w and y."""
 
     name_pattern = "wgmma_{format}_gemm"
     only_on: ClassVar[Target | None] = HOPPER
-    bit_free = ("warpgroups", "columns", "stages", "unpacked", "staged")
+    bit_free = ("warpgroups", "columns", "stages", "unpacked", "staged", "pdl")
     warpgroups: int = field(default=3, kw_only=True)
     columns: int = field(default=64, kw_only=True)
     stages: int = field(default=3, kw_only=True)
     unpacked: int = field(default=4, kw_only=True)
     staged: bool = field(default=False, kw_only=True)
+    pdl: bool = field(default=False, kw_only=True)
     residual: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -168,6 +169,9 @@ class WgmmaGemm(SlicedGemmType):
         """Of a second and a third matrix, where there is one."""
         return {name: value for name, value in super().parameters().items() if value or name not in ("n2", "n3")}
 
+    def early(self) -> KernelType | None:
+        return replace(self, pdl=True)
+
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)
 
@@ -212,7 +216,7 @@ class WgmmaGemm(SlicedGemmType):
     def launch(self) -> LaunchConfig:
         return LaunchConfig(
             grid=self.groups * self.slices, block=WARPGROUP_SIZE * self.warpgroups,
-            dynamic_shared=self.dynamic_shared,
+            early=self.pdl, dynamic_shared=self.dynamic_shared,
         )  # fmt: skip
 
     def emit(self, k: KernelBuilder) -> None:
