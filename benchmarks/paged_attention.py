@@ -29,7 +29,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedShape
 from ptxgen.dsl.kernel_type import Array, KernelType
-from ptxgen.kernels.attention.flash_attention import FlashAttention, tiles_of
+from ptxgen.kernels.attention.flash_attention import MOST_WARPS, WARPS_ALLOWED, FlashAttention, tiles_of
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.paged_attention import ENOUGH_BLOCKS, LEAST, SPLITS, PagedAttention
@@ -45,14 +45,15 @@ WAYS = ((64, 128, 32, 384), (64, 256, 32, 256), (64, 128, 16, 512), (64, 256, 16
 @dataclass(frozen=True)
 class Case:
     """Rows that end at position `end`, exclusive: of one sequence, or of `rows` sequences if `apart`. kernel: what attends;
-    parts: of flash_attention; resident: of the others, threads over pages, blocks of grouped_attention; splits, least, tile:
-    of rows on their own; blocks: how many they may have in all."""
+    parts, warps: of flash_attention; resident: of the others, threads over pages, blocks of grouped_attention; splits, least,
+    tile: of rows on their own; blocks: how many they may have in all."""
 
     rows: int
     end: int
     kv_type: str
     kernel: str
     parts: int | None = None
+    warps: int = MOST_WARPS
     resident: int = 256
     apart: bool = False
     splits: int = SPLITS
@@ -61,7 +62,7 @@ class Case:
     blocks: int = ENOUGH_BLOCKS
 
     def __str__(self) -> str:
-        how = f"{self.parts} parts" if self.parts is not None else f"{self.resident} resident"
+        how = f"{self.parts} parts, {self.warps} warps" if self.parts is not None else f"{self.resident} resident"
         if "paged" in self.kernel:
             how += f", {self.splits} x {self.least} by {self.tile}, {self.blocks} blocks"
         return f"{self.rows:>5} rows to {self.end:>5}  {self.kv_type:<4}  {self.kernel}, {how}"
@@ -83,7 +84,8 @@ def chunk_cases(max_len: int, *, quick: bool) -> Iterator[Case]:
     """Prompts' chunks, short runs both ways, one row."""
     for kv_type, parts in (("f32", 2), ("f32", 1), ("f16", 2), ("f16", 1)):
         for end in (512, max_len):
-            yield Case(512, end, kv_type, "flash_attention", parts)
+            for warps in WARPS_ALLOWED:
+                yield Case(512, end, kv_type, "flash_attention", parts, warps)
     if quick:
         return
     yield Case(2048, max_len, "f32", "flash_attention", 2)
@@ -213,7 +215,7 @@ def _plans(
 
 def _flash(case: Case, heads: int, shape: PagedShape, tiles: int) -> FlashAttention:
     assert case.parts is not None
-    return FlashAttention(rows=case.rows, heads=heads, **vars(shape), tiles=tiles, parts=case.parts)
+    return FlashAttention(rows=case.rows, heads=heads, **vars(shape), tiles=tiles, parts=case.parts, most_warps=case.warps)
 
 
 def _over_pages(case: Case, heads: int, shape: PagedShape) -> list[KernelType]:

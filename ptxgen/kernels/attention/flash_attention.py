@@ -27,6 +27,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
 
 MOST_WARPS = 8
+WARPS_ALLOWED = (4, MOST_WARPS)
 LONGEST_ROW = 128  # values: a thread has a query and a result of two rows in its registers
 
 
@@ -40,10 +41,13 @@ def run_starts(slot: NDArray[Any], position: NDArray[Any]) -> list[int]:
 
 def tiles_of(slot: NDArray[Any], position: NDArray[Any], tile_rows: int) -> NDArray[np.uint32]:
     """The tiles that these rows make, u32[tiles, 2], as FlashAttention takes them: up to `tile_rows` rows of a run. Those that
-    see the most come first, for they take the longest."""
+    see the most come first, for they take the longest, and from the middle on those that see the least: where two share a
+    multiprocessor a long one then has a short one beside it."""
     starts = [*run_starts(slot, position), len(slot)]
     tiles = [(first, min(tile_rows, end - first)) for start, end in pairwise(starts) for first in range(start, end, tile_rows)]
-    return np.array(sorted(tiles, key=lambda tile: -int(position[tile[0]])), np.uint32).reshape(-1, 2)
+    tiles.sort(key=lambda tile: -int(position[tile[0]]))
+    middle = -(-len(tiles) // 2)
+    return np.array(tiles[:middle] + tiles[: middle - 1 : -1], np.uint32).reshape(-1, 2)
 
 
 class _Rows(NamedTuple):
@@ -71,18 +75,24 @@ class FlashAttention(PagedKernel):
     out, q: f32[rows, heads, head_dim]; cache, tables, slot and position as in PagedKernel. tiles: u32[tiles, 2], the first row
     of a tile and how many it has, up to `tile_rows`; 0 for none. The rows of a tile are of one slot at positions one after
     another, of which the kernel reads the first. Rows of no tile, idle rows and tiles with too many rows are not touched.
-    head_dim is a multiple of 32 up to 128, group = heads / kv_heads at most 64, or 128 if head_dim is a multiple of 64.
+    head_dim is a multiple of 32 up to 128, group = heads / kv_heads at most 64, or 128 if head_dim is a multiple of 64 and
+    most_warps is 8.
 
     f32 operands are rounded to `parts` f16: 1 is plain f16, 2 keeps 22 bits. Queries, keys and values up to 65504 are allowed,
     larger ones make NaN or infinity. A row's bits depend on its own queries and what it sees alone, so not on its tile, as long
     as what later rows of its tile cached is finite. They are not those of the emulator or of another GPU generation.
+
+    A block has up to `most_warps` warps (8 or 4), which share what they stage and whose longest decides how long it takes; of
+    those with four a multiprocessor has two.
     """
 
     emulator_bits: ClassVar[bool] = False
+    bit_free = ("most_warps",)
     least_sm = 80
     name = "flash_attention"
     tiles: int = field(kw_only=True)
     parts: int = field(default=2, kw_only=True)
+    most_warps: int = field(default=MOST_WARPS, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,13 +100,15 @@ class FlashAttention(PagedKernel):
         require(self, "tiles")
         if self.parts not in PARTS_ALLOWED:
             raise ArgumentError(f"{self.name}: parts must be one of {PARTS_ALLOWED}, got {self.parts!r}")
+        if self.most_warps not in WARPS_ALLOWED:
+            raise ArgumentError(f"{self.name}: most_warps must be one of {WARPS_ALLOWED}, got {self.most_warps!r}")
         if self.group > self.queries:
             raise ArgumentError(f"{self.name}: at most {self.queries} heads may share a key/value head, got {self.group}")
 
     @property
     def warps(self) -> int:
         """Warps of a block: as many as share a row of the cache evenly, 8 values at a time, while they bring it."""
-        return gcd(self.head_dim // CHUNK, MOST_WARPS)
+        return gcd(self.head_dim // CHUNK, self.most_warps)
 
     @property
     def threads(self) -> int:
@@ -136,10 +148,10 @@ class FlashAttention(PagedKernel):
         }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=(self.tiles, self.kv_heads), block=self.threads)
+        return LaunchConfig(grid=(self.kv_heads, self.tiles), block=self.threads)
 
     def emit(self, k: KernelBuilder) -> None:
-        first, count = k.load_vector(k.arg.tiles[k.ctaid.x, 0], 2)
+        first, count = k.load_vector(k.arg.tiles[k.ctaid.y, 0], 2)
         with k.when((count - 1 < self.tile_rows) & (first < self.rows) & (count <= self.rows - first)):
             place = self.place(k, first)
             with k.when(place.known & (place.length > 0)):
@@ -192,7 +204,7 @@ class FlashAttention(PagedKernel):
         for half in (0, QUERIES // 2):
             number = k.warp * QUERIES + (k.lane // 4 + half)
             row = number // self.group
-            head = k.ctaid.y * self.group + number % self.group
+            head = k.ctaid.x * self.group + number % self.group
             queries.append(_Query(k.min(row, rows.number - 1), head, row < rows.number))
         return queries
 

@@ -29,7 +29,7 @@ class CacheRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Staging:
-    """`threads` of a block, a multiple of the rows of a tile, bring keys or values of key/value head %ctaid.y of `kernel` to
+    """`threads` of a block, a multiple of the rows of a tile, bring keys or values of key/value head %ctaid.x of `kernel` to
     where `rows` says. So many threads share a row, and take its chunks of 8 values by turns."""
 
     kernel: PagedKernel
@@ -54,7 +54,7 @@ class Staging:
 
     def begin(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
         """Start to bring the thread's chunks of a tile of `tensor` (`k` or `v`)."""
-        source = self.kernel.cached(k, tensor, row.page, k.ctaid.y, row.place, k.tid.x % self.sharers * CHUNK)
+        source = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, k.tid.x % self.sharers * CHUNK)
         for at, target in zip(self._chunks(), self._targets(k, array), strict=True):
             if self.copies:
                 for piece in range(0, CHUNK, COPIED // source[0].dtype.bytes):

@@ -3,6 +3,7 @@ precision."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,11 @@ def test_tiles_of_two_sequences_with_tails_and_positions_past_the_start() -> Non
     assert untouched(out) == [32, *range(34, 40)]
 
 
-def test_rows_are_dealt_out_to_tiles_the_longest_first() -> None:
+def test_rows_are_dealt_out_to_tiles_the_longest_first_and_the_shortest_beside_them() -> None:
     chunks = [(1, 40, 25), (0, 0, 8), (1, 5, 1)]
     arguments = step(KERNEL, chunks, [(0, 0)])
     tiles = tiles_of(arguments["slot"][:34], arguments["position"][:34], 16)
-    assert tiles.tolist() == [[16, 9], [0, 16], [33, 1], [25, 8]]
+    assert tiles.tolist() == [[16, 9], [0, 16], [25, 8], [33, 1]]
     arguments["tiles"][: len(tiles)] = tiles
     assert untouched(check(KERNEL, arguments)["out"]) == list(range(34, 40))
     assert tiles_of(np.array([0, 1]), np.array([3, 4]), 16).tolist() == [[1, 1], [0, 1]]
@@ -93,6 +94,15 @@ def test_a_row_has_the_same_bits_in_every_tile_and_beside_every_neighbour() -> N
     known = step(KERNEL, chunk, [(0, 25)])
     alone |= {name: known[name] for name in ("tables", "k_cache", "v_cache")}
     assert run(KERNEL, alone)["out"][9].tobytes() == whole[12].tobytes()
+
+
+def test_blocks_of_four_warps_give_the_bits_of_those_of_eight() -> None:
+    eight = FlashAttention(rows=40, tiles=5, kv_type="f32", **{**SHAPE, "head_dim": 64})
+    four = replace(eight, most_warps=4)
+    assert (eight.warps, four.warps, eight.tile_rows) == (8, 4, 2 * four.tile_rows)
+    chunk = [(1, 40, 25)]
+    whole, half = step(eight, chunk, [(0, 25)]), step(four, chunk, [(0, 16), (16, 9)])
+    assert check(four, half)["out"].tobytes() == run(eight, whole, seed=1)["out"].tobytes()
 
 
 def test_a_tile_ends_where_its_rows_become_idle() -> None:
@@ -155,6 +165,7 @@ def test_the_power_of_two_is_within_1_5_units() -> None:
         ({"head_dim": 160}, "head_dim must be a multiple of 32, 32..128, got 160"),
         ({"heads": 130}, "at most 64 heads may share a key/value head, got 65"),
         ({"parts": 3}, r"parts must be one of \(1, 2\), got 3"),
+        ({"most_warps": 2}, r"most_warps must be one of \(4, 8\), got 2"),
         ({"tiles": 0}, "tiles must be an integer, 1 or more, got 0"),
         ({"kv_type": "q4_0"}, "kv_type must be one of f32, f16, q8_0, got 'q4_0'"),
     ],
