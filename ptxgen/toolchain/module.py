@@ -80,7 +80,9 @@ def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False, e
     target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
         if early:
-            raise ArgumentError(f"{kernel.name} is CUDA C++, which starts early if it says so itself (launch().early)")
+            raise ArgumentError(
+                f"{kernel.name} is CUDA C++, which starts early if it says so itself (launch().early); leave early launches off"
+            )
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
     return printed(kernel, verified(kernel, target, early=early), target, lines=lines)
