@@ -51,7 +51,7 @@ def executor(path: Path) -> Iterator[CudaExecutor]:
     """Loads no kernel and runs none."""
     rng = np.random.default_rng(1)
 
-    def load(self: Modules, kernel: KernelType) -> LoadedKernel:
+    def load(self: Modules, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
         return LoadedKernel(kernel.name, None)
 
     with pytest.MonkeyPatch.context() as patch, CudaExecutor("emulator", profile=GpuProfile()) as made:
