@@ -76,15 +76,22 @@ class LaneAlgebra(ProductOperations):
     def _meant(self, step: Step, sources: list[object]) -> Any:
         """What the row makes of the sources. A matrix product is a call: it is hundreds of LLVM instructions, and a kernel has
         as many. So are dot products, permutations of bytes and what is rounded to halves, which some kernels are full of: LLVM
-        takes up to ten times as long where it looks through all that each number comes from, and the code is no faster."""
+        takes up to ten times as long where it looks through all that each number comes from, and the code is no faster. A
+        permutation whose order is known is a few shifts instead, unless the kernel is sanitised: it runs once or twice, and
+        compiling it takes longer than that."""
         meaning, opcode = partial(step.row.meaning, self, **step.modifiers), step.row.opcode(step.modifiers)
         if _is_product(step):
             return self._called(opcode, meaning, cast("list[tuple[Lanes, ...]]", sources))
         lanes = [source for source in sources if isinstance(source, Lanes)]
-        if _is_taken_apart(step, lanes) and not all(source.uniform for source in lanes):
+        if self._is_taken_apart(step, lanes) and not all(source.uniform for source in lanes):
             name = f"{opcode}.{lanes[-1].type.name}"  # a sum's type is that of what is added to
             return self._called(name, lambda *each: (meaning(*(one for (one,) in each)),), [(one,) for one in lanes])[0]
         return meaning(*sources)
+
+    def _is_taken_apart(self, step: Step, sources: list[Lanes]) -> bool:
+        """Whether it takes its sources apart into bytes or halves."""
+        permutes = step.row.name in PERMUTES_BYTES and (self.sanitize or sources[-1].constant is None)
+        return permutes or step.row.unit in (Unit.DOT, Unit.HALF)
 
     def _called(
         self, opcode: str, meaning: Callable[..., Sequence[Lanes]], sources: list[tuple[Lanes, ...]]
@@ -157,11 +164,6 @@ class LaneAlgebra(ProductOperations):
 def _is_product(step: Step) -> bool:
     """Whether it is a matrix product of registers."""
     return step.row.unit is Unit.TENSOR and step.row.effect is Effect.NONE
-
-
-def _is_taken_apart(step: Step, sources: list[Lanes]) -> bool:
-    """Whether it takes its sources apart into bytes or halves. A permutation that is known is a few shifts."""
-    return step.row.unit in (Unit.DOT, Unit.HALF) or (step.row.name in PERMUTES_BYTES and sources[-1].constant is None)
 
 
 def _structure(values: list[Lanes]) -> str:

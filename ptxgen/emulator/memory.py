@@ -12,9 +12,10 @@ from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.ordering import event_flags
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import queues
-from ptxgen.emulator.runtime.access import loader, sorter, storer
+from ptxgen.emulator.runtime.access import checked_loader, checked_storer, loader, sorter, storer
 from ptxgen.emulator.runtime.check import access_word, check, check_taken
 from ptxgen.emulator.runtime.events import event
+from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.shadow import Access
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind, extra
 from ptxgen.emulator.values import Lanes
@@ -149,10 +150,10 @@ class MemoryOperations(WarpOperations):
             where, offset = where + offset, self.const(0, U64)
         if where.uniform and not self.guarded and not checked:
             return self._load_one(where, type, count)
-        mask = self._checked_mask(where, type, count, space, Access.LOAD) if checked else self.mask
-        vectors = self._load_lanes(where, offset, mask, type, count)
         if checked:
-            vectors = [self._poison(v, mask, type.bits) for v in vectors]
+            vectors = self._load_checked(where, self._checked_mask(where, type, count, space, Access.LOAD), type, count)
+        else:
+            vectors = self._load_lanes(where, offset, self.mask, type, count)
         return tuple(self._loaded(v, type, False) for v in vectors)
 
     def _refused(self, where: Lanes, type: DType, count: int, access: Access) -> tuple[Lanes, ...]:
@@ -165,7 +166,13 @@ class MemoryOperations(WarpOperations):
     def _load_lanes(self, where: Lanes, offset: Lanes, mask: str, type: DType, count: int) -> list[str]:
         load = loader(type.bits, count)
         memory, pattern = self.sort(where, mask, type.bytes * count)
-        loaded = self.e.call_runtime(load, memory, offset.name, pattern)
+        return self._vectors(load, self.e.call_runtime(load, memory, offset.name, pattern), count)
+
+    def _load_checked(self, where: Lanes, mask: str, type: DType, count: int) -> list[str]:
+        load = checked_loader(type.bits, count)
+        return self._vectors(load, self.e.call_runtime(load, self.spread(where), mask), count)
+
+    def _vectors(self, load: RuntimeFunction, loaded: str, count: int) -> list[str]:
         return [loaded] if count == 1 else [self.e.emit(f"extractvalue {load.result} {loaded}, {k}") for k in range(count)]
 
     def _load_one(self, where: Lanes, type: DType, count: int) -> tuple[Lanes, ...]:
@@ -190,32 +197,25 @@ class MemoryOperations(WarpOperations):
         if self.beyond(space, address, type.bytes * len(values)):
             self._refused(where, type, len(values), Access.STORE)
             return
-        checked = self.sanitize
-        if checked:
-            where, offset = where + offset, self.const(0, U64)
         integer = BY_NAME[f"u{type.bits}"] if type.bits < 128 else type
         numbers = [self.bits(self.convert(v, type) if _needs_resize(v, type) else v, integer) for v in values]
-        if where.uniform and all(n.uniform for n in numbers) and not self.guarded and not checked:
+        if self.sanitize:
+            self._store_checked(where + offset, numbers, type, space)
+            return
+        if where.uniform and all(n.uniform for n in numbers) and not self.guarded:
             pointer = self.e.emit(f"inttoptr i64 {where.name} to ptr")
             for k, number in enumerate(numbers):
                 at = self.e.emit(f"getelementptr i8, ptr {pointer}, i64 {k * type.bytes}") if k else pointer
                 self.e.do(f"store i{type.bits} {number.name}, ptr {at}, align 1")
             return
-        mask = self._checked_mask(where, type, len(numbers), space, Access.STORE) if checked else self.mask
         vectors = [self.spread(n) for n in numbers]
-        memory, pattern = self.sort(where, mask, type.bytes * len(numbers))
-        self.e.call_runtime(storer(type.bits, len(numbers)), memory, offset.name, pattern, mask, *vectors)
-        if checked:
-            self._check_overlap(where, mask, vectors, type)
+        memory, pattern = self.sort(where, self.mask, type.bytes * len(numbers))
+        self.e.call_runtime(storer(type.bits, len(numbers)), memory, offset.name, pattern, self.mask, *vectors)
 
-    def _check_overlap(self, where: Lanes, mask: str, vectors: list[str], type: DType) -> None:
-        """Lanes that read back something else than they wrote lost a race with a lane of the same instruction."""
-        back = self._load_lanes(where, self.const(0, U64), mask, type, len(vectors))
-        for got, value in zip(back, vectors, strict=True):
-            differs = self.e.emit(f"icmp ne <32 x i{type.bits}> {got}, {value}")
-            bits = self.e.emit(f"bitcast <32 x i1> {differs} to i32")
-            lost = self.e.emit(f"and i32 {bits}, {mask}")
-            self.report_lanes(FindingKind.OVERLAP, lost, self.spread(where), type.bytes * len(vectors))
+    def _store_checked(self, where: Lanes, numbers: Sequence[Lanes], type: DType, space: str) -> None:
+        mask = self._checked_mask(where, type, len(numbers), space, Access.STORE)
+        store = checked_storer(type.bits, len(numbers))
+        self.e.call_runtime(store, "%c", "%s", self.line, self.spread(where), mask, *(self.spread(n) for n in numbers))
 
     def _checked_mask(self, where: Lanes, type: DType, count: int, space: str, access: Access) -> str:
         size = type.bytes * count

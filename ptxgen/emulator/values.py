@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from ptxgen.emulator.emitter import literal, scalar, vector
@@ -161,5 +162,11 @@ def constant_value(algebra: Operators, type: DType, constant: int | tuple[int, .
     """A value of constant integer or predicate lanes; costs no instruction."""
     if isinstance(constant, int):
         return Lanes(algebra, type, literal(constant, type), True, constant)
+    return Lanes(algebra, type, _spelt(type, constant), False, constant)
+
+
+@lru_cache(maxsize=1024)
+def _spelt(type: DType, constant: tuple[int, ...]) -> str:
+    """A constant vector. Those that shuffles are made of come again and again."""
     element = scalar(type)
-    return Lanes(algebra, type, "<" + ", ".join(f"{element} {literal(k, type)}" for k in constant) + ">", False, constant)
+    return "<" + ", ".join(f"{element} {literal(k, type)}" for k in constant) + ">"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from ptxgen.emulator.emitter import scalar
 from ptxgen.emulator.flow import CARRY
 from ptxgen.emulator.registers import Registers
-from ptxgen.emulator.runtime import reports
+from ptxgen.emulator.runtime import reports, shuffles
 from ptxgen.emulator.runtime.access import picker
 from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.emulator.values import Lanes, constant_lanes, constant_value
 from ptxgen.isa.algebra import Value
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import PRED, U32, U64
+from ptxgen.types import PRED, U32
 
 
 class WarpOperations(Registers):
@@ -50,16 +50,8 @@ class WarpOperations(Registers):
     def check_shuffle(self, sources: Value, valid: Value, member_mask: Value) -> None:
         if not self.sanitize:
             return
-        here = Lanes(self, U32, self.mask, True)
-        members = self.bits(member_mask, U32)
-        usable = members & here
-        source_there = ((usable >> self.like(sources, U32)) & 1) == 1
-        self_member = ((members >> self.lane()) & 1) == 1
-        wrong = self.ballot(self.like(valid, PRED) & ~source_there)
-        outside = self.ballot(~self_member)
-        origin = self.spread(self.convert(sources, U64))
-        self.report_lanes(FindingKind.SHUFFLE, wrong.name, origin, 0)
-        self.report_lanes(FindingKind.MEMBER, outside.name, origin, 0)
+        told = (self.bits(member_mask, U32), self.like(sources, U32), self.like(valid, PRED))
+        self.e.call_runtime(shuffles.check_shuffle, "%c", "%s", self.line, self.mask, *map(self.spread, told))
 
     def carry(self) -> Lanes:
         return self.register(CARRY)

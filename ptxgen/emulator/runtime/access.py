@@ -9,6 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ptxgen.emulator.runtime.function import RuntimeFunction, runtime_function
+from ptxgen.emulator.runtime.reports import report_lanes
+from ptxgen.emulator.sanitizer import FindingKind
 from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -134,6 +136,58 @@ def storer(bits: int, count: int) -> RuntimeFunction:
                 to.at(k * size).store(b.entry(table, lane, element), align=1)
 
     return store
+
+
+@cache
+def checked_loader(bits: int, count: int) -> RuntimeFunction:
+    """(addresses, mask) -> what a `loader` gives, all ones (a NaN) in the lanes that are off. Sorting, loading and this are one
+    call of a sanitised kernel, which takes longer to compile than to run."""
+    name = f"load.checked.{bits}x{count}"
+
+    @runtime_function(result_type(bits, count), name=name, part=name, addresses=_V64, lanes="i32")
+    def load(b: Builder, addresses: Value, lanes: Value) -> None:
+        memory = b.memory(_V64, align=64)
+        pattern = sorter(count * bits // 8)(b, memory, addresses, lanes)
+        loaded = loader(bits, count)(b, memory, b.number(0, "i64"), pattern)
+        b.ret_several([lanes.truths().select(one, -1) for one in _members(loaded, bits, count)])
+
+    return load
+
+
+@cache
+def checked_storer(bits: int, count: int) -> RuntimeFunction:
+    """(context, state, line, addresses, mask, `count` vectors) -> nothing. Lanes that read back something else than they wrote
+    lost a race with a lane of the same instruction, and are reported."""
+    name, size = f"store.checked.{bits}x{count}", count * bits // 8
+    vectors = {f"v{k}": f"<{WARP_SIZE} x i{bits}>" for k in range(count)}
+
+    @runtime_function(
+        "void",
+        name=name,
+        part=name,
+        is_hot=False,
+        context="ptr",
+        state="ptr",
+        line="i32",
+        addresses=_V64,
+        lanes="i32",
+        **vectors,
+    )
+    def store(b: Builder, context: Value, state: Value, line: Value, addresses: Value, lanes: Value, *values: Value) -> None:
+        memory, none = b.memory(_V64, align=64), b.number(0, "i64")
+        pattern = sorter(size)(b, memory, addresses, lanes)
+        storer(bits, count)(b, memory, none, pattern, lanes, *values)
+        back = _members(loader(bits, count)(b, memory, none, pattern), bits, count)
+        for got, value in zip(back, values, strict=True):
+            lost = (got != value).mask() & lanes
+            report_lanes(b, context, state, FindingKind.OVERLAP, line, lost, addresses, size)
+
+    return store
+
+
+def _members(loaded: Value, bits: int, count: int) -> list[Value]:
+    """The vectors of what a `loader` gave."""
+    return [loaded] if count == 1 else [loaded.member(k, f"<{WARP_SIZE} x i{bits}>") for k in range(count)]
 
 
 @cache

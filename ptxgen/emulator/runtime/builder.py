@@ -144,6 +144,10 @@ class Value:
         """`one` where this is true, else `other`."""
         return self.builder.emit(one.type, f"select {self}, {one}, {one.type} {self.builder.spelt(other, one.type)}")
 
+    def member(self, number: int, type: str) -> Value:
+        """What a structure of values holds at a number."""
+        return self.builder.emit(type, f"extractvalue {self}, {number}")
+
     def at(self, offset: Value | int, type: str = "i8") -> Value:
         """The address `offset` (i64) elements of a type behind this one."""
         return self.builder.emit("ptr", f"getelementptr {type}, {self}, i64 {self.builder.spelt(offset, 'i64')}")
