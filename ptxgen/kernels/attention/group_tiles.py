@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import log2
+from math import gcd, log2
 from typing import NamedTuple
 
 from ptxgen.dsl import mathlib
@@ -25,7 +25,7 @@ from ptxgen.types import F32
 MOST_HEADS = 8
 MOST_VALUES = 64  # that a lane has of all heads
 TILES_ALLOWED = (16, TILE)
-_WIDTHS = (8, 4, 2, 1)
+_SIDE_BY_SIDE = (8, 4, 2, 1)  # values of a row, of as few lanes as have not too many
 _WIDEST_ROW = 16  # values of a row that a lane may have
 
 Load = Callable[[Value, range, int], list[Value]]
@@ -63,14 +63,15 @@ class GroupTiles:
         return max(1, min(MOST_HEADS, WARP_SIZE // min(warps, 8), MOST_VALUES // GroupTiles(head_dim, 1, warps).values))
 
     @property
-    def width(self) -> int:
-        """Values that a lane has side by side in a row."""
-        return next(w for w in _WIDTHS if self.head_dim // _lanes(self.head_dim // w) <= _WIDEST_ROW)
-
-    @property
     def lanes(self) -> int:
         """Lanes that read a row, a power of two."""
-        return _lanes(self.head_dim // self.width)
+        return next(n for w in _SIDE_BY_SIDE if self.head_dim // (n := _lanes(self.head_dim // w)) <= _WIDEST_ROW)
+
+    @property
+    def width(self) -> int:
+        """Values that a lane has side by side in a row: with more than four a load of f32 would take every other 16 bytes of
+        a row, so each sector twice."""
+        return gcd(self.values, 4)
 
     @property
     def values(self) -> int:
@@ -128,11 +129,9 @@ class GroupTiles:
 
     def _query(self, k: KernelBuilder, query: SharedPart) -> list[Value]:
         """The lane's values of a query."""
-        step = min(self.width, 4)
-        starts = [place + at for place in self.places() for at in range(0, self.width, step)]
-        if step == 1:
-            return [k.load(query[at]) for at in starts]
-        return [value for at in starts for value in k.load_vector(query[at], step)]
+        if self.width == 1:
+            return [k.load(query[at]) for at in self.places()]
+        return [value for at in self.places() for value in k.load_vector(query[at], self.width)]
 
     def softmax(
         self, k: KernelBuilder, queries: SharedPart, locate: Locate, begin: Value, stop: Value, scale: float
@@ -233,14 +232,12 @@ class GroupTiles:
         """The sums over the warps: head, d and the sum, in the thread that has it to write; a head of `heads` or more has
         none. All threads must come here, and what is done with a sum must not need them all."""
         sums = k.shared(F32, self.warps, self.heads * self.head_dim)
-        first, step = self.first(k), min(self.width, 4)
+        first = self.first(k)
         with k.when(k.lane < self.lanes):
             for head, values in enumerate(weighted):
                 for i in range(0, self.values, self.width):
-                    place = first + (head * self.head_dim + i * self.lanes)
-                    for j in range(0, self.width, step):
-                        part = values[i + j : i + j + step]
-                        k.store(sums[k.warp, place + j], part if step > 1 else part[0])
+                    part = values[i : i + self.width]
+                    k.store(sums[k.warp, first + (head * self.head_dim + i * self.lanes)], part if self.width > 1 else part[0])
         k.barrier()
         threads = self.warps * WARP_SIZE
         for start in range(0, self.heads * self.head_dim, threads):
