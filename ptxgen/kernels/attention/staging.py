@@ -1,8 +1,8 @@
 """How a block brings tiles of the paged cache to shared memory, as f16 parts for tensor cores (query_tile.py).
 
 Where a value takes as much room in the cache as in shared memory (f16 as one part, f32 as two), it is copied there while the
-block computes (cp.async), and f32 values are taken apart in their place by the thread that copied them. Others go through
-registers."""
+block computes (cp.async): neighbouring threads copy neighbouring pieces of a row, so that each sector is asked for once. f32
+values are then taken apart in their place, a chunk by one of the threads that share its row. Others go through registers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ptxgen.dsl.memory import SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import PagedKernel
 from ptxgen.kernels.attention.query_tile import CHUNK, StagedRows
+from ptxgen.target import FULL_WARP
 from ptxgen.types import F16, F32
 
 COPIED = 16  # bytes of a copy
@@ -30,7 +31,7 @@ class CacheRow(NamedTuple):
 @dataclass(frozen=True)
 class Staging:
     """`threads` of a block, a multiple of the rows of a tile, bring keys or values of key/value head %ctaid.x of `kernel` to
-    where `rows` says. So many threads share a row, and take its chunks of 8 values by turns."""
+    where `rows` says. So many threads of a warp share a row, and take its chunks of 8 values by turns."""
 
     kernel: PagedKernel
     rows: StagedRows
@@ -54,14 +55,22 @@ class Staging:
 
     def begin(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
         """Start to bring the thread's chunks of a tile of `tensor` (`k` or `v`)."""
+        if self.copies:
+            self._copy(k, tensor, array, row)
+            return
         source = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, k.tid.x % self.sharers * CHUNK)
         for at, target in zip(self._chunks(), self._targets(k, array), strict=True):
-            if self.copies:
-                for piece in range(0, CHUNK, COPIED // source[0].dtype.bytes):
-                    place = target[piece * self.rows.parts].address
-                    k.cp_async(place, source[0][at + piece].address, COPIED, cache="cg")
-            else:
-                self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
+            self.rows.store(k, target, self.kernel.kv.load(k, source, at, CHUNK))
+
+    def _copy(self, k: KernelBuilder, tensor: str, array: SharedView, row: CacheRow) -> None:
+        """Start to copy the thread's pieces of its row: value v of it goes to half v * parts."""
+        (part,) = self.kernel.kv.parts
+        piece = COPIED // part.dtype.bytes
+        first = k.tid.x % self.sharers * piece
+        (source,) = self.kernel.cached(k, tensor, row.page, k.ctaid.x, row.place, first)
+        target = self.rows.chunk(k, array, k.tid.x // self.sharers, k.u32(0)).at(first * self.rows.parts)
+        for at in range(0, self.rows.head_dim, self.sharers * piece):
+            k.cp_async(target[at * self.rows.parts].address, source[at].address, COPIED, cache="cg")
 
     def finish(self, k: KernelBuilder, array: SharedView) -> None:
         """Wait for what the thread has begun, and take it apart. After the next barrier the tile is whole."""
@@ -69,6 +78,7 @@ class Staging:
             return
         k.cp_async_wait_all()
         if self.rows.parts == 2:
+            k.bar_warp_sync(FULL_WARP)  # what the others of the row have copied is there, too
             for target in self._targets(k, array):
                 raw = replace(target, dtype=F32)
                 self.rows.store(k, target, [v for i in range(0, CHUNK, 4) for v in k.load_vector(raw[i], 4)])
