@@ -67,9 +67,14 @@ class Op:
         """The opcode text, e.g. `add.rn.f32`."""
         return self.row.opcode(self.modifiers)
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
+        """The instruction as PTX, which every target's module has."""
         guard = f"@{'!' if self.guard_negated else ''}{self.guard} " if self.guard else ""
         return guard + self.row.text(self.modifiers, self.operands)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def _registers(operands: Mapping[str, AnyOperand], places: Sequence[Operand]) -> tuple[Register, ...]:

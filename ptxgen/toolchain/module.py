@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.builder import build
@@ -191,6 +191,7 @@ def _declarations(function: Function) -> Iterator[str]:
         yield f".shared .align {array.align} .b8 {array.name}[{array.bytes}];"
 
 
+@lru_cache(maxsize=1 << 14)
 def _split(name: str) -> tuple[str, int]:
     parts = re.fullmatch(r"(%[a-z_]+)(\d+)", name)
     if not parts:

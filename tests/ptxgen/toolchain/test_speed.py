@@ -47,7 +47,7 @@ def seconds_to_emit(kernel: KernelType) -> float:
 def test_a_kernel_is_written_and_verified_in_milliseconds(kernel: KernelType) -> None:
     # The best of some tries counts: a neighbour on the same processor costs a single one up to a half more.
     aim = AIM_OF_START + AIM_OF_LINE * emit(kernel, kernel.targets()[0]).text.count("\n")
-    assert any(seconds_to_emit(kernel) < aim * SLOW * slowness() for _ in range(TRIES))
+    assert any((taken := seconds_to_emit(kernel)) < aim * SLOW or taken < aim * SLOW * slowness() for _ in range(TRIES))
 
 
 @pytest.mark.slow
