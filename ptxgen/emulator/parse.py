@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from ptxgen.emulator.bind import Raw, RawAddress, RawLiteral, RawName, RawPair, RawVector, bind
 from ptxgen.emulator.declarations import LARGEST, LARGEST_VARIABLE, MOST_VARIABLES, DeclarationReader
@@ -24,8 +25,10 @@ _TUNING = (
 _LINE_DIRECTIVES = (".version", ".target", ".address_size", ".file", ".loc")
 
 
+@lru_cache(maxsize=16)
 def parse(text: str) -> Program:
-    """The program that `text` spells. Every fault is a ParseError that names its line."""
+    """The program that `text` spells, kept for whoever asks next and changed by nobody. Every fault is a ParseError that names
+    its line."""
     return _Parser(text).program()
 
 
