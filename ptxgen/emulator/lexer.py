@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ptxgen.errors import ParseError
 from ptxgen.printable import excerpt
@@ -23,8 +23,7 @@ _TOKEN = re.compile(
 _BITS = 64  # PTX ISA 4.5: every integer constant
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of PTX, and its line."""
 
     kind: str  # number, word, string, mark, or end

@@ -287,7 +287,7 @@ class _Parser(DeclarationReader):
                 raise self.fail(f"guard {name} is {function.registers[name].type}, and a guard is a pred", line)
             guard = Guard(function.registers[name], negated)
         opcode = self.take("word")
-        candidates = list(decode(opcode.text))
+        candidates = decode(opcode.text)
         if not candidates:
             raise self.fail(f"unknown instruction {opcode.text}", opcode.line)
         if candidates[0][0].effect is Effect.CALL:

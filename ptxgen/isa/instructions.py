@@ -3,7 +3,9 @@ nowhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from ptxgen.errors import UnknownInstruction
@@ -56,10 +58,9 @@ def row_of(meaning: Callable[..., Any]) -> Instruction:
     return _BY_MEANING[meaning][0]
 
 
-def decode(opcode: str) -> Iterator[tuple[Instruction, dict[str, str]]]:
+@lru_cache(maxsize=1024)
+def decode(opcode: str) -> tuple[tuple[Instruction, Mapping[str, str]], ...]:
     """Every row, with its modifiers, that spells this opcode text. Usually one; rows that differ in operands only share it."""
     mnemonic, *words = opcode.split(".")
-    for row in _BY_MNEMONIC.get(mnemonic, ()):
-        modifiers = row.match(tuple(words))
-        if modifiers is not None:
-            yield row, modifiers
+    matches = ((row, row.match(tuple(words))) for row in _BY_MNEMONIC.get(mnemonic, ()))
+    return tuple((row, MappingProxyType(modifiers)) for row, modifiers in matches if modifiers is not None)
