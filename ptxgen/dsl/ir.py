@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ptxgen.errors import Location
-from ptxgen.isa.operands import AnyOperand, Register, registers
+from ptxgen.isa import special
+from ptxgen.isa.operands import AnyOperand, Register, Special, registers
 from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import DType
 
@@ -61,6 +62,12 @@ class Op:
         """The registers that the instruction reads, its guard among them."""
         guard = () if self.guard is None else (self.guard,)
         return (*guard, *_registers(self.operands, self.row.sources))
+
+    @cached_property
+    def ptx(self) -> tuple[int, int]:
+        """The least PTX version that has it and the special registers that it names."""
+        names = (operand.name for operand in self.operands.values() if isinstance(operand, Special))
+        return max((self.row.need(self.modifiers)[1], *(special.BY_NAME[name].need[1] for name in names)))
 
     @property
     def opcode(self) -> str:

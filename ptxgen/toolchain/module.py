@@ -14,8 +14,6 @@ from ptxgen.dsl.builder import build
 from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Parameter, Remark
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
-from ptxgen.isa import special
-from ptxgen.isa.operands import Special
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.cuda_source import CudaSourceKernel, compile_kernel
 from ptxgen.verify.verify import verify
@@ -140,14 +138,7 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
 
 def ptx_version(functions: Sequence[Function], target: Target) -> tuple[int, int]:
     """The least PTX version that has the target and everything that the functions use."""
-    version = target.first_ptx
-    for function in functions:
-        for op in function.ops:
-            version = max(version, op.row.need(op.modifiers)[1])
-            for operand in op.operands.values():
-                if isinstance(operand, Special):
-                    version = max(version, special.BY_NAME[operand.name].need[1])
-    return version
+    return max((target.first_ptx, *(op.ptx for function in functions for op in function.ops)))
 
 
 @cache
