@@ -92,7 +92,8 @@ class GpuProfile:
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
         """As `for_device`; but a bundle has the kernels of `from_environment` for the blocks of the file, at the precision that
-        it was written with."""
+        it was written with, in their plain form: nothing is repacked, merged or started early, whatever the environment
+        says."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
         return replace(

@@ -65,7 +65,7 @@ class KernelCall(NamedTuple):
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:
     """What `plans_of` loads, each once."""
-    return list(dict.fromkeys((call.kernel.early() if early else None) or call.kernel for call in calls))
+    return list(dict.fromkeys(call.kernel.early() if early else call.kernel for call in calls))
 
 
 def plans_of(launcher: Launcher, calls: Iterable[KernelCall], *, early: bool) -> tuple[Plan, ...]:

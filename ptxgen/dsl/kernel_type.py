@@ -270,10 +270,10 @@ class KernelType(ABC):
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
         return None
 
-    def early(self) -> KernelType | None:
+    def early(self) -> KernelType:
         """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
-        this one, if there is one. Any other can start early, too, if it waits before all else (`build`)."""
-        return None
+        this one. This one itself if it has none to do: then it waits before all else (`build`)."""
+        return self
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
         """The kernel that multiplies the same activations by the matrices of these kernels, too, in one launch, if there is

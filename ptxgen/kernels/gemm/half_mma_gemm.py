@@ -108,7 +108,7 @@ class HalfMmaGemm(HalfGemmType):
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 80
 
-    def early(self) -> KernelType | None:
+    def early(self) -> KernelType:
         return replace(self, pdl=True)
 
     @property

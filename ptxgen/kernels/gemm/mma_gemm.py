@@ -100,7 +100,7 @@ class MmaGemm(DigitGemvType):
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 80
 
-    def early(self) -> KernelType | None:
+    def early(self) -> KernelType:
         return replace(self, pdl=True)
 
     @property

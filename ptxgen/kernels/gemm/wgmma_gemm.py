@@ -169,7 +169,7 @@ class WgmmaGemm(SlicedGemmType):
         """Of a second and a third matrix, where there is one."""
         return {name: value for name, value in super().parameters().items() if value or name not in ("n2", "n3")}
 
-    def early(self) -> KernelType | None:
+    def early(self) -> KernelType:
         return replace(self, pdl=True)
 
     def with_residual(self) -> KernelType | None:

@@ -36,7 +36,7 @@ class HwDp4aType(DigitGemvType):
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 75
 
-    def early(self) -> KernelType | None:
+    def early(self) -> KernelType:
         return replace(self, pdl=True)
 
     @property
