@@ -32,7 +32,7 @@ from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.attention.flash_attention import MOST_WARPS, WARPS_ALLOWED, FlashAttention, tiles_of
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import ENOUGH_BLOCKS, LEAST, SPLITS, PagedAttention
+from ptxgen.kernels.attention.paged_attention import ENOUGH_BLOCKS, LEAST, SPLITS, PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_cache import TILE
@@ -224,7 +224,7 @@ def _over_pages(case: Case, heads: int, shape: PagedShape) -> list[KernelType]:
         "splits": case.splits,
         "least": case.least,
         "tile": case.tile,
-        "spread": min(max(1, case.blocks // (shape.kv_heads * case.rows)), case.splits),
+        "spread": spread_of(shape.kv_heads, case.rows, case.blocks),
         "resident_threads": case.resident,
     }
     if case.kernel == "paged_attention_merged":

@@ -58,9 +58,9 @@ class Split:
         return [slice(at, min(at + self.size(length), length)) for at in range(0, length, self.size(length) or 1)]
 
 
-def spread_of(kv_heads: int, rows: int) -> int:
+def spread_of(kv_heads: int, rows: int, blocks: int = ENOUGH_BLOCKS) -> int:
     """A good `spread` for rows that all have long sequences: enough blocks for a large GPU, and few that find nothing to do."""
-    return min(max(1, ENOUGH_BLOCKS // (kv_heads * rows)), SPLITS)
+    return min(max(1, blocks // (kv_heads * rows)), SPLITS)
 
 
 def resident_threads(target: Target, group: int, head_dim: int, kv_type: str) -> int:
