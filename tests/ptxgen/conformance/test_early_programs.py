@@ -122,7 +122,7 @@ def statements(depth: int) -> st.SearchStrategy[list[Node]]:
         inner = statements(depth - 1)
         simple = st.one_of(
             simple,
-            st.tuples(st.just("if"), st.sampled_from([1, 2, 32]), inner, inner),
+            st.tuples(st.just("branch"), st.sampled_from([1, 2, 32]), inner, inner),
             st.tuples(st.just("loop"), st.integers(1, 3), inner),
             st.tuples(st.just("until"), st.integers(1, 3), inner),
         )
@@ -161,7 +161,7 @@ class Writer:
     def write_leave(self, modulus: int) -> None:
         self.write_guarded(modulus, "exit;")
 
-    def write_if(self, modulus: int, yes: list[Node], no: list[Node]) -> None:
+    def write_branch(self, modulus: int, yes: list[Node], no: list[Node]) -> None:
         other, after = self.label(), self.label()
         self.test(modulus)
         self.lines.append(f"@!%p1 bra {other};")
@@ -210,7 +210,7 @@ class EveryWay:
         self.ends |= False in before
         return before
 
-    def if_(self, before: frozenset[bool], modulus: int, yes: list[Node], no: list[Node]) -> frozenset[bool]:
+    def branch(self, before: frozenset[bool], modulus: int, yes: list[Node], no: list[Node]) -> frozenset[bool]:
         return self.after(yes, before) | self.after(no, before)
 
     def loop(self, before: frozenset[bool], limit: int, body: list[Node]) -> frozenset[bool]:
@@ -219,9 +219,6 @@ class EveryWay:
     def until(self, before: frozenset[bool], limit: int, body: list[Node]) -> frozenset[bool]:
         once = self.after(body, before)
         return once | self.after(body, once)
-
-
-setattr(EveryWay, "if", EveryWay.if_)
 
 
 @dataclass
@@ -245,7 +242,7 @@ class Thread:
             self.waited |= holds
         elif kind == "leave":
             return not holds
-        elif kind == "if":
+        elif kind == "branch":
             return self.goes(rest[0] if holds else rest[1])
         else:
             turns = self.number % number + (kind == "until")
