@@ -40,6 +40,8 @@ def early(entry: KernelEntry) -> Iterator[KernelType]:
 
 
 EARLY = {entry.name: kernels for entry in ENTRIES if (kernels := list(early(entry)))}
+OTHERS = {entry.name: entry for entry in ENTRIES if entry.name not in EARLY and entry.type.family not in ("gemv", "dequant")}
+"""Without the strategies for matrices, which are many and alike."""
 ONE_OF_EACH = {type(kernels[0]): kernels for name, kernels in EARLY.items() if "q4k" in name}
 """A format of each type, for what takes time."""
 
@@ -72,6 +74,15 @@ def test_there_are_kernels_that_start_early() -> None:
 def test_a_kernel_that_starts_early_waits_on_every_way(name: str) -> None:
     kernel = min(EARLY[name], key=lambda kernel: kernel.work().bytes)
     assert not violations(text_of(kernel), kernel.name, kernel.signature())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_other_kernel_of_a_step_can_start_early_and_waits_before_all_else(name: str) -> None:
+    kernel = min(OTHERS[name].cases(), key=lambda kernel: kernel.work().bytes)
+    assert kernel.early() is kernel
+    text = emit(kernel, TARGET, lines=True, early=True).text
+    assert text.count(WAIT) == 1
+    assert not violations(text, kernel.name, kernel.signature())
 
 
 @pytest.mark.slow
