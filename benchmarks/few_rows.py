@@ -23,6 +23,7 @@ from executor.measure.timing import fresh_weights, time_gemv
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
+from ptxgen.kernels.gemm.stationary_tile import ABREAST
 from ptxgen.kernels.quantize.activation_halves import WINDOW
 from ptxgen.kernels.registry import find
 
@@ -31,7 +32,7 @@ SHAPES: Final = {
     "q6k_aligned": ((4096, 1024), (14336, 4096), (4096, 128256)),
 }
 """K x N of Llama-3.1-8B as Q4_K_M: one matrix, Q with K and with V, gate with up, down, the output head."""
-ROWS: Final = (2, 8, 16, 32)
+ROWS: Final = (2, 4, 8, 16, 32)
 MANY: Final = 512
 MOST_TILES: Final = 16
 
@@ -62,7 +63,8 @@ def _stationary(k: int, n: int, m: int, parts: int) -> Iterator[tuple[str, Setti
         row_tiles = min(-(-tiles * slices // MULTIPROCESSORS), MOST_TILES)
         yield "stationary", {
             "columns": columns, "slices": slices, "split": next(warps for warps in (8, 7, 4) if each % warps == 0),
-            "row_tiles": row_tiles, "chains": 2 if columns == 8 else 1, "stages": 3, "resident_threads": 256,
+            "row_tiles": row_tiles, "chains": 4 if columns == 8 else 1, "stages": 3, "resident_threads": 256,
+            "abreast": parts == 2 and m <= ABREAST,
         }  # fmt: skip
 
 

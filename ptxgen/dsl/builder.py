@@ -23,7 +23,8 @@ class KernelBuilder(Warpgroup):
     are the operators & | ~). Operand types pick the form; modifiers are keywords (`k.add(a, b, rnd="rz")`)."""
 
     def __init__(
-        self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = ""
+        self, name: str, signature: Signature, launch: LaunchConfig, target: Target = DEFAULT, summary: str = "", *,
+        early: bool = False,
     ) -> None:  # fmt: skip
         function = Function(
             name, parameters(signature), max_threads=launch.block, resident=launch.resident,
@@ -31,6 +32,7 @@ class KernelBuilder(Warpgroup):
         )  # fmt: skip
         super().__init__(function, launch.threads, target)
         self.signature = signature
+        self._early = early
         self.arg = _Arguments(self)
         self.tid = _Specials(self, "tid")
         self.ctaid = _Specials(self, "ctaid")
@@ -48,6 +50,12 @@ class KernelBuilder(Warpgroup):
             raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
         base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
         return GlobalArray(self, name, base, argument.dtype, argument.shape)
+
+    def wait_for_launch_before(self) -> None:
+        """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must
+        come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
+        if self._early:
+            self.griddepcontrol(action="wait")
 
 
 class _Specials:
@@ -84,12 +92,14 @@ def parameters(signature: Signature) -> tuple[Parameter, ...]:
 def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False) -> Function:
     """Write the kernel for a target. The result is not verified yet (see ptxgen.verify). early: so that it may start before the
     launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the next one start and then
-    waits, before all else."""
+    waits, before all else or where it says (KernelType.waits_inside)."""
     summary = (type(kernel).__doc__ or "").strip().splitlines()
-    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "")
-    if early and not kernel.launch().early:
+    early = early and not kernel.launch().early
+    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "", early=early)
+    if early:
         k.griddepcontrol(action="launch_dependents")
-        k.griddepcontrol(action="wait")
+        if not kernel.waits_inside:
+            k.wait_for_launch_before()
     kernel.emit(k)
     function = k.finish()
     function.kernel = str(kernel)

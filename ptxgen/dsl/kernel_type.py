@@ -177,6 +177,9 @@ class KernelType(ABC):
     emulator_bits: ClassVar[bool] = True
     """Whether a GPU gives the bits of the emulator. Not where it sums products of floats by mma.sync: PTX leaves the order and
     the rounding of that sum open. Then `tolerance` holds for both; launches on one GPU still give the same bits every time."""
+    waits_inside: ClassVar[bool] = False
+    """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
+    first. Others wait before all else."""
     batched_alike: ClassVar[bool] = True
     """Whether a row has the bits that this kernel gives it in the forms of `batched`, too."""
 

@@ -137,11 +137,13 @@ class PagedAttention(PagedKernel):
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
     each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
     share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
-    GPU. With `prefetch` a warp asks for all of a tile before it uses the first of it. A multiprocessor's registers hold
+    GPU. With `prefetch` a warp asks for all of a tile before it uses the first of it, for the first tile even before the kernel
+    waits, if it starts early. A multiprocessor's registers hold
     resident_threads threads.
     """
 
     name = "paged_attention"
+    waits_inside = True
     bit_free = ("spread", "prefetch", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
@@ -202,6 +204,7 @@ class PagedAttention(PagedKernel):
         place = self.place(k, row)
         size = self.split.device_size(place.length)
         begin = k.ctaid.z * size
+        self.start(k, place, kv_head, begin, size)
         with k.when(begin < place.length):
             first, heads = self.own_heads(k, kv_head)
             for part, usable, found in self.own_parts(k, place, kv_head, begin, size, first, heads):
@@ -211,6 +214,16 @@ class PagedAttention(PagedKernel):
         """The first of the block's heads, and how many it has."""
         number = k.ctaid.x % self.blocks * self.tiles.heads
         return kv_head * self.group + number, k.min(self.group - number, self.tiles.heads)
+
+    def start(self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value) -> None:
+        """Ask for the first tiles of the block's first part, of `size` positions from `begin` on, before anything is waited
+        for. What launches before this one write may be touched after it."""
+        if self.prefetch:
+            with k.when(begin < place.length):
+                stop = k.min(begin + size, place.length)
+                usable = place.known & self._pages_exist(k, place.slot, begin, stop)
+                self._ask(k, place.slot, kv_head, k.shuffle(begin + k.warp * self.tile, 0), k.select(usable, stop, begin))
+        k.wait_for_launch_before()
 
     def own_parts(
         self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value, first: Value, heads: Value
@@ -233,7 +246,7 @@ class PagedAttention(PagedKernel):
         tiles = self.tiles
         usable = place.known & self._pages_exist(k, place.slot, begin, stop)
         end = k.select(usable, stop, begin)
-        if self.prefetch:
+        if self.prefetch and self.launch().grid[2] < self.splits:
             self._ask(k, place.slot, kv_head, k.shuffle(begin + k.warp * self.tile, 0), end)
         found = tiles.softmax(
             k, queries, lambda start: self._tile(k, place.slot, kv_head, start, end), begin, end, self.scale

@@ -75,6 +75,7 @@ class PagedAttentionMerged(PagedAttention):
         count = k.shuffle((place.length + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
         staged = Staged.of(k, self.tiles.heads, self.head_dim)
+        self.start(k, place, kv_head, k.ctaid.z * size, size)
         with k.when(k.ctaid.z < k.max(count, 1)):
             first, heads = self.own_heads(k, kv_head)
             with k.when(count == 0):

@@ -104,9 +104,9 @@ class PagedKernel(KernelType):
     def places(self) -> Signature:
         """The page tables and the rows' slots and positions, for signatures."""
         return {
-            "tables": read(U32, self.slots, self.max_len // self.page_len, align=4, partial=True),
-            "slot": read(U32, self.rows, align=4),
-            "position": read(U32, self.rows, align=4),
+            "tables": read(U32, self.slots, self.max_len // self.page_len, align=4, partial=True, constant=True),
+            "slot": read(U32, self.rows, align=4, constant=True),
+            "position": read(U32, self.rows, align=4, constant=True),
         }
 
     # On the device

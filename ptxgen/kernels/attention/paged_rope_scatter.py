@@ -41,6 +41,7 @@ class PagedRopeScatter(PagedKernel):
     pages before exist is not looked at.
     """
 
+    waits_inside = True
     rotary_dim: int = 0
     neox: bool = field(kw_only=True, metadata=HIDDEN)
     bias: bool = field(kw_only=True, metadata=HIDDEN)
@@ -85,9 +86,11 @@ class PagedRopeScatter(PagedKernel):
     def emit(self, k: KernelBuilder) -> None:
         row = k.ctaid.y
         place = self.place(k, row)
+        position = k.max(place.length, 1) - 1
+        page = self.page(k, place.slot, position)
+        k.wait_for_launch_before()
         with k.when(place.known & (place.length > 0)):
-            position = place.length - 1
-            self._write(k, row, position, self.page(k, place.slot, position))
+            self._write(k, row, position, page)
 
     def _write(self, k: KernelBuilder, row: Value, position: Value, page: Value) -> None:
         """A thread takes pairs of values of a head: the heads of q, then of k, then of v. Nothing but its stores waits for the

@@ -32,12 +32,12 @@ class ActivationWindow(Protocol):
 
 @dataclass(frozen=True)
 class WindowProducts:
-    """Multiplies windows of `columns` tiles of activations, in `parts` parts each. The products of a window go to `chains` sums
-    in turn. zero: f32."""
+    """Multiplies windows of `columns` tiles of activations. The products of a window go to `chains` sums in turn. lows: whether
+    what the integers of weights lack is multiplied, too, with the first part. zero: f32."""
 
     k: KernelBuilder
     columns: int
-    parts: int
+    lows: bool
     chains: int
     zero: Value
 
@@ -65,7 +65,7 @@ class WindowProducts:
             steps = [row.step(number) for row in rows]
             high = _operand([step.high for step in steps])
             lows = [step.low for step in steps if step.low is not None]
-            low = _operand(lows) if lows and self.parts > 1 else None
+            low = _operand(lows) if lows and self.lows else None
             for place, parts in enumerate(columns):
                 for part in parts:
                     of_tile[place].add(high, part)

@@ -132,7 +132,7 @@ class HalfTile:
         kernel, k = self.kernel, self.k
         weights = [kernel.format.unpack_halves(k, one, self.lane) for one in raw]
         tiles: list[Rows] = list(zip(weights[::2], weights[1::2], strict=True))
-        products = WindowProducts(k, kernel.column_tiles, kernel.parts, kernel.chains, self.zero)
+        products = WindowProducts(k, kernel.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
         sums = products.sums(tiles, of_window)
         xs = [of_window.scales(place) for place in range(kernel.column_tiles)]
         for totals, of_rows in zip(self.totals, sums, strict=True):

@@ -18,7 +18,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemm.half_gemm_type import of_windows
 from ptxgen.kernels.gemm.joined_gemm import JoinedGemmType
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
-from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW
+from ptxgen.kernels.quantize.activation_halves import TILE, WINDOW, tiles_of
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, U32
@@ -121,16 +121,19 @@ class SlicedGemmType(JoinedGemmType):
     def _as_partials(self, sums: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """f64[m, n] of each slice as a block leaves them: past the last rows of weights and of activations zeros, past the last
         tile of these that again; zeros of a slice without windows."""
-        tiles = -(-self.m // TILE)
         rows = -(-self.n // self.block_rows) * self.block_rows
-        columns = np.minimum(np.arange(self.column_blocks * self.column_tiles), tiles - 1)[:, None] * TILE + np.arange(TILE)
-        padded = np.zeros((self.slices, tiles * TILE, rows))
+        padded = np.zeros((self.slices, tiles_of(self.m) * TILE, rows))
         padded[: len(sums), : self.m, : self.n] = sums
-        placed = padded[:, columns.reshape(-1)]
+        placed = padded[:, self._rows_of_columns()]
         # [slice, column block, column tile, 2 t + u, row block, row tile, half, r]: c is 2 half + u, a lane 4 r + t.
         split = placed.reshape(self.slices, self.column_blocks, self.column_tiles, 4, 2, -1, self.row_tiles, 2, TILE)
         lanes = split.transpose(5, 1, 0, 6, 2, 8, 3, 7, 4)
         return lanes.reshape(self.groups, self.slices, self.sums, WARP_SIZE, 4)
+
+    def _rows_of_columns(self) -> NDArray[np.int64]:
+        """The row of activations that each column of all blocks stands for."""
+        tiles = np.minimum(np.arange(self.column_blocks * self.column_tiles), tiles_of(self.m) - 1)
+        return (tiles[:, None] * TILE + np.arange(TILE)).reshape(-1)
 
 
 class SlicedBlock:

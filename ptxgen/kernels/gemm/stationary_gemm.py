@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
@@ -15,7 +18,7 @@ from ptxgen.kernels.gemm.half_gemm_type import SUM_UNITS
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
 from ptxgen.kernels.gemm.sliced_gemm import SlicedGemmType
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES, TileLayout
-from ptxgen.kernels.gemm.stationary_tile import StationaryTile
+from ptxgen.kernels.gemm.stationary_tile import ABREAST, StationaryTile
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, WINDOW
 from ptxgen.kernels.registry import register
@@ -39,14 +42,15 @@ class StationaryGemm(SlicedGemmType):
     """Y = X W^T for few rows of activation halves, by f16 tensor cores: activations stay in registers while weights go by.
 
     y: f32[m, n]; w: u8[n, row_bytes]; halves, scales: as pack_halves writes them, `parts` f16 a value. A row of y has the same
-    bits whatever m is and whatever the other rows are; `slices`, `split` and `chains` alone change them. With one slice they
-    are those of half_mma with the same split and chains.
+    bits whatever m is and whatever the other rows are; `slices`, `split`, `chains` and `abreast` alone change them. With one
+    slice, and not abreast, they are those of half_mma with the same split and chains.
 
     A warp keeps a window of 256 values of `columns` rows of activations and multiplies it with `row_tiles` tiles of 16 rows of
     weights, one after another, before it takes its next window. Weights come through a ring of `stages` tiles in shared memory
     that each warp has for itself, so that none waits for others. `split` warps of a block share the
     windows, every split-th each, and `slices` blocks share k: each leaves its sums in `partials`, and the last to come adds
     them in their order. counters: u32, zeros before and after a launch. The products of a window go to `chains` sums in turn.
+    With `abreast` both parts of up to four rows stand side by side in one tile of activations, and half as many products do.
     With `pdl` the kernel waits for the one before it by itself, after its first copies of weights. With `residual` it adds its
     result to y in place. One launch may multiply two or three matrices, of n, n2 and n3 rows, by the same activations: w2 and
     y2, w3 and y3 are as w and y."""
@@ -58,6 +62,7 @@ class StationaryGemm(SlicedGemmType):
     split: int = field(default=8, kw_only=True)
     stages: int = field(default=3, kw_only=True)
     chains: int = field(default=1, kw_only=True)
+    abreast: bool = field(default=False, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     residual: bool = field(default=False, kw_only=True)
@@ -73,6 +78,13 @@ class StationaryGemm(SlicedGemmType):
         require(self, "stages", low=2, high=8)
         require(self, "chains", high=4)
         require(self, "resident_threads", high=2048)
+        if self.abreast and (self.parts, self.columns) != (2, TILE):
+            raise ArgumentError(
+                f"{self.name}: what stands abreast are two parts in {TILE} columns, got parts={self.parts}, "
+                f"columns={self.columns}"
+            )
+        if self.abreast:
+            require(self, "m", high=ABREAST)
         if self.dynamic_shared > HOPPER.max_shared:
             raise ArgumentError(
                 f"{self.name}: weights and sums of a block would take {self.dynamic_shared} bytes of shared memory, and "
@@ -83,15 +95,15 @@ class StationaryGemm(SlicedGemmType):
     @classmethod
     def suited(cls, format: Format, *, k: int, n: int, m: int, parts: int) -> StationaryGemm:
         """A kernel with settings that suit the shape on a GPU with some 130 multiprocessors: a block for each, of eight warps,
-        which have registers enough. More slices of k gain nothing where there are blocks enough with one: measured for 8 to 32
-        rows and the shapes of an 8B on an H200."""
+        which have registers enough. More slices of k gain nothing where there are blocks enough with one: measured for 2 to 32
+        rows and the shapes of an 8B on an H200. Parts stand abreast where they can."""
         columns = min(-(-m // TILE) * TILE, MOST_COLUMNS // parts)
         windows, tiles = -(-k // WINDOW), -(-n // TILE_ROWS) * -(-m // columns)
         each = -(-windows // min(windows, max(1, MULTIPROCESSORS // (2 * tiles))))
         slices = -(-windows // each)  # every slice has a window
         kernel = cls(
             format, k=k, n=n, m=m, parts=parts, columns=columns, slices=slices, split=min(each, MOST_WARPS), row_tiles=1,
-            chains=2 if columns == TILE else 1, resident_threads=WARP_SIZE * MOST_WARPS,
+            chains=4 if columns == TILE else 1, abreast=parts == 2 and m <= ABREAST, resident_threads=WARP_SIZE * MOST_WARPS,
         )  # fmt: skip
         return replace(kernel, row_tiles=min(-(-tiles * slices // MULTIPROCESSORS), MOST_TILES, kernel._fitting()))
 
@@ -124,10 +136,11 @@ class StationaryGemm(SlicedGemmType):
     @property
     def chain(self) -> int:
         """The products of a window, those of low registers too, and the sums that they go to; a product of scales and an fma
-        for the minima, an fma of the window; the sums of windows, of warps and of blocks that share k."""
+        for the minima, an fma of the window; the sums of windows, of warps, of parts that stand
+        abreast and of blocks that share k."""
         products = WINDOW * (self.parts + 1) + STEPS * self.parts
         windows = -(-self.slice_windows // self.split)
-        return SUM_UNITS * products + self.chains - 1 + 4 + windows + self.split + self.slices
+        return SUM_UNITS * products + self.chains - 1 + 4 + windows + self.split + self.slices + self.abreast
 
     def with_residual(self) -> KernelType | None:
         return None if self.residual else replace(self, residual=True)
@@ -147,16 +160,21 @@ class StationaryGemm(SlicedGemmType):
         return (HOPPER.max_shared // self.split - rings) // (self.column_tiles * WARP_SIZE * 4 * F32.bytes)
 
     def launch(self) -> LaunchConfig:
+        """A block that starts early takes more than half of a multiprocessor's shared memory: else some would get two while
+        others, where the kernels before still run, get none."""
         threads = WARP_SIZE * self.split
         return LaunchConfig(
             grid=self.groups * self.slices, block=threads, resident=max(1, self.resident_threads // threads), early=self.pdl,
-            dynamic_shared=self.dynamic_shared,
+            dynamic_shared=max(self.dynamic_shared, HOPPER.max_shared // 2 + 1) if self.pdl else self.dynamic_shared,
         )  # fmt: skip
 
     def emit(self, k: KernelBuilder) -> None:
         block = StationaryTile(self, k)
         block.add_products()
         block.store()
+
+    def _rows_of_columns(self) -> NDArray[np.int64]:
+        return np.arange(TILE) % ABREAST if self.abreast else super()._rows_of_columns()
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[StationaryGemm]:
@@ -177,3 +195,4 @@ class StationaryGemm(SlicedGemmType):
             )
         else:
             yield cls(m=1, k=512, n=17, row_tiles=1, split=2, resident_threads=256, **fixed)
+        yield cls(m=3, k=768, n=33, row_tiles=2, split=2, slices=2, abreast=True, resident_threads=256, **fixed)

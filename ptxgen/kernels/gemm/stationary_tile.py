@@ -33,6 +33,9 @@ SHARE = PIECE * WARP_SIZE
 CORE = TILE * TILE
 """f16 of a core matrix: 8 of 8 rows."""
 
+ABREAST = TILE // 2
+"""The most rows whose parts stand side by side in a tile."""
+
 # Of activations: other blocks need them, too.
 _KEPT = "L1::evict_last"
 
@@ -79,7 +82,7 @@ class StationaryTile:
         """Add the products of a tile of weights to the sums that lie there."""
         kernel, k = self.kernel, self.k
         first, second = (kernel.format.unpack_halves(k, words, self.weights.lane) for words in raw)
-        products = WindowProducts(k, kernel.column_tiles, kernel.parts, kernel.chains, self.zero)
+        products = WindowProducts(k, kernel.column_tiles, kernel.parts > 1, kernel.chains, self.zero)
         (of_tile,) = products.sums([(first, second)], held)
         for place, four in enumerate(of_tile):
             at = Element("shared", sums.register, place * SHARE, F32)
@@ -105,10 +108,11 @@ class StationaryTile:
                 self._store_sums(number, self.place.of_all(number))
 
     def _of_block(self, number: Value) -> list[Value]:
-        """The sums of this number of all warps, in their order."""
+        """The sums of this number of all warps, in their order; then those of both parts, where they stand abreast."""
         k, of_warp = self.k, self.kernel.sums * SHARE
         at = k.mad(number, SHARE, self.all_sums)
-        return added(k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split))
+        four = added(k.load_vector(Element("shared", at.register, part * of_warp, F32), 4) for part in range(self.kernel.split))
+        return [one + k.shuffle_xor(one, 2) for one in four] if self.kernel.abreast else four
 
     def _store_sums(self, number: Value, four: Sequence[Value]) -> None:
         """Write the four sums of this number, or what they come to with what was there: of rows r and r + 8 of a tile of
@@ -185,6 +189,9 @@ class _Held:
     def __init__(self, block: StationaryTile, window: Value) -> None:
         kernel, k = block.kernel, block.k
         steps = STEPS + (kernel.format.minimum is not None)
+        if kernel.abreast:
+            self._hold_abreast(kernel, k, window, steps)
+            return
         self._parts: list[list[list[Pair]]] = []
         self.scales: list[list[Value]] = []
         for place in range(kernel.column_tiles):
@@ -201,15 +208,30 @@ class _Held:
             rows = [k.min(first + i if i else first, kernel.m - 1) for i in range(2)]
             self.scales.append([k.load(k.arg.scales[row, window]) for row in rows])
 
+    def _hold_abreast(self, kernel: StationaryGemm, k: KernelBuilder, window: Value, steps: int) -> None:
+        """Both parts of a tile's first rows as one right operand, the second where the last rows would be."""
+        start = k.arg.halves.at(0, window, 0, 0, 0, 0, 0).at((k.lane >> 4) * (2 * CORE) + (k.lane & 15) * 2)
+        cores = [(step * kernel.parts * 2 + c) * CORE for step in range(steps) for c in range(2)]
+        pairs = self._words(k, [start[core] for core in cores], k.lane >> 2 & 3, kernel.m, ABREAST)
+        self._parts = [[[pair] for pair in pairs]]
+        first = (k.lane & 1) * 2
+        rows = [k.min(first + i if i else first, kernel.m - 1) for i in range(2)]
+        self.scales = [[k.load(k.arg.scales[row, window]) for row in rows]]
+
     def _load(self, k: KernelBuilder, start: GlobalArray, steps: int, rows: int) -> list[Pair]:
-        """The right operands of so many parts of steps. Where there are fewer rows than a tile has, the others, which are
-        zeros, are not asked for: all blocks load the same activations, as many bytes together as half of the weights."""
-        addresses = [start[i * CORE] for i in range(2 * steps)]
-        if rows >= TILE:
+        """The right operands of so many parts of steps."""
+        return self._words(k, [start[i * CORE] for i in range(2 * steps)], k.lane >> 2, rows, TILE)
+
+    def _words(
+        self, k: KernelBuilder, addresses: Sequence[Element], row: Value, rows: int, most: int
+    ) -> list[Pair]:  # fmt: skip
+        """The lane's words there, of this row. Where there are fewer rows than there could be, the others, which are zeros, are
+        not asked for: all blocks load the same activations, as many bytes together as half of the weights."""
+        if rows >= most:
             words = [k.load(address, B32, evict=_KEPT) for address in addresses]
         else:
             words = [k.variable(0, B32) for _ in addresses]
-            with k.when(k.lane >> 2 < rows):
+            with k.when(row < rows):
                 for word, address in zip(words, addresses, strict=True):
                     k.assign(word, k.load(address, B32, evict=_KEPT))
         return list(zip(words[::2], words[1::2], strict=True))

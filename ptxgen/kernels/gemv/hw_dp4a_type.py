@@ -3,10 +3,10 @@ chunks.py, what they write in hw_dp4a.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
+from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
@@ -16,7 +16,8 @@ from ptxgen.target import WARP_SIZE
 class HwDp4aType(DigitGemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. The loads of the first `ahead` steps of weights are issued
     before the activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent
-    launch, sm_90 and later). A multiprocessor's registers hold resident_threads threads."""
+    launch, sm_90 and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
+    resident_threads threads."""
 
     bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")  # one warp has a row to itself
     num_warps: int = field(default=8, kw_only=True)
@@ -35,9 +36,6 @@ class HwDp4aType(DigitGemvType):
     @property
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 75
-
-    def early(self) -> KernelType:
-        return replace(self, pdl=True)
 
     @property
     def chain(self) -> int:

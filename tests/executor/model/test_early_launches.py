@@ -3,7 +3,6 @@ launches before may still write. On a GPU: tests/gpu/test_early_gpu.py."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from executor.model.generation import LanguageModel
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
@@ -94,10 +94,24 @@ def test_kernels_that_can_work_before_they_wait_do(path: Path) -> None:
     with open_device("emulator") as device, LanguageModel.load(
         path, device, context=CONTEXT, profile=profile_for(device, early=True)
     ) as model:  # fmt: skip
-        plans = model.decoder.prepare().whole
-        products = [plan.kernel for plan in plans if plan.place.operation == "attn_output"]
+        engine = Engine(model.decoder, slots=2, page_len=32)
+        engine.set_table(0, [0])
+        engine.set_table(1, [1])
+        engine.step([Row(slot, 7, 0, True) for slot in (0, 1)] * 2)
+        graph = engine.steps.replayed
+        assert isinstance(graph, LaunchGraph)
+        texts = {plan.kernel.name: emit(plan.kernel, Target(90), early=True).text for plan in graph.plans}
+        products = [plan.kernel for plan in graph.plans if plan.kernel.name == "stationary_q4k_gemm"]
         assert products
-        assert all(kernel.launch().early and replace(kernel, pdl=False).early() == kernel for kernel in products)  # type: ignore[call-arg]
+        assert all(kernel.launch().early for kernel in products)
+        engine.free()
+    first_load = {name: text[: text.index("griddepcontrol.wait")].count("ld.global") for name, text in texts.items()}
+    assert first_load["paged_attention_merged"] == 4  # slot, position, pages of the part and of the first tile
+    assert {name for name, count in first_load.items() if count} == {
+        "paged_attention_merged",
+        "paged_rope_scatter",
+        "half_mma_q4k_gemm",
+    }
 
 
 def test_early_launches_are_refused_where_no_gpu_has_them() -> None:

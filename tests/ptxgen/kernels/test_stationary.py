@@ -11,6 +11,7 @@ import pytest
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
 from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
@@ -75,6 +76,41 @@ def test_a_row_has_the_same_bits_whatever_m_and_the_tiles_are() -> None:
     last = {"halves": arguments["halves"][1:], "scales": arguments["scales"][8:], "w": arguments["w"]}
     single, _ = emulate(alone, inputs(alone) | last, target=Target(80), sanitize=False)
     assert single["y"].tobytes() == together["y"][8:].tobytes()
+
+
+@pytest.mark.parametrize("format", IN_PIECES, ids=lambda format: format.id)
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_parts_abreast_have_sums_of_their_own_in_half_as_many_products(format: Format, m: int) -> None:
+    """The sums of both parts apart are those of kernels with one part: of the activations with their second part only, and with
+    their first, where the weights have no low registers."""
+    kernel = StationaryGemm(format, m=m, k=1280, n=37, split=3, chains=2, abreast=True, resident_threads=256)
+    arguments = inputs(kernel)
+    results, findings = emulate(kernel, arguments, target=Target(80), sanitize=True)
+    assert not findings
+    assert_matches_reference(kernel, arguments, results)
+    after = replace(kernel, abreast=False)
+    assert 2 * emit(kernel, Target(80)).text.count("mma.sync") <= emit(after, Target(80)).text.count("mma.sync") + 16
+    if format.name == "Q6_K_ALIGNED":
+        return
+    of_part = []
+    for part in range(2):
+        one = replace(after, parts=1)
+        own = arguments | {"halves": np.ascontiguousarray(arguments["halves"][:, :, :, part : part + 1])}
+        of_part.append(emulate(one, inputs(one) | own, target=Target(80), sanitize=False)[0]["y"])
+    assert results["y"].tobytes() == (of_part[0] + of_part[1]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"m": 5}, "m must be an integer, 1..4, got 5"),
+        ({"m": 2, "parts": 1}, "what stands abreast are two parts in 8 columns, got parts=1, columns=8"),
+        ({"m": 2, "columns": 16}, "what stands abreast are two parts in 8 columns, got parts=2, columns=16"),
+    ],
+)
+def test_only_two_parts_of_up_to_four_rows_stand_abreast(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        StationaryGemm(Q4_K, k=512, n=16, abreast=True, **settings)
 
 
 def test_a_residual_is_added_with_the_bits_of_the_product_and_an_addition() -> None:
