@@ -32,13 +32,14 @@ from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.attention.flash_attention import MOST_WARPS, WARPS_ALLOWED, FlashAttention, tiles_of
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, splits_for
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import ENOUGH_BLOCKS, LEAST, SPLITS, PagedAttention, spread_of
+from ptxgen.kernels.attention.paged_attention import LEAST, SPLITS, PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce
 from ptxgen.kernels.attention.paged_cache import TILE
 
 PAGE_LEN = 32
-WAYS = ((64, 128, 32, 384), (64, 256, 32, 256), (64, 128, 16, 512), (64, 256, 16, 512), (32, 128, 16, 512), (16, 256, 16, 512))
+MOST_BLOCKS = 528
+WAYS = ((64, 128, 32, 384), (64, 128, 16, 512), (32, 128, 16, 512), (64, 64, 16, 512), (128, 64, 16, 512), (256, 64, 16, 512))
 """Splits, least, tile and resident threads of paged_attention_merged, with which nothing is spilled on sm_90."""
 
 
@@ -59,7 +60,7 @@ class Case:
     splits: int = SPLITS
     least: int = LEAST
     tile: int = TILE
-    blocks: int = ENOUGH_BLOCKS
+    blocks: int = MOST_BLOCKS
 
     def __str__(self) -> str:
         how = f"{self.parts} parts, {self.warps} warps" if self.parts is not None else f"{self.resident} resident"
@@ -114,7 +115,7 @@ def decode_cases(max_len: int) -> Iterator[Case]:
     for rows in (1, 4, 8, 32):
         for end in ends if rows < 32 else ends[:3]:
             for splits, least, tile, resident in WAYS:
-                for blocks in (132, 264, ENOUGH_BLOCKS):
+                for blocks in (132, 264, MOST_BLOCKS):
                     yield Case(
                         rows, end, "f32", "paged_attention_merged", resident=resident, apart=True, splits=splits, least=least,
                         tile=tile, blocks=blocks,

@@ -9,7 +9,7 @@ from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.grouped_attention import LEAST, SHORT, GroupedAttention, splits_for
-from ptxgen.kernels.attention.paged_attention import PagedAttention, resident_threads
+from ptxgen.kernels.attention.paged_attention import PagedAttention, Suited, suited
 from ptxgen.kernels.attention.paged_attention_merged import LEAST_SM, PagedAttentionMerged
 from ptxgen.target import Target
 
@@ -17,13 +17,13 @@ from ptxgen.target import Target
 @dataclass(frozen=True)
 class AttentionChoice:
     """How rows over a paged cache attend, and why. parts: of flash_attention, which runs of `least_run` rows of a sequence or
-    more go to in tiles of up to `tile_rows`; 0 where no row does. resident_threads: of paged_attention, for all others; merged:
+    more go to in tiles of up to `tile_rows`; 0 where no row does. alone: settings of paged_attention, for all others; merged:
     these in one launch, with the same bits."""
 
     parts: int
     least_run: int
     tile_rows: int
-    resident_threads: int
+    alone: Suited
     reason: str
     merged: bool = False
 
@@ -50,7 +50,7 @@ def choose_attention(
     profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str
 ) -> AttentionChoice:
     """What a profile says for a model's heads on a target."""
-    alone = resident_threads(target, -(-heads // kv_heads), head_dim, kv_type)
+    alone = suited(target, -(-heads // kv_heads), head_dim, kv_type)
     merged = profile.merged_attention and target.sm >= LEAST_SM
     never = AttentionChoice(0, 1, 1, alone, "", merged)
     choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)

@@ -20,7 +20,7 @@ from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.paged_attention import PagedAttention, spread_of
+from ptxgen.kernels.attention.paged_attention import ENOUGH_WARPS, LEAST, PagedAttention, spread_of
 from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
 from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
@@ -90,13 +90,13 @@ class RowsAttention:
 
     def _attend_alone(self, launch: LaunchQueue, s: LayerShape, a: Activations, lone: GpuBuffer, form: Form | None) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
-        (rows,) = lone.shape
+        (rows,), alone = lone.shape, self.choice.alone
         kernel = PagedAttention(
             heads=s.heads,
             rows=rows,
             **asdict(self.shape),
-            spread=spread_of(self.shape.kv_heads, rows),
-            resident_threads=self.choice.resident_threads,
+            spread=spread_of(self.shape.kv_heads, rows, ENOUGH_WARPS * alone.tile // LEAST),
+            **alone._asdict(),
         )
         packs = launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
         if self.choice.merged and (windows_of_a_block(kernel) or not packs):

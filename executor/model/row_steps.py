@@ -209,7 +209,10 @@ class _Inputs:
         lines[:3] = np.array([(row.token, row.slot, row.position) for row in rows], np.uint32).T
         lines[INPUTS.index("index"), : len(scored)] = scored
         slot, position = lines[INPUTS.index("slot")], lines[INPUTS.index("position")]
-        lone = lone_rows(slot, position, attention.least_run) if attention.parts else len(rows)
+        if not attention.parts or len(rows) < attention.least_run:
+            lines[INPUTS.index("lone")] = position
+            return cls(lines, np.zeros((0, 2), np.uint32), None)
+        lone = lone_rows(slot, position, attention.least_run)
         lines[INPUTS.index("lone"), :lone] = position[:lone]
         tiles = tiles_of(slot[lone:], position[lone:], attention.tile_rows)
         tiles[:, 0] += lone

@@ -75,13 +75,14 @@ class PagedAttentionMerged(PagedAttention):
         count = k.shuffle((place.length + (size - 1)) // size, 0)  # so the assembler knows that warps stay together
         several, is_mine = count > 1, k.variable(1, U32)
         staged = Staged.of(k, self.tiles.heads, self.head_dim)
-        self.start(k, place, kv_head, k.ctaid.z * size, size)
+        begin = k.ctaid.z * size
+        end = self.start(k, place, kv_head, begin, size)
         with k.when(k.ctaid.z < k.max(count, 1)):
             first, heads = self.own_heads(k, kv_head)
             with k.when(count == 0):
                 staged.clear(k)
             with k.otherwise():
-                for part, usable, found in self.own_parts(k, place, kv_head, k.ctaid.z * size, size, first, heads):
+                for part, usable, found in self.own_parts(k, place, kv_head, begin, end, size, first, heads):
                     self._leave(k, first, heads, part, usable, found, several, staged)
                 with k.when(several):
                     last = k.last_block(k.arg.counters[row, k.ctaid.x], k.min(count, spread))
