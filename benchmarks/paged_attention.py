@@ -39,7 +39,7 @@ from ptxgen.kernels.attention.paged_cache import TILE
 
 PAGE_LEN = 32
 MOST_BLOCKS = 528
-WAYS = ((64, 128, 32, 384), (64, 128, 16, 512), (32, 128, 16, 512), (64, 64, 16, 512), (128, 64, 16, 512), (256, 64, 16, 512))
+WAYS = ((64, 128, 32, 384), (64, 128, 16, 512), (32, 128, 16, 512), (64, 64, 16, 512))
 """Splits, least, tile and resident threads of paged_attention_merged, with which nothing is spilled on sm_90."""
 
 

@@ -50,7 +50,7 @@ def choose_attention(
     profile: GpuProfile, target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str
 ) -> AttentionChoice:
     """What a profile says for a model's heads on a target."""
-    alone = suited(target, -(-heads // kv_heads), head_dim, kv_type)
+    alone = suited(target, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_type=kv_type)
     merged = profile.merged_attention and target.sm >= LEAST_SM
     never = AttentionChoice(0, 1, 1, alone, "", merged)
     choice = _in_tiles(profile, target, never, heads, kv_heads, head_dim, kv_type)

@@ -21,7 +21,6 @@ from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_type import KV_TYPES
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
 from ptxgen.kernels.attention.paged_attention import (
-    LINE,
     MOST_SPLITS,
     Split,
     part_bounds,
@@ -30,7 +29,6 @@ from ptxgen.kernels.attention.paged_attention import (
     softmax_part,
 )
 from ptxgen.kernels.attention.paged_attention_merged import HANDED, LEAST_SM
-from ptxgen.kernels.attention.paged_cache import TILE
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -147,7 +145,7 @@ class GroupedAttention(IncrementalAttention):
         first, heads = kv_head * self.group + number, k.min(self.group - number, tiles.heads)
         stop = k.shuffle(k.min(part * size + size, length), 0)
         queries = tiles.queries(k, k.arg.q.at(first, 0), heads)
-        found = tiles.softmax(k, queries, self._locate(k, kv_head, part * size, stop), part * size, stop, self.scale)
+        found = tiles.softmax(k, queries, self._locate(k, kv_head), part * size, stop, self.scale)
         merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(head < heads):
@@ -174,33 +172,16 @@ class GroupedAttention(IncrementalAttention):
         with k.when(live):
             k.store(k.arg.out.at(first, 0)[place], values)
 
-    def _locate(
-        self, k: KernelBuilder, kv_head: Value, begin: Value, stop: Value
-    ) -> Callable[[Value], tuple[Load, Load]]:  # fmt: skip
-        """As GroupTiles.softmax wants it. A warp asks for all of a tile before it uses the first of the one before."""
-        step = self.warps * TILE
+    def _locate(self, k: KernelBuilder, kv_head: Value) -> Callable[[Value], tuple[Load, Load]]:
+        """As GroupTiles.softmax wants it."""
         caches = [cache.at(kv_head, 0, 0) for cache in (k.arg.k_cache, k.arg.v_cache)]
 
-        def ask(start: Value) -> None:
-            with k.when(start < stop):
-                for cache in caches:
-                    self._prefetch(k, cache.at(start * self.head_dim), k.min(stop - start, TILE))
-
         def locate(start: Value) -> tuple[Load, Load]:
-            ask(start + step)
             first = start * self.head_dim + self.group_tiles.first(k)
             keys, values = (self._load(k, cache.at(first)) for cache in caches)
             return keys, values
 
-        ask(k.shuffle(begin + k.warp * TILE, 0))
         return locate
-
-    def _prefetch(self, k: KernelBuilder, rows: GlobalArray, count: Value) -> None:
-        """Ask for `count` rows of a tile, a lane for a line of the L2 cache at a time."""
-        elements = LINE // F32.bytes
-        for line in range(0, TILE * self.head_dim // elements, WARP_SIZE):
-            own = k.min(k.lane + line, count * (self.head_dim // elements) - 1)
-            k.prefetch(rows[own * elements].address, space="global", level="L2")
 
     def _load(self, k: KernelBuilder, rows: GlobalArray) -> Load:
         def load(row: Value, places: range, width: int) -> list[Value]:

@@ -28,7 +28,6 @@ from ptxgen.types import F32, U32
 SPLITS = 64
 MOST_SPLITS = 256
 LEAST = 128  # positions
-LINE = 128  # bytes of the L2 cache
 ENOUGH_WARPS = 2112  # 16 for each of 132 multiprocessors: two blocks of 8 warps
 RESIDENT_THREADS = 256
 LEAST_ALLOWED = (32, 64, 128, 256)
@@ -61,25 +60,29 @@ class Split:
 def spread_of(kv_heads: int, rows: int, blocks: int) -> int:
     """A good `spread` for rows that all have long sequences: `blocks` in all, as many as a large GPU holds at once, and few
     that find nothing to do."""
-    return min(max(1, blocks // (kv_heads * rows)), SPLITS)
+    return min(max(1, blocks // (kv_heads * rows)), MOST_SPLITS)
 
 
 class Suited(NamedTuple):
-    """Settings of paged_attention. tile: positions that a warp takes at once; resident_threads: the most for which nothing is
-    spilled, as far as that was looked at."""
+    """Settings of paged_attention. splits: parts of a row; tile: positions that a warp takes at once; resident_threads: most
+    threads for which nothing is spilled, as far as that was looked at."""
 
+    splits: int
     tile: int
     resident_threads: int
 
 
-def suited(target: Target, group: int, head_dim: int, kv_type: str) -> Suited:
-    """For `group` heads that share a key/value head. With up to four of up to 128 f32 values half a tile a warp was 6 % faster
-    on an H200, for any number of rows and any length; bits do not depend on the target."""
-    small = group <= 4 and head_dim <= 128
+def suited(target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type: str) -> Suited:
+    """For a model's heads. Parts enough that those of one long row fill a large GPU, and half a tile a warp with up to four
+    heads of up to 128 f32 values, were faster on an H200 at any length and number of rows (docs/performance.md). Bits do not
+    depend on the target."""
+    small = heads <= 4 * kv_heads and head_dim <= 128
     tile = TILE // 2 if small and kv_type == "f32" else TILE
+    filling = ENOUGH_WARPS * tile // (LEAST * kv_heads)
+    splits = min(max(1 << max(filling, 1).bit_length() - 1, SPLITS // 2), 2 * SPLITS)
     if target.sm < 90 or not small:
-        return Suited(tile, RESIDENT_THREADS)
-    return Suited(tile, 384 if kv_type == "q8_0" else 512)
+        return Suited(splits, tile, RESIDENT_THREADS)
+    return Suited(splits, tile, 384 if kv_type == "q8_0" else 512)
 
 
 def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direction) -> Signature:
@@ -91,14 +94,6 @@ def partials(rows: int, heads: int, splits: int, head_dim: int, direction: Direc
         "totals": Array(F32, (rows, heads, splits), direction, partial=True),
         "weighted": Array(F32, (rows, heads, splits, head_dim), direction, partial=True),
     }
-
-
-def prefetch_lines(k: KernelBuilder, array: GlobalArray, size: int) -> None:
-    """Ask for the first `size` bytes of an array, a lane for a line of the L2 cache at a time."""
-    elements, lines = LINE // array.dtype.bytes, -(-size // LINE)
-    for line in range(0, lines, WARP_SIZE):
-        own = k.min(k.lane, lines - line - 1) if lines - line < WARP_SIZE else k.lane
-        k.prefetch(array[(own + line) * elements].address, space="global", level="L2")
 
 
 def softmax_part(scores: NDArray[Any], values: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
@@ -148,19 +143,17 @@ class PagedAttention(PagedKernel):
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
     each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
     share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
-    GPU. With `prefetch` a warp asks for all of a tile before it uses the first of it, for the first tile even before the kernel
-    waits, if it starts early. A multiprocessor's registers hold
+    GPU. A multiprocessor's registers hold
     resident_threads threads.
     """
 
     name = "paged_attention"
     waits_inside = True
-    bit_free = ("spread", "prefetch", "resident_threads")
+    bit_free = ("spread", "resident_threads")
     splits: int = SPLITS
     least: int = LEAST
     tile: int = field(default=TILE, kw_only=True)
     spread: int = field(default=SPLITS, kw_only=True)
-    prefetch: bool = field(default=True, kw_only=True)
     resident_threads: int = field(default=RESIDENT_THREADS, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -215,7 +208,7 @@ class PagedAttention(PagedKernel):
         place = self.place(k, row)
         size = self.split.device_size(place.length)
         begin = k.ctaid.z * size
-        end = self.start(k, place, kv_head, begin, size)
+        end = self.start(k, place, begin, size)
         with k.when(begin < place.length):
             first, heads = self.own_heads(k, kv_head)
             for part, usable, found in self.own_parts(k, place, kv_head, begin, end, size, first, heads):
@@ -226,12 +219,12 @@ class PagedAttention(PagedKernel):
         number = k.ctaid.x % self.blocks * self.tiles.heads
         return kv_head * self.group + number, k.min(self.group - number, self.tiles.heads)
 
-    def start(self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value) -> Value:
-        """Ask for the first tiles of the block's first part, of `size` positions from `begin` on, before anything is waited
-        for. What launches before this one write may be touched after it. Returns where the part ends, as `_open`."""
+    def start(self, k: KernelBuilder, place: Place, begin: Value, size: Value) -> Value:
+        """Where the block's first part ends, of `size` positions from `begin` on (see `_end`). What launches before this one
+        write may be touched after it."""
         end = k.variable(begin, U32)
         with k.when(begin < place.length):
-            self._open(k, place, kv_head, begin, size, end)
+            end @= self._end(k, place, begin, size)
         k.wait_for_launch_before()
         return end
 
@@ -239,35 +232,31 @@ class PagedAttention(PagedKernel):
         self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, end: Value, size: Value, first: Value, heads: Value
     ) -> Iterator[tuple[Value, Value, list[Softmax]]]:  # fmt: skip
         """Each part, of `size` positions, the first from `begin` to `end`, that the block has of its row: its number, whether
-        its pages exist, and the warp's softmax of it. While a block is busy with one, memory brings the next. Each time the
-        block waits twice, so that nobody overwrites what another still reads."""
+        its pages exist, and the warp's softmax of it. Each time the block waits twice, so that nobody overwrites what another
+        still reads."""
         queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.y, first, 0), heads)
         part, blocks = k.variable(k.ctaid.z, U32), self.launch().grid[2]
         for start in k.strided(begin, place.length, step=size * blocks):
-            stop = k.variable(end, U32)
+            found = self._softmax(k, queries, place, kv_head, start, end)
+            yield part, end > start, found
             if blocks < self.splits:
                 following = start + size * blocks
                 with k.when(following < place.length):
-                    self._open(k, place, kv_head, following, size, end)
-            usable = stop > start
-            found = self._softmax(k, queries, place, kv_head, start, stop)
-            yield part, usable, found
-            part @= part + blocks
+                    end @= self._end(k, place, following, size)
+                part @= part + blocks
 
-    def _open(self, k: KernelBuilder, place: Place, kv_head: Value, begin: Value, size: Value, end: Value) -> None:
-        """Set `end` to where a part of `size` positions from `begin` on ends, or to `begin` if one of its pages does not exist,
-        and ask for its first tiles."""
+    def _end(self, k: KernelBuilder, place: Place, begin: Value, size: Value) -> Value:
+        """Where a part of `size` positions from `begin` on ends: there, too, if it needs a page that does not exist."""
         stop = k.min(begin + size, place.length)
-        end @= k.select(place.known & self._pages_exist(k, place.slot, begin, stop), stop, begin)
-        if self.prefetch:
-            self._ask(k, place.slot, kv_head, k.shuffle(begin + k.warp * self.tile, 0), end)
+        end: Value = k.select(place.known & self._pages_exist(k, place.slot, begin, stop), stop, begin)
+        return end
 
     def _softmax(
         self, k: KernelBuilder, queries: SharedPart, place: Place, kv_head: Value, begin: Value, end: Value
     ) -> list[Softmax]:  # fmt: skip
         """The warp's softmax of the positions from `begin` to `end`."""
         return self.tiles.softmax(
-            k, queries, lambda start: self._tile(k, place.slot, kv_head, start, end), begin, end, self.scale
+            k, queries, lambda start: self._tile(k, place.slot, kv_head, start), begin, end, self.scale
         )  # fmt: skip
 
     def _hand_over(
@@ -293,25 +282,11 @@ class PagedAttention(PagedKernel):
         exist: Value = k.vote(largest < self.pages, FULL_WARP, mode="all")
         return exist
 
-    def _tile(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value, end: Value) -> tuple[Load, Load]:
-        """The keys and the values of the tile that starts at a position whose page exists; asks for the warp's next one, if it
-        starts before `end`."""
-        if self.prefetch and self.split.size(self.max_len) > self.least:
-            self._ask(k, slot, kv_head, start + self.least, end)
-        keys, values = self._caches(k, slot, kv_head, start)
-        return self._load(k, keys), self._load(k, values)
-
-    def _ask(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value, end: Value) -> None:
-        """Ask for all of the tile that starts there, if that is before `end`."""
-        with k.when(start < end):
-            for rows in self._caches(k, slot, kv_head, start):
-                for array, part in zip(rows, self.kv.parts, strict=True):
-                    prefetch_lines(k, array, self.tile * self.head_dim // part.values * part.dtype.bytes)
-
-    def _caches(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value) -> list[list[GlobalArray]]:
-        """The keys and the values from a position on whose page exists, in each part of the cache."""
+    def _tile(self, k: KernelBuilder, slot: Value, kv_head: Value, start: Value) -> tuple[Load, Load]:
+        """The keys and the values of the tile that starts at a position whose page exists."""
         page = self.page(k, slot, start)
-        return [self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v")]
+        keys, values = (self.cached(k, tensor, page, kv_head, start % self.page_len, 0) for tensor in ("k", "v"))
+        return self._load(k, keys), self._load(k, values)
 
     def _load(self, k: KernelBuilder, rows: list[GlobalArray]) -> Load:
         """Loads the lane's values of rows of a tile, which starts with these."""

@@ -76,7 +76,7 @@ class PagedAttentionMerged(PagedAttention):
         several, is_mine = count > 1, k.variable(1, U32)
         staged = Staged.of(k, self.tiles.heads, self.head_dim)
         begin = k.ctaid.z * size
-        end = self.start(k, place, kv_head, begin, size)
+        end = self.start(k, place, begin, size)
         with k.when(k.ctaid.z < k.max(count, 1)):
             first, heads = self.own_heads(k, kv_head)
             with k.when(count == 0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from ptxgen.kernels.attention.paged_attention import PagedAttention, Split
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
-from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
 from tests.ptxgen.kernels.running import assert_matches_reference
 
@@ -102,23 +100,13 @@ def test_a_row_has_the_bits_that_it_has_alone() -> None:
         assert attended(*alone(kernel, arguments, row))["out"].tobytes() == together[row].tobytes()
 
 
-def test_blocks_that_do_several_parts_give_the_same_bits_and_so_does_no_prefetch() -> None:
+def test_blocks_that_do_several_parts_give_the_same_bits() -> None:
     lengths = (160, 70, 1)
     usual = run(made(3, splits=5), arguments := at(made(3, splits=5), lengths))
     for spread in (1, 2):
-        few = made(3, splits=5, spread=spread, prefetch=spread == 2)
+        few = made(3, splits=5, spread=spread)
         assert few.launch().grid[2] == spread
         assert all(usual[name].tobytes() == array.tobytes() for name, array in run(few, arguments, seed=spread).items())
-
-
-@pytest.mark.parametrize("tile", [16, 32])
-def test_warps_that_ask_for_their_next_tile_give_the_same_bits_as_those_that_do_not(tile: int) -> None:
-    kernel, without = (made(3, splits=2, least=64, tile=tile, prefetch=prefetch) for prefetch in (True, False))
-    first, both = (emit(one).text.count("prefetch.global.L2") for one in (replace(kernel, splits=3), kernel))
-    assert 0 < first < both  # a part of at most 64 positions has no next tile
-    arguments = at(kernel, (160, 129, 1))
-    asked = run(kernel, arguments)
-    assert all(asked[name].tobytes() == array.tobytes() for name, array in run(without, arguments).items())
 
 
 @pytest.mark.parametrize(
