@@ -70,6 +70,7 @@ def _stationary(k: int, n: int, m: int, parts: int) -> Iterator[tuple[str, Setti
         yield "stationary", usual
         if slices == 1:
             yield "stationary", usual | {"stages": 2}
+        if slices == 1 and columns == 8 and (parts == 1 or m <= ABREAST):  # others would spill
             yield "stationary", usual | {"stages": 2, "split": 16, "chains": 1, "resident_threads": 512}
 
 
