@@ -183,21 +183,22 @@ REPACK: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
-MERGED_ATTENTION: Final = EnvironmentVariable[bool](
+MEASURED_SM_90: Final = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
+MERGED_ATTENTION: Final = EnvironmentVariable[bool | None](
     "PTXGEN_MERGED_ATTENTION",
     "has long sequences attended to by many blocks in one launch, and each row of a step in one launch instead of two",
     "1 or 0",
-    "0",
-    lambda: False,
+    MEASURED_SM_90,
+    lambda: None,
     False,
     _switch,
 )
-EARLY_LAUNCHES: Final = EnvironmentVariable[bool](
+EARLY_LAUNCHES: Final = EnvironmentVariable[bool | None](
     "PTXGEN_EARLY_LAUNCHES",
     "has each kernel of a step started before the one before it has ended, for which it then waits (sm_90 and later)",
     "1 or 0",
-    "0",
-    lambda: False,
+    MEASURED_SM_90,
+    lambda: None,
     False,
     _switch,
 )
@@ -231,8 +232,8 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack, merged_attention, early_launches: as GpuProfile's; debug: look for NaN
-    and infinity."""
+    False for none; batch_invariant, repack, merged_attention, early_launches: as GpuProfile's, the last two None if not
+    set; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -242,8 +243,8 @@ class Settings:
     tuning: Path | bool
     batch_invariant: bool
     repack: bool
-    merged_attention: bool
-    early_launches: bool
+    merged_attention: bool | None
+    early_launches: bool | None
     debug: bool
 
 

@@ -85,9 +85,15 @@ class GpuProfile:
 
     @classmethod
     def for_device(cls, device: Device) -> Self:
-        """What the environment says, and what was measured on this device's GPU."""
-        tables = (table.running_on(device.target) for table in tables_for(GpuModel.of(device), settings()))
-        return replace(cls.from_environment(), tables=tuple(tables))
+        """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
+        attention is merged and launches start early, they are on a GPU from sm_90 on whose generation has a shipped table."""
+        environment = settings()
+        tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment))
+        faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
+        merged, early = (
+            faster if said is None else said for said in (environment.merged_attention, environment.early_launches)
+        )
+        return replace(cls.from_environment(), tables=tables, merged_attention=merged, early_launches=early)
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -103,12 +109,13 @@ class GpuProfile:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU."""
+        """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU. What it leaves
+        open is off."""
         environment = settings()
         return cls(
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
-            merged_attention=environment.merged_attention, early_launches=environment.early_launches,
+            merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
         )  # fmt: skip
 
     def starts_early(self, target: Target) -> bool:

@@ -17,6 +17,7 @@ from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
 from executor.device.gpu import GpuModel
+from executor.device.protocol import Device
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
@@ -174,6 +175,27 @@ def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.M
         assert GpuProfile.for_device(device).tables
         monkeypatch.setenv("PTXGEN_TUNING", "0")
         assert GpuProfile.for_device(device) == GpuProfile()
+
+
+def test_attention_is_merged_and_launches_start_early_where_that_was_measured(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    def switches(device: Device) -> tuple[bool, bool, bool]:
+        profile = GpuProfile.for_device(device)
+        return profile.merged_attention, profile.early_launches, profile.repack
+
+    with CudaDevice() as device, EmulatedDevice() as emulator:
+        assert switches(device) == (True, True, False)
+        assert switches(emulator) == (False, False, False)
+        for table in shipped_tables():  # of no GPU before sm_90 is there one
+            assert table.gpu.target == "sm_90"
+        monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "0")
+        assert switches(device) == (False, True, False)
+        monkeypatch.setenv("PTXGEN_EARLY_LAUNCHES", "0")
+        assert switches(device) == (False, False, False)
+        monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "1")
+        monkeypatch.setenv("PTXGEN_TUNING", "0")
+        assert switches(device) == (True, False, False)
 
 
 def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
