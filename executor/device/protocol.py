@@ -242,7 +242,7 @@ def checked_bytes(array: NDArray[Any], *, writable: bool = False) -> int:
         raise ValueError(
             f"host array of {array.dtype}{list(array.shape)} must be C-contiguous{' and writable' if writable else ''}"
         )
-    return int(np.prod(array.shape, dtype=np.int64)) * array.itemsize
+    return array.nbytes
 
 
 def copying(array: NDArray[Any]) -> ReadInto:
