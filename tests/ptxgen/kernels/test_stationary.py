@@ -108,7 +108,7 @@ def test_parts_abreast_have_sums_of_their_own_in_half_as_many_products(format: F
         ({"m": 2, "columns": 16}, "what stands abreast are two parts in 8 columns, got parts=2, columns=16"),
     ],
 )
-def test_only_two_parts_of_up_to_four_rows_stand_abreast(settings: dict[str, int], message: str) -> None:
+def test_only_two_parts_of_up_to_four_rows_stand_abreast(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         StationaryGemm(Q4_K, k=512, n=16, abreast=True, **settings)
 
