@@ -202,6 +202,15 @@ EARLY_LAUNCHES: Final = EnvironmentVariable[bool | None](
     False,
     _switch,
 )
+JOINED_PRODUCTS: Final = EnvironmentVariable[bool](
+    "PTXGEN_JOINED_PRODUCTS",
+    "has a token multiplied by q, k and v, and by gate and up, in one launch where the weights are of one format",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -222,6 +231,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     REPACK,
     MERGED_ATTENTION,
     EARLY_LAUNCHES,
+    JOINED_PRODUCTS,
     DEBUG,
 )
 
@@ -232,8 +242,8 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack, merged_attention, early_launches: as GpuProfile's, the last two None if not
-    set; debug: look for NaN and infinity."""
+    False for none; batch_invariant, repack, merged_attention, early_launches, joined_products: as GpuProfile's, None
+    if it depends on the GPU; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -245,6 +255,7 @@ class Settings:
     repack: bool
     merged_attention: bool | None
     early_launches: bool | None
+    joined_products: bool
     debug: bool
 
 
@@ -263,6 +274,7 @@ def settings() -> Settings:
         repack=REPACK.read(),
         merged_attention=MERGED_ATTENTION.read(),
         early_launches=EARLY_LAUNCHES.read(),
+        joined_products=JOINED_PRODUCTS.read(),
         debug=DEBUG.read(),
     )
 

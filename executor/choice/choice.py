@@ -51,7 +51,8 @@ class GpuProfile:
     whose last block puts together what the others found: grouped_attention over the cache of a single sequence,
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
     early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
-    dependent launch, `starts_early`): same bits.
+    dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
+    up, go in one launch where their kernels can be joined: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -62,6 +63,7 @@ class GpuProfile:
     repack: bool = False
     merged_attention: bool = False
     early_launches: bool = False
+    joined_products: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -77,6 +79,7 @@ class GpuProfile:
         instance("merged_attention", self.merged_attention, bool)
         instance("repack", self.repack, bool)
         instance("early_launches", self.early_launches, bool)
+        instance("joined_products", self.joined_products, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
                 raise ArgumentError(
@@ -98,13 +101,13 @@ class GpuProfile:
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
         """As `for_device`; but a bundle has the kernels of `from_environment` for the blocks of the file, at the precision that
-        it was written with, in their plain form: nothing is repacked, merged or started early, whatever the environment
-        says."""
+        it was written with, in their plain form: nothing is repacked, merged, joined or started early, whatever the
+        environment says."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
         return replace(
             cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
-            early_launches=False,
+            early_launches=False, joined_products=False,
         )  # fmt: skip
 
     @classmethod
@@ -116,6 +119,7 @@ class GpuProfile:
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
             merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
+            joined_products=environment.joined_products,
         )  # fmt: skip
 
     def starts_early(self, target: Target) -> bool:

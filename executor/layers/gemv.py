@@ -47,11 +47,13 @@ class Product(NamedTuple):
 
 
 def project_all(launch: LaunchQueue, *products: Product, x: GpuBuffer) -> None:
-    """As `project` for each; where `launch.fused`, those whose kernels can be joined in one launch, `FIRST+SECOND`."""
+    """As `project` for each; where `launch.fused`, those whose kernels can be joined in one launch, `FIRST+SECOND`: of a vector
+    if the projections say that they may."""
     left = list(products)
     while left:
         first = left.pop(0)
-        together = launch.fused and takes_rows(first.projection.kernel, rows(x))
+        m = rows(x)
+        together = launch.fused and (first.projection.joins if m == 1 else takes_rows(first.projection.kernel, m))
         kernel, others = _joined(first, left) if together else (None, ())
         if kernel is None:
             project(launch, first.operation, first.projection, x=x, y=first.y)

@@ -16,11 +16,12 @@ from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel."""
+    once. `reason`: why this kernel. joins: whether its product with a vector may go in one launch with those of others."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
+    joins: bool = False
 
     @property
     def pointer(self) -> int:
@@ -49,7 +50,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate, rows=rows)
     require_fit(choice.kernel, weight.format, weight.name, n=weight.n, k=weight.k, rows=rows)
-    return Projection(weight, choice.kernel, choice.reason)
+    return Projection(weight, choice.kernel, choice.reason, profile.joined_products)
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:

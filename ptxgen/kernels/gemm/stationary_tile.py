@@ -13,12 +13,12 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import Pair
 from ptxgen.kernels.gemm.half_products import WindowProducts
-from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
 from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock, added, apart
 from ptxgen.kernels.gemm.staged_halves import PIECE
 from ptxgen.kernels.gemm.staged_weights import StagedWeights
 from ptxgen.kernels.gemm.weight_tile import TILE_ROWS
 from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE, tiles_of
 from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import B32, F32, U32

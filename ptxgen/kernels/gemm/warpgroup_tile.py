@@ -12,11 +12,11 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats.half_weights import HalfMinima, HalfWeights, Pair
-from ptxgen.kernels.gemm.joined_gemm import MatrixOfBlock
 from ptxgen.kernels.gemm.sliced_gemm import SlicedBlock
 from ptxgen.kernels.gemm.staged_halves import StagedHalves
 from ptxgen.kernels.gemm.staged_weights import StagedWeights
 from ptxgen.kernels.gemv.iteration import advance
+from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.quantize.activation_halves import STEPS, TILE
 from ptxgen.target import WARPGROUP_SIZE
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Index
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
@@ -105,18 +105,37 @@ class Warp:
         self.fragments = kernel.fragments
         self.lane: FragmentLane = self.fragments.lane(k)
         rows = kernel.rows_per_warp
-        self.first_row: Value = (k.ctaid.x * kernel.num_warps + k.warp) * rows
+        self.matrix = kernel.matrix_of_block(k)
+        self.n: Index = kernel.n if self.matrix is None else self.matrix.n
+        self.whole = kernel.n % kernel.block_rows == 0 if self.matrix is None else self.matrix.whole
+        """Whether every warp has rows_per_warp rows."""
+        self.first_row: Value = (
+            (k.ctaid.x * kernel.num_warps + k.warp) * rows
+            if self.matrix is None
+            else k.mad(k.warp, rows, self.matrix.first_row)
+        )
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
-        clamped = kernel.n % kernel.block_rows != 0
         numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
         self.numbers: list[Value] = []
         self.rows = []
         for number in numbers:
-            self.numbers.append(k.min(number, kernel.n - 1) if clamped else number)
-            self.rows.append(k.arg.w.at(self.numbers[-1], 0))
+            self.numbers.append(number if self.whole else k.min(number, self.n - 1))
+            self.rows.append(self._row(self.numbers[-1]))
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.shared = SharedDigits(k, layout, self.lane)
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in range(rows)]
+
+    def _row(self, number: Value) -> GlobalArray:
+        """The weights of a row from its first on."""
+        if self.matrix is None:
+            row: GlobalArray = self.k.arg.w.at(number, 0)
+            return row
+        return self.matrix.array("w").at(number * self.kernel.format.row_bytes(self.kernel.k))
+
+    def result(self) -> GlobalArray:
+        """Where the products go of the matrix that the warp has rows of."""
+        y: GlobalArray = self.k.arg.y if self.matrix is None else self.matrix.array("y")
+        return y
 
     def add_step(self, raw: Raw, rows: range, step: Value | int, more: int = 0) -> None:
         """Unpack each row of weights once, and add its products with every one of these rows of activations."""

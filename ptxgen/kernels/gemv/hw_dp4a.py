@@ -4,7 +4,8 @@ what a projection adds to the stream goes there at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.accuracy import UNIT
@@ -50,6 +52,22 @@ class HwDp4aGemv(HwDp4aType):
 
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
+
+    def joined(self, others: Sequence[KernelType]) -> KernelType | None:
+        """With this one's settings, and the bits that each has alone."""
+        from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv  # is an HwDp4aGemv itself
+
+        alike = [
+            one.n
+            for one in others
+            if isinstance(one, HwDp4aGemv)
+            and type(one) is type(self) is HwDp4aGemv
+            and (one.format, one.k, one.digits) == (self.format, self.k, self.digits)
+        ]
+        if len(alike) != len(others) or not 1 <= len(others) <= 2:
+            return None
+        n2, n3 = (*alike, 0)[:2]
+        return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=n2, n3=n3)
 
     def emit(self, k: KernelBuilder) -> None:
         together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)
@@ -102,18 +120,16 @@ class HwDp4aGemv(HwDp4aType):
 
     def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
         sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
+        y = warp.result()
         with k.when(k.lane == 0):
             for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
                 row = warp.first_row + i if i else warp.first_row
-                if self.n % self.block_rows:
-                    with k.when(row < self.n):
-                        self._store_row(k, row, of_row, loaded)
-                else:
-                    self._store_row(k, row, of_row, loaded)
+                with nullcontext() if warp.whole else k.when(row < warp.n):
+                    self._store_row(k, y, row, of_row, loaded)
 
-    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
         """Store what a row of weights gave with each row of activations."""
-        k.store(k.arg.y[row], sums[0])
+        k.store(y[row], sums[0])
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
@@ -145,9 +161,9 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
     def batch(self) -> tuple[int, ...]:
         return (self.m,)
 
-    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
         for number, total in enumerate(sums):
-            k.store(k.arg.y[number, row], total)
+            k.store(y[number, row], total)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[BatchedHwDp4aGemv]:
@@ -182,9 +198,9 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         value: Value = k.load(k.arg.y[row])
         return value
 
-    def _store_row(self, k: KernelBuilder, row: Value, sums: list[Value], before: Value | None) -> None:
-        y = k.load(k.arg.y[row]) if before is None else before
-        k.store(k.arg.y[row], y + sums[0])
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
+        held = k.load(y[row]) if before is None else before
+        k.store(y[row], held + sums[0])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         return {"y": arguments["y"].astype("f8") + super().reference(**arguments)["y"]}

@@ -6,8 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
@@ -36,6 +38,10 @@ class HwDp4aType(DigitGemvType):
     @property
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 75
+
+    def matrix_of_block(self, k: KernelBuilder) -> MatrixOfBlock | None:
+        """Which of several matrices a block has rows of; None where there is one."""
+        return None
 
     @property
     def chain(self) -> int:

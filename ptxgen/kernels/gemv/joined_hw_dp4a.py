@@ -1,0 +1,58 @@
+"""hw_dp4a for two or three matrices that are multiplied by the same activations: q, k and v, or gate and up, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import LaunchConfig
+from ptxgen.formats import REPACKED, find
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.joined import Joined, MatrixOfBlock
+from ptxgen.kernels.registry import register
+
+JOINED = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), REPACKED["Q6_K_ALIGNED"])
+"""The formats that have it in the catalogue: those of most models. Of others a kernel is made by its class."""
+
+
+@register(format=JOINED)
+@dataclass(frozen=True)
+class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
+    """y = W x, y2 = W2 x and, with n3, y3 = W3 x on quantised activations: hw_dp4a for matrices of n, n2 and n3 rows in one
+    launch, with the very bits of a launch each.
+
+    y: f32[n], y2: f32[n2], y3: f32[n3]; w, w2, w3: u8[n, row_bytes] and so on; digits, scales and sums as in hw_dp4a. A block
+    of threads has rows of one matrix; those of the second follow those of the first."""
+
+    family: ClassVar[str] = "gemm"
+    batched_alike = False
+    name_pattern = "joined_hw_dp4a_{format}_gemv"
+    n2: int = field(kw_only=True)
+    n3: int = field(default=0, kw_only=True)
+
+    @property
+    def block_rows(self) -> int:
+        return self.num_warps * self.rows_per_warp
+
+    def batched(self, m: int) -> tuple[()]:
+        return ()
+
+    def with_residual(self) -> None:
+        return None
+
+    def launch(self) -> LaunchConfig:
+        one = super().launch()
+        return LaunchConfig(self.row_blocks, one.block, one.resident, one.early)
+
+    def matrix_of_block(self, k: KernelBuilder) -> MatrixOfBlock:
+        return MatrixOfBlock(self, k, k.ctaid.x, at_once=("w",))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[JoinedHwDp4aGemv]:
+        narrow: dict[str, Any] = {"num_warps": 2, "rows_per_warp": 1, "resident_threads": 256}
+        yield cls(k=512, n=7, n2=2, n3=5, digits=3, **narrow, **fixed)
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=4096, n=33, n2=8, digits=3, rows_per_warp=2, num_warps=4, **fixed)
+            yield cls(k=18944, n=2, n2=4, digits=1, **narrow | {"num_warps": 1}, **fixed)  # a loop

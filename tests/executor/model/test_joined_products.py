@@ -1,0 +1,77 @@
+"""A profile whose products of the same activations go in one launch: q, k and v, and gate and up. Same bits, fewer launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.choice.choice import GpuProfile
+from executor.device import open_device
+from executor.launch.graph import LaunchGraph
+from executor.model.engine import Engine
+from executor.model.generation import LanguageModel
+from executor.model.step import Row
+from ptxgen.errors import ArgumentError
+from tests.synthetic import Q, write_model
+
+TOKENS = [3, 17, 101, 44, 9]
+CONTEXT = 64
+JOINED = "joined_hw_dp4a_q4k_gemv"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    return write_model(folder / "m.gguf", "llama", Q.Q4_K, layers=2, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
+
+
+def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
+    """The logits of a sequence and of a step of one row, and what each launches in its first layer."""
+    logits = []
+    with (
+        open_device("emulator", sanitize=True) as device,
+        LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model,
+    ):
+        engine = Engine(model.decoder, slots=1)
+        engine.set_table(0, range(engine.pages))
+        for token in TOKENS:
+            model.decoder.step(token)
+            logits.append(model.decoder.logits())
+        logits.append(engine.step([Row(0, TOKENS[0], 0, True)]).logits(0))
+        graph = engine.steps.replayed
+        assert isinstance(graph, LaunchGraph)
+        plans = model.decoder.prepare().whole, graph.plans
+        of_layer = [[plan for plan in some if plan.place.layer == 0 and "w" in plan.kernel.signature()] for some in plans]
+        launches = [[f"{plan.place.operation} {plan.kernel.name}" for plan in some] for some in of_layer]
+        engine.free()
+    return np.array(logits).tobytes(), launches
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, early: bool) -> None:
+    apart, of_each = decoded(path, GpuProfile(early_launches=early))
+    together, joined = decoded(path, GpuProfile(early_launches=early, joined_products=True))
+    assert together == apart
+    products = "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"
+    for launches in of_each:
+        assert [launch.split()[0] for launch in launches] == list(products)
+    for launches in joined:
+        residual = "hw_dp4a_q4k_gemv_residual"
+        assert launches == [
+            f"attn_q+attn_k+attn_v {JOINED}", f"attn_output {residual}", f"ffn_gate+ffn_up {JOINED}", f"ffn_down {residual}",
+        ]  # fmt: skip
+
+
+def test_matrices_of_several_formats_are_joined_where_they_are_alike(tmp_path: Path) -> None:
+    types = {"attn_v": Q.Q6_K, "": Q.Q4_K}
+    path = write_model(tmp_path / "m.gguf", "llama", types, layers=1, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
+    (apart, _), (together, joined) = (decoded(path, GpuProfile(joined_products=switch)) for switch in (False, True))
+    assert together == apart
+    assert joined[0][:2] == [f"attn_q+attn_k {JOINED}", "attn_v hw_dp4a_q6k_gemv"]
+
+
+def test_the_profile_takes_a_bool() -> None:
+    with pytest.raises(ArgumentError, match="joined_products is 1; allowed: a bool"):
+        GpuProfile(joined_products=1)  # type: ignore[arg-type]
