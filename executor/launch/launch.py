@@ -167,7 +167,7 @@ class Plan:
         """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that
         reads some of it before it waits, because its signature says that it is constant, does not start early here."""
         early = self._early
-        if self.kernel.launch().early:
+        if self.kernel.launch().early or (early and self.kernel.waits_inside):
             early = not any(
                 isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
                 for name, argument in self.kernel.signature().items()

@@ -143,8 +143,7 @@ class PagedAttention(PagedKernel):
     A block takes a part for up to 8 query heads of a key/value head, which share each read of the cache, and has a warp for
     each `tile` (32 or 16) of `least` positions. A row whose position is max_len or more writes nothing. At most `spread` blocks
     share the parts of a row, one after another: fewer are better where there are many rows, which need no more blocks to fill a
-    GPU. A multiprocessor's registers hold
-    resident_threads threads.
+    GPU. A multiprocessor's registers hold resident_threads threads.
     """
 
     name = "paged_attention"
