@@ -53,11 +53,13 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(sizes: tuple[
 
 @pytest.mark.parametrize("format", JOINED, ids=lambda format: format.id)
 def test_no_register_is_spilled_and_none_taken_that_matrices_alone_do_not(format: Any) -> None:
-    for k, sizes, settings in (
+    narrow: dict[str, Any] = {"num_warps": 4, "rows_per_warp": 1, "resident_threads": 256}
+    cases: tuple[tuple[int, tuple[int, ...], dict[str, Any]], ...] = (
         (4096, (4096, 1024, 1024), {"num_warps": 4}),
         (4096, (14336, 14336), {}),
-        (3584, (18944, 18944), {"num_warps": 4, "rows_per_warp": 1, "resident_threads": 256}),
-    ):
+        (3584, (18944, 18944), narrow),
+    )
+    for k, sizes, settings in cases:
         first, *others = (HwDp4aGemv(format, k=k, n=n, digits=3, **settings) for n in sizes)
         together = first.joined(others)
         assert together is not None
