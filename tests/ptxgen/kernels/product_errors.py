@@ -32,8 +32,8 @@ HALVES = {"accurate": 2, "fast": 1}
 
 def products(format: Format, k: int, n: int, m: int, **settings: int) -> Iterator[tuple[str, KernelType]]:
     """All that may multiply m rows of activations, each with the precision whose digits or parts it has: the kernel that a
-    precision has by default, in its form for several rows, and every registered one of the family `gemm`, with those of the
-    settings that it has."""
+    precision has by default, in its form for several rows, and every registered one of the family `gemm` that takes m rows, with
+    those of the settings that it has. (joined_hw_dp4a takes one, and has the bits of hw_dp4a.)"""
     for precision in DIGITS:
         of_one = default_strategy(format, precision).make(k, n)
         try:
@@ -42,7 +42,7 @@ def products(format: Format, k: int, n: int, m: int, **settings: int) -> Iterato
             continue
         yield from ((precision, form) for form in forms)
     for entry in entries().values():
-        if entry.type.family == "gemm" and entry.fixed.get("format") is format:
+        if entry.type.family == "gemm" and entry.fixed.get("format") is format and "m" in entry.parameters:
             name, values = ("parts", HALVES) if "parts" in entry.parameters else ("digits", DIGITS)
             own = {setting: value for setting, value in settings.items() if setting in entry.parameters}
             yield from ((precision, entry.make(k=k, n=n, m=m, **own, **{name: value})) for precision, value in values.items())
