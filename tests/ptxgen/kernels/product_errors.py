@@ -32,8 +32,8 @@ HALVES = {"accurate": 2, "fast": 1}
 
 def products(format: Format, k: int, n: int, m: int, **settings: int) -> Iterator[tuple[str, KernelType]]:
     """All that may multiply m rows of activations, each with the precision whose digits or parts it has: the kernel that a
-    precision has by default, in its form for several rows, and every registered one of the family `gemm` that takes m rows, with
-    those of the settings that it has. (joined_hw_dp4a takes one, and has the bits of hw_dp4a.)"""
+    precision has by default, in its form for several rows, and every registered one of the family `gemm` that takes m rows,
+    with those of the settings that it has. (joined_hw_dp4a takes one, and has the bits of hw_dp4a.)"""
     for precision in DIGITS:
         of_one = default_strategy(format, precision).make(k, n)
         try:
