@@ -20,7 +20,7 @@ from ptxgen.types import F32, U32
 
 THREADS = 1024
 WARPS = THREADS // WARP_SIZE
-UNROLL = 8  # loads in flight a thread
+UNROLL = 4  # loads in flight a thread
 NOT_A_NUMBER = 0xFFFFFFFF
 """What `argmax` gives if a value is NaN: no token has this id, so nothing can go on with it unnoticed."""
 
