@@ -178,6 +178,18 @@ def test_the_programmatic_launch_waits_after_the_first_copies_and_before_the_act
     assert kernel.least_sm == 90
 
 
+@pytest.mark.parametrize("m", [2, 8, 16])
+def test_of_blocks_that_start_early_a_multiprocessor_holds_one(m: int) -> None:
+    reserved, there = 1024, 228 * 1024  # bytes: for each block, and in all (CUDA C++ Programming Guide, compute capability 9.0)
+    for k, n in ((4096, 1024), (14336, 4096)):
+        usual = StationaryGemm.suited(Q4_K, k=k, n=n, m=m, parts=2)
+        early = usual.early()
+        assert early.launch().early
+        assert 2 * (early.launch().dynamic_shared + reserved) > there
+        assert usual.launch().dynamic_shared == usual.dynamic_shared
+        assert 2 * (usual.dynamic_shared + reserved) <= there  # so it is not the weights that keep a second block out
+
+
 SHAPES = ((4096, 4096), (4096, 1024), (4096, 14336), (14336, 4096), (4096, 128256), (1536, 256), (256, 1))
 
 
