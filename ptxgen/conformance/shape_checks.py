@@ -13,7 +13,7 @@ import numpy as np
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
-from ptxgen.dsl.kernel_type import Argument, Array, KernelType, is_whole
+from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, is_whole
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
 from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
@@ -78,7 +78,7 @@ def _geometry(kernel: KernelType) -> None:
 
 def text(kernel: KernelType) -> None:
     """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; that of
-    a kernel that starts early waits in time."""
+    a kernel that starts early waits in time, in its early form, too."""
     target = targets(kernel)[0]
     first, again = emitted(kernel, target, lines=True), emit(kernel, target, lines=True)
     if not first.text.isascii():
@@ -97,15 +97,19 @@ def text(kernel: KernelType) -> None:
     if kernel.launch().early:
         for target in _different(kernel):
             _starts_early(kernel, emitted(kernel, target, lines=True).text)
+    elif kernel.waits_inside:  # others wait before all else
+        for target in targets(kernel):
+            if target.sm >= EARLY_SM:
+                _starts_early(kernel, emit(kernel, target, lines=True, early=True).text)
 
 
 def _starts_early(kernel: KernelType, text: str) -> None:
     violated = violations(text, kernel.name, kernel.signature())
     if violated:
         raise Nonconformity(
-            "launch() lets the kernel start early, while the one before it may still run; so let it wait first "
-            '(k.griddepcontrol(action="wait")), or declare constant what no kernel writes (read(..., constant=True)):\n'
-            + "\n".join(violated[:SHOWN])
+            "launch() lets the kernel start early, or waits_inside its early form, while the one before it may still run; so "
+            'let it wait first (k.griddepcontrol(action="wait"), or k.wait_for_launch_before() inside), or declare constant '
+            "what no kernel writes (read(..., constant=True)):\n" + "\n".join(violated[:SHOWN])
         )
 
 

@@ -33,6 +33,8 @@ class KernelBuilder(Warpgroup):
         super().__init__(function, launch.threads, target)
         self.signature = signature
         self._early = early
+        self.waited = False
+        """Whether the kernel said where it waits."""
         self.arg = _Arguments(self)
         self.tid = _Specials(self, "tid")
         self.ctaid = _Specials(self, "ctaid")
@@ -54,6 +56,7 @@ class KernelBuilder(Warpgroup):
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must
         come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
+        self.waited = True
         if self._early:
             self.griddepcontrol(action="wait")
 
@@ -101,6 +104,11 @@ def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False) 
         if not kernel.waits_inside:
             k.wait_for_launch_before()
     kernel.emit(k)
+    if kernel.waits_inside and not k.waited:
+        raise AuthorError(
+            f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere", None,
+            "call k.wait_for_launch_before() before it touches what launches before it write",
+        )  # fmt: skip
     function = k.finish()
     function.kernel = str(kernel)
     return function

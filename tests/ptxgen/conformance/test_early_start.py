@@ -14,8 +14,10 @@ from ptxgen.conformance import check
 from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, AuthorError
 from ptxgen.kernels.accuracy import UNIT
+from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
 from ptxgen.types import F32, U32
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
 
@@ -186,6 +188,45 @@ def test_a_kernel_that_copies_after_the_wait_conforms() -> None:
 def test_a_kernel_that_does_not_start_early_need_not_wait() -> None:
     report = check(mutant(never, launch=lambda self: LaunchConfig(2, THREADS)))
     assert report.passed, str(report)
+
+
+@dataclass(frozen=True)
+class Inside(ScaledSum):
+    """The same, which starts early in its early form alone, and says where that waits."""
+
+    name = "test_inside"
+    least_sm = 75
+    waits_inside = True
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        weight = k.load(k.arg.w[k.min(i, self.n - 1)])
+        k.wait_for_launch_before()
+        self.sum_up(k, i, weight)
+
+
+def test_a_kernel_that_waits_inside_conforms_if_its_early_form_waits_in_time() -> None:
+    def late(self: Inside, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        x = k.load(k.arg.x[k.min(i, self.n - 1)])
+        k.wait_for_launch_before()
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.fma(x, k.load(k.arg.w[i]), k.load(k.arg.y[i])))
+
+    report = check(Inside(n=100))
+    assert report.passed, str(report)
+    reasons = {result.check: result.reason for result in check(mutant(late, Inside)).failures}
+    assert set(reasons) == {"text"}  # as it is launched otherwise there is nothing to wait for
+    assert "x is touched before the wait\n  ptx line " in reasons["text"]
+    assert "k.wait_for_launch_before()" in reasons["text"]
+
+
+def test_a_kernel_that_waits_inside_must_say_where() -> None:
+    with pytest.raises(AuthorError, match=r"test_inside says that it waits inside \(waits_inside\) and does so nowhere"):
+        emit(mutant(never, Inside), Target(90))
 
 
 @pytest.mark.parametrize("direction", ["out", "inout"])
