@@ -20,7 +20,7 @@ from executor.memory.paged_cache import PagedShape
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.attention.flash_attention import FlashAttention
-from ptxgen.kernels.attention.paged_attention import ENOUGH_WARPS, LEAST, PagedAttention, spread_of
+from ptxgen.kernels.attention.paged_attention import PagedAttention
 from ptxgen.kernels.attention.paged_attention_merged import HANDED, PagedAttentionMerged, PagedAttentionMergedDigits
 from ptxgen.kernels.attention.paged_attention_merged_halves import PagedAttentionMergedHalves, windows_of_a_block
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
@@ -90,14 +90,8 @@ class RowsAttention:
 
     def _attend_alone(self, launch: LaunchQueue, s: LayerShape, a: Activations, lone: GpuBuffer, form: Form | None) -> None:
         """The first rows, as many as `lone` has; zeros where it says that a row is idle."""
-        (rows,), alone = lone.shape, self.choice.alone
-        kernel = PagedAttention(
-            heads=s.heads,
-            rows=rows,
-            **asdict(self.shape),
-            spread=spread_of(self.shape.kv_heads, rows, ENOUGH_WARPS * alone.tile // LEAST),
-            **alone._asdict(),
-        )
+        (rows,) = lone.shape
+        kernel = PagedAttention(heads=s.heads, rows=rows, **asdict(self.shape), **self.choice.alone._asdict()).filling()
         packs = launch.fused and isinstance(form, HalfForm) and s.head_dim in HEAD_DIMS
         if self.choice.merged and (windows_of_a_block(kernel) or not packs):
             self._attend_at_once(launch, s, a, kernel, lone, form)

@@ -4,8 +4,8 @@ softmax of a part of the positions. Putting them together is paged_attention_red
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,8 @@ def suited(target: Target, *, heads: int, kv_heads: int, head_dim: int, kv_type:
     depend on the target."""
     small = heads <= 4 * kv_heads and head_dim <= 128
     tile = TILE // 2 if small and kv_type == "f32" else TILE
-    filling = ENOUGH_WARPS * tile // (LEAST * kv_heads)
-    splits = min(max(1 << max(filling, 1).bit_length() - 1, SPLITS // 2), 2 * SPLITS)
+    filling = spread_of(kv_heads, 1, ENOUGH_WARPS // (LEAST // tile))
+    splits = min(max(1 << filling.bit_length() - 1, SPLITS // 2), 2 * SPLITS)
     if target.sm < 90 or not small:
         return Suited(splits, tile, RESIDENT_THREADS)
     return Suited(splits, tile, 384 if kv_type == "q8_0" else 512)
@@ -187,6 +187,10 @@ class PagedAttention(PagedKernel):
     def scale(self) -> float:
         """1 / sqrt(head_dim) as the f32 that the text holds."""
         return float(np.float32(self.head_dim**-0.5))
+
+    def filling(self) -> Self:
+        """The same with as many blocks a row as a large GPU holds at once, if all rows have long sequences."""
+        return replace(self, spread=spread_of(self.kv_heads, self.rows, ENOUGH_WARPS // self.warps))
 
     def signature(self) -> Signature:
         return {

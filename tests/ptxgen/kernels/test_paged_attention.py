@@ -12,10 +12,14 @@ from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
-from ptxgen.kernels.attention.paged_attention import PagedAttention, Split
+from ptxgen.kernels.attention.paged_attention import PagedAttention, Split, suited
+from ptxgen.kernels.attention.paged_attention_merged import PagedAttentionMerged
 from ptxgen.kernels.attention.paged_attention_reduce import PagedAttentionReduce, PagedAttentionReduceDigits
 from ptxgen.kernels.attention.paged_rope_scatter import PagedRopeScatter
 from ptxgen.kernels.quantize.activation_digits import quantize, unwritten
+from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import check, run
 from tests.ptxgen.kernels.running import assert_matches_reference
 
@@ -245,3 +249,35 @@ def test_a_short_row_has_one_part_and_a_long_one_as_many_as_there_are_blocks() -
 def test_an_impossible_shape_is_refused_by_name(shape: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=f"^paged_attention: {message}"):
         made(2, **shape)
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "kv_type", "settings", "spreads"),
+    [
+        (32, 8, "f32", (32, 16, 512), (33, 4, 1)),  # Llama-3.1-8B
+        (32, 8, "f16", (64, 32, 512), (66, 8, 2)),
+        (32, 8, "q8_0", (64, 32, 384), (66, 8, 2)),
+        (12, 2, "f32", (128, 32, 256), (256, 33, 8)),  # Qwen2.5-1.5B, six heads a group
+        (300, 300, "f32", (32, 16, 512), (1, 1, 1)),  # more heads than blocks
+    ],
+)
+def test_suited_settings_fill_a_large_gpu(
+    heads: int, kv_heads: int, kv_type: str, settings: tuple[int, ...], spreads: tuple[int, ...]
+) -> None:
+    of_target = [suited(Target(sm), heads=heads, kv_heads=kv_heads, head_dim=128, kv_type=kv_type) for sm in (80, 90)]
+    assert of_target[1] == settings
+    assert of_target[0][:2] == settings[:2]  # what bits depend on
+    shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": 128, "kv_type": kv_type}
+    cache: dict[str, Any] = {"page_len": 32, "pages": 4, "slots": 1, "max_len": 128}
+    kernels = [PagedAttention(rows=rows, **shape, **cache, **of_target[1]._asdict()) for rows in (1, 8, 32)]
+    assert tuple(kernel.filling().spread for kernel in kernels) == spreads
+
+
+@pytest.mark.parametrize("kv_type", ["f32", "f16", "q8_0"])
+@pytest.mark.parametrize("heads", [8, 32])
+def test_suited_settings_spill_no_register_on_hopper(heads: int, kv_type: str) -> None:
+    target, cache = Target(90), {"page_len": 32, "pages": 256, "slots": 8, "max_len": 8192}
+    settings = suited(target, heads=heads, kv_heads=8, head_dim=128, kv_type=kv_type)._asdict()
+    shape: dict[str, Any] = {"rows": 8, "heads": heads, "kv_heads": 8, "head_dim": 128, "kv_type": kv_type, **cache, **settings}
+    for kind in (PagedAttention, PagedAttentionMerged):
+        assert assemble(emit(kind(**shape).filling(), target, early=True).text, target).spill_stores == 0
