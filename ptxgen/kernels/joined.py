@@ -4,7 +4,7 @@ them a block of threads has rows of. A kernel says which settings the launch of 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, Signature, Work
+from ptxgen.dsl.kernel_type import Array, KernelType, Signature, Work
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.gemv_type import GemvType
@@ -101,6 +101,14 @@ class Joined(GemvType):
         for name in self.scratch:
             together[name] = np.concatenate([one[name] for one in of_each])
         return together
+
+
+def further(others: Sequence[KernelType], alike: Callable[[Any], bool]) -> tuple[int, int] | None:
+    """n2 and n3 of the launch for the matrices of one or two other kernels, too; None unless they are so many and all alike."""
+    if not 1 <= len(others) <= 2 or not all(map(alike, others)):
+        return None
+    n2, n3 = (*(one.parameters()["n"] for one in others), 0)[:2]
+    return n2, n3
 
 
 class MatrixOfBlock:

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemm.half_gemm_type import HalfGemmType
-from ptxgen.kernels.joined import Joined
+from ptxgen.kernels.joined import Joined, further
 
 MULTIPROCESSORS: Final = 132
 """Of an H200: what a launch fills."""
@@ -21,14 +21,14 @@ class JoinedGemmType(Joined, HalfGemmType):
     def beside(self, others: Sequence[KernelType]) -> Self | None:
         """This kernel for the matrices of one or two others, too, with its own settings. None where the others are not of its
         type, for the same format and activations, or where one has several matrices or is added onto something."""
-        alike = [
-            one.n
-            for one in others
-            if isinstance(one, type(self))
-            and (one.format, one.k, one.m, one.parts) == (self.format, self.k, self.m, self.parts)
-            and not (one.n2 or one.onto)
-        ]
-        if len(alike) != len(others) or not 1 <= len(others) <= 2 or self.n2 or self.onto:
+        if self.n2 or self.onto:
             return None
-        n2, n3 = (*alike, 0)[:2]
-        return replace(self, n2=n2, n3=n3)
+        more = further(
+            others,
+            lambda one: (
+                isinstance(one, type(self))
+                and (one.format, one.k, one.m, one.parts) == (self.format, self.k, self.m, self.parts)
+                and not (one.n2 or one.onto)
+            ),
+        )
+        return None if more is None else replace(self, n2=more[0], n3=more[1])

@@ -22,6 +22,7 @@ from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
+from ptxgen.kernels.joined import further
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -57,17 +58,15 @@ class HwDp4aGemv(HwDp4aType):
         """With this one's settings, and the bits that each has alone."""
         from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv  # is an HwDp4aGemv itself
 
-        alike = [
-            one.n
-            for one in others
-            if isinstance(one, HwDp4aGemv)
-            and type(one) is type(self) is HwDp4aGemv
-            and (one.format, one.k, one.digits) == (self.format, self.k, self.digits)
-        ]
-        if len(alike) != len(others) or not 1 <= len(others) <= 2:
+        if type(self) is not HwDp4aGemv:
             return None
-        n2, n3 = (*alike, 0)[:2]
-        return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=n2, n3=n3)
+        more = further(
+            others,
+            lambda one: type(one) is HwDp4aGemv and (one.format, one.k, one.digits) == (self.format, self.k, self.digits),
+        )
+        if more is None:
+            return None
+        return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=more[0], n3=more[1])
 
     def emit(self, k: KernelBuilder) -> None:
         together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)

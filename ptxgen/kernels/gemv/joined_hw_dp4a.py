@@ -34,7 +34,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
 
     @property
     def block_rows(self) -> int:
-        return self.num_warps * self.rows_per_warp
+        return super(Joined, self).block_rows  # that of hw_dp4a, not the one that Joined asks for
 
     def batched(self, m: int) -> tuple[()]:
         return ()

@@ -52,7 +52,7 @@ def test_matrices_of_one_launch_have_the_bits_that_they_have_alone(sizes: tuple[
 
 
 @pytest.mark.parametrize("format", JOINED, ids=lambda format: format.id)
-def test_no_register_is_spilled_and_none_taken_that_matrices_alone_do_not(format: Any) -> None:
+def test_no_register_is_spilled_and_as_good_as_none_taken_that_matrices_alone_do_not(format: Any) -> None:
     narrow: dict[str, Any] = {"num_warps": 4, "rows_per_warp": 1, "resident_threads": 256}
     cases: tuple[tuple[int, tuple[int, ...], dict[str, Any]], ...] = (
         (4096, (4096, 1024, 1024), {"num_warps": 4}),
@@ -64,8 +64,8 @@ def test_no_register_is_spilled_and_none_taken_that_matrices_alone_do_not(format
         together = first.joined(others)
         assert together is not None
         alone, joined = (assemble(emit(one, Target(90)).text, Target(90)) for one in (first, together))
-        assert joined.spill_stores <= alone.spill_stores
-        assert joined.registers <= max(alone.registers, 128)
+        assert joined.spill_stores == 0
+        assert joined.registers <= alone.registers + 2
 
 
 def test_only_kernels_for_the_same_activations_are_joined() -> None:
@@ -88,7 +88,7 @@ def test_only_kernels_for_the_same_activations_are_joined() -> None:
     assert together.batched(4) == ()
 
 
-def test_it_is_made_of_two_matrices_or_three() -> None:
+def test_how_many_rows_a_second_matrix_has_must_be_said_and_a_third_has_none_less_than_none() -> None:
     with pytest.raises(ArgumentError, match="n2"):
         find("joined_hw_dp4a_q4k_gemv").make(k=512, n=4)
     with pytest.raises(ArgumentError, match="n3 must be an integer, 0 or more, got -1"):
