@@ -3,7 +3,7 @@ anyway, the parameters that leave the bits alone; and the fastest kernels for se
 rows and from tables of `ptxrun tune --rows`. It measures no time.
 
 cd benchmarks/results
-python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
+PYTHONPATH=../.. python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
     --rows tune-rows-8b-h200.json
 """
 
