@@ -28,7 +28,7 @@ class KernelBuilder(Warpgroup):
     ) -> None:  # fmt: skip
         function = Function(
             name, parameters(signature), max_threads=launch.block, resident=launch.resident,
-            dynamic_shared=launch.dynamic_shared, summary=summary,
+            dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative, summary=summary,
         )  # fmt: skip
         super().__init__(function, launch.threads, target)
         self.signature = signature

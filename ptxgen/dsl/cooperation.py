@@ -4,16 +4,21 @@ the same bits on every run."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.memory import Element, Index, MemoryAccess, SharedView
+from ptxgen.dsl.memory import Element, GlobalArray, Index, MemoryAccess, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
 from ptxgen.types import U32, DType
 
 Combine = Callable[[Value, Value], Value]
+
+MOST_POLLS = 1 << 22
+"""How often a thread looks whether a grid's barrier has opened before it gives up: some seconds of a GPU."""
+POLL_NS = 20
 
 
 class Cooperation(MemoryAccess, ControlFlow):
@@ -116,6 +121,58 @@ class Cooperation(MemoryAccess, ControlFlow):
             self.store(answer[0], count)
         self.barrier()
         return self.load(answer[0]) == last
+
+    def grid_barrier(self, words: GlobalArray, barriers: int) -> None:
+        """Every thread of the grid waits for every other; what they wrote to global memory before is seen by all after. All
+        threads must reach it, and the launch must be cooperative. `words` is u32[2] in global memory, zeros before the launch
+        and after it. `barriers`, at least 2, is how many such barriers each thread passes in all, with the same words.
+
+        Word 0 counts the blocks that have arrived, word 1 the barriers that have opened; both go back to 0 by themselves. A
+        block that waits for MOST_POLLS looks at word 1 traps: the others are not there."""
+        self._require_one_dimensional("k.grid_barrier")
+        if not self._function.cooperative:
+            raise AuthorError(
+                "k.grid_barrier waits for all blocks, and the launch does not hold them all at once", self.where(),
+                "say so in launch(): LaunchConfig(..., cooperative=True)",
+            )  # fmt: skip
+        if words.dtype != U32 or prod(words.shape) < 2:
+            given = f"{words.dtype}[{', '.join(map(str, words.shape))}]"
+            raise TypeMismatch(f"the words of k.grid_barrier must be u32[2] in global memory, these are {given}", self.where())
+        if barriers < 2:
+            raise AuthorError(
+                f"a launch passes 2 barriers or more, got {barriers}: the count of those that have opened must change at each "
+                "and be 0 again after the last", self.where(), "add one at the end if there is one alone",
+            )  # fmt: skip
+        arrived, opened = words.at(*[0] * len(words.shape)), words.at(*[0] * (len(words.shape) - 1), 1)
+        ordered = {"scope": "gpu", "space": "global"}
+        count: dict[str, str] = {**ordered, "op": "inc", "type": "u32"}
+        self.barrier()  # what all threads of the block wrote comes before the arrival, which publishes it
+        with self.when(self.special("%tid.x") == 0):
+            last = self.blocks - 1
+            before = self.load(opened[0], order="relaxed", scope="gpu")  # before the arrival: after it the last may open
+            number = self.op("atom", arrived[0].address, last, **count, order="acq_rel")  # inc goes from `last` to 0
+            with self.when(number == last):
+                self.write("red", [opened[0].address, barriers - 1], {**count, "order": "release"})
+            with self.otherwise():
+                self._poll(opened[0], before)
+        self.barrier()
+
+    @property
+    def blocks(self) -> Value:
+        """Blocks of the grid."""
+        x, y, z = (self.special(f"%nctaid.{axis}") for axis in "xyz")
+        return x * y * z
+
+    def _poll(self, word: Element, before: Value) -> None:
+        """Wait until another block has changed a word."""
+        looks = self.variable(0, U32)
+        again = self.new_label("poll")
+        self.place(again)
+        self.write("nanosleep", [POLL_NS])
+        now = self.load(word, order="acquire", scope="gpu")
+        self.assign(looks, looks + 1)
+        self.write("trap", [], guard=looks == MOST_POLLS)
+        self.branch(again, now == before)
 
     def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
         threads = self.threads

@@ -121,6 +121,7 @@ class Function:
     resident: int = 1  # blocks that a multiprocessor must be able to hold
     dynamic_shared: int = 0  # bytes of shared memory that a launch asks for
     dynamic_align: int = 0  # of the array that names them; 0 if none does
+    cooperative: bool = False  # whether the blocks wait for each other, so that a launch must hold all of them at once
     summary: str = ""
     kernel: str = ""
     target_matters: bool = False  # whether the author asked what it is written for; else it is the same for every newer GPU

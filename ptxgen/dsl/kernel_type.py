@@ -108,13 +108,15 @@ class LaunchConfig:
     (griddepcontrol), so it may start before that has ended: before it has waited it may read constant arguments and touch no
     other, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of shared memory of a
     block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for those that are too large
-    to be static."""
+    to be static. `cooperative`: all blocks of the grid must be on the device at once, because they wait for each other
+    (k.grid_barrier)."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     resident: int = 1
     early: bool = False
     dynamic_shared: int = 0
+    cooperative: bool = False
 
     def __init__(
         self,
@@ -123,12 +125,19 @@ class LaunchConfig:
         resident: int = 1,
         early: bool = False,
         dynamic_shared: int = 0,
+        cooperative: bool = False,
     ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
         object.__setattr__(self, "resident", resident)
         object.__setattr__(self, "early", early)
         object.__setattr__(self, "dynamic_shared", dynamic_shared)
+        object.__setattr__(self, "cooperative", cooperative)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return prod(self.grid)
 
     @property
     def threads(self) -> int:

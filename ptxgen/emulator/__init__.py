@@ -3,9 +3,9 @@
 `run` launches a kernel on NumPy arrays; machine.py is the front for launching the same kernel many times.
 
 Rounding, subnormals and NaN follow the PTX ISA bit for bit, in every direction. Not modelled: the bits of `.approx` functions
-(the result is right, not the hardware's), weak memory order, caches and time. A block runs to its end before its worker takes
-the next, so blocks that wait for each other are an endless loop. Without the sanitiser nothing checks addresses (but those of
-parameters by name): one outside every array is an access of this process."""
+(the result is right, not the hardware's), weak memory order, caches and time. Unless a launch is cooperative, a block runs to
+its end before its worker takes the next, so blocks that wait for each other are an endless loop. Without the sanitiser nothing
+checks addresses (but those of parameters by name): one outside every array is an access of this process."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def run(
     seconds: float | None = None,
     sources: bool = True,
     early: bool = False,
+    cooperative: bool = False,
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
@@ -77,8 +78,9 @@ def run(
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
     `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
     do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
-    before it runs (programmatic dependent launch); what it touches before it waits, and is not `constant`, is a finding. Raises
-    ParseError, ArgumentError, and without `sanitize` EmulationError for a kernel that cannot finish.
+    before it runs (programmatic dependent launch); what it touches before it waits, and is not `constant`, is a finding.
+    `cooperative`: all blocks are there at once and may wait for each other. Raises ParseError, ArgumentError, and without
+    `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
     if kernel.module.data_bytes:  # variables that an earlier run may have changed
@@ -87,7 +89,9 @@ def run(
     with kept_apart(arrays, REDZONE if sanitize else 0) as addresses:
         memory = MemoryMap()
         params = _pack(kernel, args, memory, iter(addresses))
-        return kernel.launch(grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds, early=early)
+        return kernel.launch(
+            grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds, early=early, cooperative=cooperative
+        )
 
 
 @lru_cache(maxsize=32)

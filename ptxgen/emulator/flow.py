@@ -17,12 +17,14 @@ from ptxgen.types import PRED
 
 CARRY = Register("%carry", PRED)
 _CLOSING = BRANCHES | ENDS
+_STOPPING = _CLOSING | {Effect.BLOCK_BARRIER, Effect.SLEEP}
+"""After which lanes may go on later, or elsewhere."""
 
 
 @dataclass
 class Block:
-    """Straight-line code. `end` is the branch, exit, trap or barrier that closes it; None where it falls through. A block that
-    is a `meet` has no code: lanes that diverged wait there for each other."""
+    """Straight-line code. `end` is the branch, exit, trap, barrier or sleep that closes it; None where it falls through. A
+    block that is a `meet` has no code: lanes that diverged wait there for each other."""
 
     index: int
     steps: list[Step] = field(default_factory=list)
@@ -101,7 +103,7 @@ def _blocks(items: list[Step | Label], lists: dict[str, tuple[str, ...]]) -> lis
                 current = start()
             current.meet = met = True
             start()
-        if item.row.effect in _CLOSING or item.row.effect is Effect.BLOCK_BARRIER:
+        if item.row.effect in _STOPPING:
             blocks[-1].end = item
             start()
             met = False

@@ -12,7 +12,7 @@ from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.flow import Block, Flow, flow
 from ptxgen.emulator.lanes import LaneAlgebra
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE, SLEPT, TRAPPED, YIELDED, Slot, State
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.registers import Frame, Place
 from ptxgen.emulator.runtime import barriers
@@ -235,6 +235,8 @@ class _Kernel:
             self.leave(block, end, mask)
         elif effect is Effect.TRAP:
             self.trap(block, end, mask)
+        elif effect is Effect.SLEEP:
+            self.sleep(block, end, mask)
         else:
             self.barrier(block, end, mask)
 
@@ -325,8 +327,15 @@ class _Kernel:
         e.do(f"store i64 {end.line}, ptr {at}")
         e.do(f"ret i32 {TRAPPED}")
 
+    def sleep(self, block: Block, end: Step, mask: str) -> None:
+        """End the warp's turn: whoever sleeps waits for others."""
+        self.stopped(block, end, mask)
+        self.e.call_runtime(barriers.leave, "%s", mask, mask, block.index + 1, block.index + 1)
+        self.e.do(f"ret i32 {SLEPT}")
+
     def stopped(self, block: Block, end: Step, mask: str) -> str:
-        """The lanes that an exit or a trap is for; where there are none, all go on and what is emitted next does not run."""
+        """The lanes that an exit, a trap or a sleep is for; where there are none, all go on and what is emitted next does not
+        run."""
         e = self.e
         lanes = self.guarded_mask(end, mask)
         self.v.store_written(block.live_out, False)

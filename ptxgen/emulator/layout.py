@@ -89,11 +89,11 @@ WAITING = 0x80000000
 """Set in the pc of a lane that waits; the rest is where it goes on."""
 EXITED = 0xFFFFFFFF
 
-FINISHED, BLOCKED, YIELDED, TRAPPED, DEADLOCKED, ENDLESS, PAUSED = range(7)
-"""What a warp returns (first four) and what a run of blocks returns (all but BLOCKED and YIELDED). One that is PAUSED goes on
-at NEXT when it is called again."""
-TIMED_OUT = 7
-"""What workers.py makes of a launch that has had its time."""
+FINISHED, BLOCKED, YIELDED, SLEPT, TRAPPED, DEADLOCKED, ENDLESS, PAUSED = range(8)
+"""What a warp returns (first five) and what a run of blocks returns (all but BLOCKED, YIELDED and SLEPT). One that is PAUSED
+goes on at NEXT when it is called again."""
+TIMED_OUT, STUCK = 8, 9
+"""What workers.py makes of a launch that has had its time, and of one whose blocks all wait for another."""
 
 REDZONE = 256
 """Bytes around what a kernel may touch that belong to nothing, so that an access a little beyond one thing meets no other."""

@@ -12,7 +12,19 @@ from typing import Any
 
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.launch_map import LaunchMap, target_addresses
-from ptxgen.emulator.layout import DEADLOCKED, ENDLESS, EXITED, FINISHED, REDZONE, TIMED_OUT, TRAPPED, WAITING, Slot, State
+from ptxgen.emulator.layout import (
+    DEADLOCKED,
+    ENDLESS,
+    EXITED,
+    FINISHED,
+    REDZONE,
+    STUCK,
+    TIMED_OUT,
+    TRAPPED,
+    WAITING,
+    Slot,
+    State,
+)
 from ptxgen.emulator.program import Program
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
@@ -30,6 +42,7 @@ from ptxgen.emulator.sanitizer import (
     unflatten,
 )
 from ptxgen.emulator.scratch import Scratch, aligned
+from ptxgen.emulator.together import MOST_BLOCKS, run_together
 from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import read_regular
@@ -49,6 +62,7 @@ _MESSAGES = {
     DEADLOCKED: (FindingKind.DEADLOCK, "waits at a barrier that no other thread will reach"),
     ENDLESS: (FindingKind.ENDLESS, "makes no progress: its budget of steps is spent"),
     TIMED_OUT: (FindingKind.TIMEOUT, "was running when the time of the launch was over"),
+    STUCK: (FindingKind.DEADLOCK, "waits for another block, as all do that have not ended"),
 }
 
 
@@ -90,6 +104,7 @@ class Kernel:
         budget: int | None = None,
         seconds: float | None = None,
         early: bool = False,
+        cooperative: bool = False,
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
@@ -98,8 +113,9 @@ class Kernel:
         take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
         is sanitised, seeded or uses global atomics, so that its result is always the same. `seed` shuffles the order of
         blocks and warps. `early`: the kernel may start while those before it run, so what it touches before it waits for them
-        is found, if not constant. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next one is as good
-        as any.
+        is found, if not constant. `cooperative`: its blocks, at most MOST_BLOCKS, are all there at once and run in turns on one
+        thread, so they may wait for each other. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next
+        one is as good as any.
         """
         grid3, block3 = shape(grid, "grid"), shape(block, "block")
         self._check(grid3, block3, params, shared)
@@ -108,9 +124,16 @@ class Kernel:
             raise ArgumentError(f"{self.name}: a launch needs more than 0 seconds, got {seconds}")
         if seed is not None and blocks > _MOST_ORDERED:
             raise ArgumentError(f"{self.name}: a seed orders up to {_MOST_ORDERED} blocks; the grid has {blocks}")
-        count = 1 if self.facts.serial or self.sanitize or seed is not None else min(workers or os.cpu_count() or 1, blocks)
-        if count > 1 and self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
+        if cooperative and blocks > MOST_BLOCKS:
+            raise ArgumentError(f"{self.name}: up to {MOST_BLOCKS} blocks can wait for each other; the grid has {blocks}")
+        if cooperative:
+            count = blocks
+        elif self.facts.serial or self.sanitize or seed is not None:
             count = 1
+        else:
+            count = min(workers or os.cpu_count() or 1, blocks)
+            if self._block_ns.get(block3, 0.0) * blocks < _PARALLEL_NS:
+                count = 1
         steps = budget or (SANITIZED_BUDGET if self.sanitize else DEFAULT_BUDGET)
         buffer, start = aligned(len(params) + 2 * REDZONE)
         ctypes.memmove(start + REDZONE, params, len(params))
@@ -126,12 +149,15 @@ class Kernel:
                 c[Slot.EARLY] = early
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
-            orders = self._shuffle(scratches[0], blocks, seed)
+            orders = self._shuffle(scratches, None if cooperative else blocks, seed)
             checked = self._checked(scratches[0], blocks, memory) if self.sanitize else None
-            started = time.perf_counter_ns()
-            status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
-            if status == FINISHED:
-                self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
+            if cooperative:
+                status, worst = run_together(self._run, scratches, seed, seconds)
+            else:
+                started = time.perf_counter_ns()
+                status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
+                if status == FINISHED:
+                    self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
             findings = self._findings(worst, memory, checked, block3) if checked is not None else []
             del orders, buffer
             return self._finish(worst, status, findings)
@@ -173,18 +199,21 @@ class Kernel:
         block = Allocation(parameters, self.parameter_bytes, "the parameters", read_only=True, constant=True)
         return MemoryMap({**arguments, **{a.base: a for a in (*self.module.variables, block)}})
 
-    def _shuffle(self, scratch: Scratch, blocks: int, seed: int | None) -> list[Any]:
-        """Fill in the orders of blocks and warps; returns what must stay alive during the launch."""
+    def _shuffle(self, scratches: list[Scratch], blocks: int | None, seed: int | None) -> list[Any]:
+        """Fill in the orders of blocks, None where they take turns, and of warps; returns what must stay alive during the
+        launch."""
         keep: list[Any] = []
-        c = scratch.context
         if seed is not None:
             shuffler = random.Random(seed)
-            for slot, n in ((Slot.CTA_ORDER, blocks), (Slot.WARP_ORDER, c[Slot.WARP_COUNT])):
+            for slot, n in ((Slot.CTA_ORDER, blocks), (Slot.WARP_ORDER, scratches[0].context[Slot.WARP_COUNT])):
+                if n is None:
+                    continue
                 order = list(range(n))
                 shuffler.shuffle(order)
                 array = (ctypes.c_int64 * n)(*order)
                 keep.append(array)
-                c[slot] = ctypes.addressof(array)
+                for scratch in scratches:
+                    scratch.context[slot] = ctypes.addressof(array)
         return keep
 
     def _checked(self, scratch: Scratch, blocks: int, memory: MemoryMap) -> LaunchMap:

@@ -49,6 +49,8 @@ class Effect(Enum):
     """Waits for the whole block, or with a second operand for that many threads, in whole warps."""
     WARP_BARRIER = auto()
     """Waits for the lanes of a mask."""
+    SLEEP = auto()
+    """Lets others run first."""
     GRID_CONTROL = auto()
     """Lets the next grid start, or waits for the ones before this one."""
 

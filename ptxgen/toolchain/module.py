@@ -62,6 +62,7 @@ class Emitted:
             "block": list(launch.block),
             "shared_bytes": self.shared_bytes,
             "dynamic_shared_bytes": launch.dynamic_shared,
+            "cooperative": launch.cooperative,
             "target": str(self.target),
             "ptx_version": self.ptx_version,
             "sha256": self.sha256,
@@ -167,6 +168,8 @@ def _notes(function: Function) -> Iterator[str]:
     yield from (f"{parameter.name}: {parameter.note or parameter.type}" for parameter in function.parameters)
     if function.dynamic_shared:
         yield f"{DYNAMIC_SHARED}: {function.dynamic_shared} bytes, which a launch asks for"
+    if function.cooperative:
+        yield "cooperative: the blocks wait for each other, so a launch holds all of them at once"
 
 
 def _declarations(function: Function) -> Iterator[str]:

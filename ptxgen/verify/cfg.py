@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ptxgen.dsl.ir import Function, Label, Op
-from ptxgen.isa.effects import BRANCHES, ENDS
+from ptxgen.isa.effects import BRANCHES, ENDS, Effect
 from ptxgen.isa.operands import LabelRef
 
 
@@ -24,6 +24,12 @@ class BasicBlock:
         """The conditional branch (or guarded end) at the end, if there is one."""
         last = self.ops[-1] if self.ops else None
         return last if last is not None and last.guard is not None and last.row.effect in BRANCHES | ENDS else None
+
+    @property
+    def ends(self) -> bool:
+        """Whether a thread may end here, and the others go on. A trap ends them all, so nobody waits for who took that way."""
+        effect = self.ops[-1].row.effect if self.ops else None
+        return effect is not Effect.TRAP and (effect in ENDS or not self.successors)
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class Graph:
                 common = everything
                 for successor in block.successors:
                     common &= after[successor]
-                if not block.successors or (block.branch is not None and block.branch.row.effect in ENDS):
+                if block.ends:
                     common &= after[end]
                 new = common | 1 << number
                 if new != after[number]:
@@ -88,8 +94,7 @@ class Graph:
     @cached_property
     def _ending(self) -> frozenset[int]:
         """The blocks from which the end can be reached: not those of a loop that nothing leaves."""
-        stack = [n for n, b in enumerate(self.blocks) if not b.successors or (b.branch and b.branch.row.effect in ENDS)]
-        return _reached(stack, self.predecessors)
+        return _reached([number for number, block in enumerate(self.blocks) if block.ends], self.predecessors)
 
     def influenced(self, number: int) -> frozenset[int]:
         """The blocks that run, or run again, depending on the branch of block `number`."""

@@ -57,7 +57,8 @@ def wake(b: Builder, state: Value) -> None:
 @runtime_function("i1", context="ptr")
 def release(b: Builder, context: Value) -> None:
     """Open each barrier of the block that as many threads wait at as it needs; whether there is none. All threads of the block
-    wait or have ended. One that waits for all opens when those wait that have not ended; that others ended is a finding."""
+    wait, sleep or have ended. One that waits for all opens when those wait that have not ended; that others ended is a
+    finding."""
     c = b.context(context)
     sanitised = c[Slot.FINDINGS] != 0
     warps, count, state_bytes = c[Slot.WARPS].as_pointer(), c[Slot.WARP_COUNT], c[Slot.STATE_BYTES]
@@ -71,7 +72,7 @@ def release(b: Builder, context: Value) -> None:
     with b.loop(count) as (warp, _):
         s = b.state(warps.at(warp * state_bytes))
         waiting = _waiting(s).mask()
-        alive.store(alive.load("i32") + b.population(waiting))
+        alive.store(alive.load("i32") + b.population((s[State.PCS] != EXITED).mask()))
         left = b.memory("i32")
         left.store(waiting)
         with b.loop() as (_, groups):  # of lanes at one barrier

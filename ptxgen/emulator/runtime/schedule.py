@@ -5,7 +5,19 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from ptxgen.emulator.layout import BARRIERS, BLOCKED, DEADLOCKED, ENDLESS, FINISHED, PAUSED, TRAPPED, YIELDED, Slot, State
+from ptxgen.emulator.layout import (
+    BARRIERS,
+    BLOCKED,
+    DEADLOCKED,
+    ENDLESS,
+    FINISHED,
+    PAUSED,
+    SLEPT,
+    TRAPPED,
+    YIELDED,
+    Slot,
+    State,
+)  # fmt: skip
 from ptxgen.emulator.runtime.barriers import release
 from ptxgen.emulator.runtime.function import KERNEL, runtime_function
 from ptxgen.emulator.runtime.product_checks import compare_warps
@@ -15,9 +27,12 @@ if TYPE_CHECKING:
 
 _DEFAULT_MXCSR = 0x1F80  # every exception masked, to nearest, subnormals kept
 _BLOCKED_COST = 1
+SLEEP_COST = 64
 YIELD_COST = 1024
-"""What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, YIELD_COST where some warp used its
-quantum up. A block pauses when it has taken as much as the latter, so that whoever called can throw the launch away."""
+"""What a turn takes from the budget: _BLOCKED_COST where warps only meet at barriers, SLEEP_COST where some wait for others
+asleep, YIELD_COST where some warp used its quantum up. A block pauses when it has taken as much as the latter, so that whoever
+called can throw the launch away, and when only those that sleep could go on: then its turn has cost no more than SLEEP_COST if
+nothing else has happened in it."""
 UNWRITTEN_BYTE = 0xFF
 """What shared and local memory holds before anything is written: NaN."""
 
@@ -38,33 +53,37 @@ def _ordered(b: Builder, order: Value, index: Value) -> Value:
 
 @runtime_function("i32", context="ptr")
 def run_block(b: Builder, context: Value) -> None:
-    """Turns of the block at hand until it ends or pauses: in each, every warp runs; if all that have not ended wait, barriers
-    are released."""
+    """Turns of the block at hand until it ends or pauses: in each, every warp runs; if all that have not ended wait or sleep,
+    barriers are released."""
     c = b.context(context)
     begun = c[Slot.TURNS]
     warps, state_bytes, order = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES], c[Slot.WARP_ORDER]
-    turns, waits, yields = b.memory("i64"), b.memory("i1"), b.memory("i1")
+    turns = b.memory("i64")
+    waits, yields, sleeps, idle = flags = [b.memory("i1") for _ in range(4)]
     turns.store(begun)
     with b.loop() as (_, rounds):
-        waits.store(0, "i1")
-        yields.store(0, "i1")
+        for flag in flags:
+            flag.store(0, "i1")
         with b.loop(c[Slot.WARP_COUNT]) as (i, _):
             status = warp(b, warps.at(_ordered(b, order, i) * state_bytes), context)
             with b.when(status == TRAPPED):
                 b.ret(TRAPPED)
             waits.store(waits.load("i1") | (status == BLOCKED))
             yields.store(yields.load("i1") | (status == YIELDED))
+            sleeps.store(sleeps.load("i1") | (status == SLEPT))
         with b.when(~yields.load("i1")):
-            with b.when(~waits.load("i1")):
+            with b.when(~(waits.load("i1") | sleeps.load("i1"))):
                 with b.when(c[Slot.FINDINGS] != 0):
                     compare_warps(b, context)
                 b.ret(FINISHED)
-            with b.when(release(b, context)):
+            idle.store(release(b, context))
+            with b.when(idle.load("i1") & ~sleeps.load("i1")):
                 b.ret(DEADLOCKED)
-        turns.store(turns.load("i64") + yields.load("i1").select(b.number(YIELD_COST, "i64"), _BLOCKED_COST))
+        rested = idle.load("i1").select(b.number(SLEEP_COST, "i64"), _BLOCKED_COST)
+        turns.store(turns.load("i64") + yields.load("i1").select(b.number(YIELD_COST, "i64"), rested))
         with b.when(turns.load("i64") > c[Slot.BUDGET]):
             b.ret(ENDLESS)
-        with b.when(turns.load("i64") >= begun + YIELD_COST):
+        with b.when(idle.load("i1") | (turns.load("i64") >= begun + YIELD_COST)):
             rounds.stop()
     c[Slot.TURNS] = turns.load("i64")
     b.ret(PAUSED)

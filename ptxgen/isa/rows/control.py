@@ -86,7 +86,7 @@ def griddepcontrol(v: Algebra, action: str) -> None:
         v.no_effect()
 
 
-@instruction("nanosleep.u32", a="u32", effect=Effect.NONE, section="9.7.19.2")
+@instruction("nanosleep.u32", a="u32", effect=Effect.SLEEP, section="9.7.19.2")
 def nanosleep(v: Algebra, a: Value) -> None:
     """Sleep for up to twice a nanoseconds."""
     v.no_effect()

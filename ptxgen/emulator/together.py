@@ -1,0 +1,51 @@
+"""Runs the blocks of a cooperative launch in turns on one thread: all are there at once, and may wait for each other. Blocks
+that have nothing to do with each other are workers.py's."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from ptxgen.emulator.layout import FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
+from ptxgen.emulator.runtime.schedule import SLEEP_COST
+from ptxgen.emulator.scratch import Scratch
+from ptxgen.emulator.workers import Run
+
+MOST_BLOCKS = 1024
+"""Each has its own shared memory and registers here."""
+_IDLE_ROUNDS = 1 << 12
+"""Rounds in which every block only slept, after which none is taken to wait for anything that is still to come."""
+
+
+def run_together(run: Run, scratches: list[Scratch], seed: int | None, seconds: float | None) -> tuple[int, Scratch]:
+    """Run the blocks of a launch, one a scratch in their order, to their end. In a round each has a turn, in an order that the
+    seed shuffles anew; a turn lasts until the block sleeps or has used its share up. Waiting takes nothing from its budget.
+
+    Returns what stopped the launch and the scratch of the block that did: FINISHED, a fault, STUCK where all that are left wait
+    for each other, or TIMED_OUT after `seconds`.
+    """
+    deadline = None if seconds is None else time.perf_counter_ns() + seconds * 1e9
+    shuffler = random.Random(seed)
+    left = list(range(len(scratches)))
+    idle = 0
+    while left:
+        order, left, idle = left, [], idle + 1
+        if seed is not None:
+            shuffler.shuffle(order)
+        for block in order:
+            scratch = scratches[block]
+            if deadline is not None and time.perf_counter_ns() >= deadline:
+                return TIMED_OUT, scratch
+            before = scratch.context[Slot.TURNS]
+            status = run(scratch.address, block, block + 1)
+            if status == PAUSED:
+                left.append(block)
+                if scratch.context[Slot.TURNS] == before + SLEEP_COST:
+                    scratch.context[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
+                    continue
+            elif status != FINISHED:
+                return status, scratch
+            idle = 0
+        if idle == _IDLE_ROUNDS:
+            return STUCK, scratches[min(left)]
+    return FINISHED, scratches[0]
