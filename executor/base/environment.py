@@ -211,6 +211,15 @@ JOINED_PRODUCTS: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
+PERSISTENT_LAYERS: Final = EnvironmentVariable[bool](
+    "PTXGEN_PERSISTENT_LAYERS",
+    "has a token go from the attention of one layer to that of the next by one launch whose blocks stay",
+    "1 or 0",
+    "0",
+    lambda: False,
+    False,
+    _switch,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -232,6 +241,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     MERGED_ATTENTION,
     EARLY_LAUNCHES,
     JOINED_PRODUCTS,
+    PERSISTENT_LAYERS,
     DEBUG,
 )
 
@@ -242,8 +252,8 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
     threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack, merged_attention, early_launches, joined_products: as GpuProfile's, None
-    if it depends on the GPU; debug: look for NaN and infinity."""
+    False for none; batch_invariant, repack, merged_attention, early_launches, joined_products, persistent_layers: as
+    GpuProfile's, None if it depends on the GPU; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     cache_limit_bytes: int
@@ -256,6 +266,7 @@ class Settings:
     merged_attention: bool | None
     early_launches: bool | None
     joined_products: bool
+    persistent_layers: bool
     debug: bool
 
 
@@ -275,6 +286,7 @@ def settings() -> Settings:
         merged_attention=MERGED_ATTENTION.read(),
         early_launches=EARLY_LAUNCHES.read(),
         joined_products=JOINED_PRODUCTS.read(),
+        persistent_layers=PERSISTENT_LAYERS.read(),
         debug=DEBUG.read(),
     )
 

@@ -52,7 +52,9 @@ class GpuProfile:
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
     early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
     dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
-    up, go in one launch where their kernels can be joined: same bits.
+    up, go in one launch where their kernels can be joined: same bits. persistent_layers: one row goes from the attention of a
+    layer to that of the next by one launch whose blocks stay and wait for each other (executor/layers/persistent.py), where its
+    matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -64,6 +66,7 @@ class GpuProfile:
     merged_attention: bool = False
     early_launches: bool = False
     joined_products: bool = False
+    persistent_layers: bool = False
 
     def __post_init__(self) -> None:
         require_precision(self.precision)
@@ -80,6 +83,7 @@ class GpuProfile:
         instance("repack", self.repack, bool)
         instance("early_launches", self.early_launches, bool)
         instance("joined_products", self.joined_products, bool)
+        instance("persistent_layers", self.persistent_layers, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
                 raise ArgumentError(
@@ -107,7 +111,7 @@ class GpuProfile:
             return cls.for_device(modules.device)
         return replace(
             cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
-            early_launches=False, joined_products=False,
+            early_launches=False, joined_products=False, persistent_layers=False,
         )  # fmt: skip
 
     @classmethod
@@ -119,7 +123,7 @@ class GpuProfile:
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
             merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
-            joined_products=environment.joined_products,
+            joined_products=environment.joined_products, persistent_layers=environment.persistent_layers,
         )  # fmt: skip
 
     def starts_early(self, target: Target) -> bool:

@@ -7,16 +7,18 @@ graph) is the caller's business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
+from executor.choice.persistent import PersistentGrid
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
 from executor.layers.gemv import Product, form_read, project_all, project_onto
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
+from executor.layers.persistent import enqueue_persistent, persistent_layer
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.layers.shape import LayerShape
@@ -45,11 +47,45 @@ def transformer_layer(
     Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
     attention_inputs(launch, s, w, a)
     attention(launch, s, w, a, form=form_read(w.attn_output))
+    after_attention(launch, s, w, a)
+
+
+def after_attention(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
+    """a.hidden becomes what the layer makes of it and of a.attended."""
     attended = _flat(a.attended, a.rows)
     project_onto(launch, "attn_output", w.attn_output, x=attended, stream=a.hidden, product=a.projected)
     normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
     swiglu(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed)
     project_onto(launch, "ffn_down", w.ffn_down, x=a.ffn.activated, stream=a.hidden, product=a.projected)
+
+
+def transformer_layers(
+    launch: LaunchQueue,
+    s: LayerShape,
+    layers: Sequence[ValidatedLayerWeights],
+    attention: Callable[[int], Attention],
+    a: Activations,
+    persistent: PersistentGrid | None = None,
+) -> Iterator[int]:
+    """The rows of `a` through all layers, as `transformer_layer` for each; attention: that of the layer of a number. Gives the
+    number of a layer before its launches, and at last how many there are. persistent: a row that stands alone, and is
+    `launch.fused`, goes from one attention to the next by one launch, wherever there is a kernel for it; the bits are the
+    same."""
+    staying = persistent if launch.fused and a.rows == 1 else None
+    begun = False
+    for number, w in enumerate(layers):
+        yield number
+        following = layers[number + 1] if number + 1 < len(layers) else None
+        kernel = persistent_layer(s, w, following, staying) if staying is not None else None
+        if not begun:
+            attention_inputs(launch, s, w, a)
+        attention(number)(launch, s, w, a, form=form_read(w.attn_output))
+        begun = kernel is not None
+        if kernel is not None:
+            enqueue_persistent(launch, s, w, following, a, kernel)
+        else:
+            after_attention(launch, s, w, a)
+    yield len(layers)
 
 
 def attention_inputs(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:

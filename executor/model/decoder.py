@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from executor.base.arguments import token as checked_token
 from executor.base.errors import ModelError
 from executor.choice.attention import AttentionChoice, TokenAttentionChoice
 from executor.choice.choice import GpuProfile, reads_one_digit
+from executor.choice.persistent import PersistentGrid, choose_persistent
+from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
@@ -161,6 +164,11 @@ class Decoder:
     def token_attention(self) -> TokenAttentionChoice | None:
         """How the token of a step attends now, and why; None for a bundle, which has a kernel with a block a head."""
         return None if self.modules.bundle is not None else token_attention(self.config, self.profile, self.device.target)
+
+    @property
+    def persistent(self) -> PersistentGrid | None:
+        """By how many blocks a token goes from one attention to the next in one launch; None if it does not."""
+        return choose_persistent(self.profile, self.device.target, GpuModel.of(self.device).multiprocessors)
 
     @property
     def position(self) -> int:
@@ -311,6 +319,7 @@ class Decoder:
                 self.profile,
                 self.attention,
                 flagged,
+                self.persistent,
             ),
         )
         self._computed.cut(self.position)
@@ -379,7 +388,8 @@ class Decoder:
         before. The sequence stays: they run in a workspace of their own, and its keys and values are set aside."""
         if self._searched == self.weights.generation:
             return
-        trial = Decoder(self.file, self.config, self.weights, self.cache, self.modules, self.profile)
+        one_by_one = replace(self.profile, persistent_layers=False)  # so that each operation has an output to look at
+        trial = Decoder(self.file, self.config, self.weights, self.cache, self.modules, one_by_one)
         trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
         tokens = self.calibration[: self.context]
         try:
@@ -400,6 +410,7 @@ class Decoder:
             flagged=flagged,
             fused=self.modules.fused,
             attention=self.token_attention,
+            persistent=self.persistent,
         )
 
     def _drop_plans(self) -> None:

@@ -127,7 +127,14 @@ class Engine:
     def _step_model(self) -> StepModel:
         decoder = self.decoder
         return StepModel(
-            decoder.config, decoder.weights, self.cache.pages, self._rope, decoder.profile, self.attention, decoder.outliers()
+            decoder.config,
+            decoder.weights,
+            self.cache.pages,
+            self._rope,
+            decoder.profile,
+            self.attention,
+            decoder.outliers(),
+            decoder.persistent,
         )
 
     def _check(self, rows: Sequence[Row]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.choice.choice import GpuProfile
+from executor.choice.persistent import choose_persistent
 from executor.device.dry_run import DryRunMemory
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -68,7 +69,8 @@ def memory_needed(
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
     alone = token_attention(config, profile, target)
-    TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone)
+    persistent = choose_persistent(profile, target, 0)  # its blocks take no memory
+    TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone, persistent=persistent)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token
         page = GpuBuffer.from_numpy(device, np.zeros((1, 1), np.uint32), name="page table")

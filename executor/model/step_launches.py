@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from executor.choice.attention import AttentionChoice, choose_attention
 from executor.choice.choice import GpuProfile
+from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.calls import KernelCall, Recorder
@@ -16,7 +17,7 @@ from executor.layers.indexed import build_indexed_weights
 from executor.layers.paged_attention import RowPlaces, RowsAttention
 from executor.layers.projection import bind, bind_rows
 from executor.layers.rows import enqueue_rows, lines
-from executor.layers.transformer import normalise, transformer_layer
+from executor.layers.transformer import normalise, transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import Pages
 from executor.memory.weights import Weights
@@ -43,7 +44,8 @@ def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_
 @dataclass(frozen=True)
 class StepModel:
     """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
-    outlier (see executor/layers/outliers.py); attention: how rows attend."""
+    outlier (see executor/layers/outliers.py); attention: how rows attend; persistent: as
+    transformer_layers."""
 
     config: ModelConfig
     weights: Weights
@@ -52,6 +54,7 @@ class StepModel:
     profile: GpuProfile
     attention: AttentionChoice
     flagged: Collection[LayerOperation] = ()
+    persistent: PersistentGrid | None = None
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,13 @@ class StepBody:
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         enqueue_rows(recorder, "embed", lookup, rows, y=a.hidden, table=embedding.buffer, token=token)
         layers = build_indexed_weights(model.weights, config.layers, shape, model.profile, flagged=model.flagged, rows=rows)
-        for recorder.layer, (weights, caches) in enumerate(zip(layers, model.pages.layers, strict=True)):
-            attention = RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
-            transformer_layer(recorder, shape, weights, attention, a)
+
+        def attends(layer: int) -> RowsAttention:
+            caches = model.pages.layers[layer]
+            return RowsAttention(model.pages.shape, caches, places, model.rope_table, workspace, model.attention)
+
+        for number in transformer_layers(recorder, shape, layers, attends, a, model.persistent):
+            recorder.layer = number if number < config.layers else None
         return cls(rows, tiles, inputs, a, recorder.take())
 
 

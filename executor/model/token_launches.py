@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from executor.choice.attention import TokenAttentionChoice, choose_token_attention
 from executor.choice.choice import GpuProfile
+from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
@@ -19,7 +20,7 @@ from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.position import TokenPosition
 from executor.layers.projection import bind
-from executor.layers.transformer import normalise, transformer_layer
+from executor.layers.transformer import normalise, transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
@@ -64,10 +65,11 @@ class TokenLaunches:
         flagged: Collection[LayerOperation] = (),
         fused: bool = True,
         attention: TokenAttentionChoice | None = None,
+        persistent: PersistentGrid | None = None,
     ) -> TokenLaunches:
         """Choose the kernels and lay the buffers out in the workspace. `table`: of `rope_cosines`; flagged: operations whose
         output has an outlier (see executor.outliers); fused: with kernels that do several operations at once; attention: how
-        the token attends, None for a block a head."""
+        the token attends, None for a block a head; persistent: as transformer_layers."""
         shape = config.layer
         place = TokenPosition(workspace)
         position, length = place.position, place.length
@@ -81,11 +83,15 @@ class TokenLaunches:
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         recorder("embed", lookup, y=a.hidden, table=embedding.buffer, token=token)
         embed = recorder.take()
-        layers = []
-        for recorder.layer, layer in enumerate(indexed):
-            attends = TokenAttention(cache.layers[recorder.layer], position, length, table, split)
-            transformer_layer(recorder, shape, layer, attends, a)
-            layers.append(recorder.take())
+        taken = []
+
+        def attends(layer: int) -> TokenAttention:
+            return TokenAttention(cache.layers[layer], position, length, table, split)
+
+        for number in transformer_layers(recorder, shape, indexed, attends, a, persistent):
+            taken.append(recorder.take())
+            recorder.layer = number
+        _, *layers = taken  # nothing before the first
         recorder.layer = None
         output = embedding if config.tied else weights["output.weight"]
         projection = bind(output, profile, accurate=(None, "output_norm") in flagged)

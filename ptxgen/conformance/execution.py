@@ -122,6 +122,7 @@ def emulate(
         sanitize=sanitize,
         seed=seed,
         early=launch.early,
+        cooperative=launch.cooperative,
     )
     for name, memory in whole.items():
         size = arguments[name].nbytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
+from ptxgen.formats.packed import Bytes
 from ptxgen.types import F16, F32, U8, U16, U32
 
 # lop3's table of (a & b) | c.
@@ -24,7 +24,7 @@ _WORD = {1: U8, 2: U16, 4: U32}
 _JOINED = {2: 0x3340, 4: 0x5410}
 
 
-def load_codes(k: KernelBuilder, codes: GlobalArray, width: int, align: int = 4) -> Value:
+def load_codes(k: KernelBuilder, codes: Bytes, width: int, align: int = 4) -> Value:
     """The first `width` (1, 2 or 4) bytes of `codes` as a u32, the first byte lowest; in halves or bytes where they are aligned
     to 2 or 1 (`align`)."""
     if width <= align:
@@ -33,7 +33,7 @@ def load_codes(k: KernelBuilder, codes: GlobalArray, width: int, align: int = 4)
     return k.prmt(low, high, _JOINED[width], result=U32)  # type: ignore[no-any-return]
 
 
-def load_words(k: KernelBuilder, codes: GlobalArray, count: int) -> Sequence[Value]:
+def load_words(k: KernelBuilder, codes: Bytes, count: int) -> Sequence[Value]:
     """The first `count` (1, 2 or 4) u32 of `codes`, in one load."""
     return k.load_vector(codes[0], count, U32) if count > 1 else [k.load(codes[0], U32)]
 
@@ -100,12 +100,12 @@ def merge(k: KernelBuilder, high: Value, mask: Value | int, low: Value | int) ->
     return merged
 
 
-def load_scale(k: KernelBuilder, block: GlobalArray, offset: int) -> Value:
+def load_scale(k: KernelBuilder, block: Bytes, offset: int) -> Value:
     """The f16 at byte `offset` of the block, as f32."""
     return k.f32(k.load(block[offset], F16))
 
 
-def load_two_scales(k: KernelBuilder, block: GlobalArray) -> tuple[Value, Value]:
+def load_two_scales(k: KernelBuilder, block: Bytes) -> tuple[Value, Value]:
     """The two f16 that a 4-byte aligned block starts with, as f32."""
     return split_scales(k, k.load(block[0], U32))
 

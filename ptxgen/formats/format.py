@@ -53,11 +53,11 @@ class LargestMinimum(NamedTuple):
 class LaneAddress:
     """Where a lane reads: u8 arrays that start at its block and `column` bytes further, and that column (a u32 or constant)."""
 
-    block: GlobalArray
-    lane: GlobalArray
+    block: Bytes
+    lane: Bytes
     column: Index
 
-    def at(self, offset: int, group: Index, stride: int) -> GlobalArray:
+    def at(self, offset: int, group: Index, stride: int) -> Bytes:
         """The bytes of the lane's column in the region at `offset`, which has `stride` bytes a group."""
         if isinstance(group, int):
             return self.lane.at(offset + group * stride)

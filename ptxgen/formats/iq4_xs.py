@@ -21,7 +21,7 @@ from ptxgen.formats.half_weights import (
     exact_product,
     same_halves,
 )
-from ptxgen.formats.packed import PREFETCH, Run, low_half
+from ptxgen.formats.packed import PREFETCH, Run, fetch_words, low_half
 from ptxgen.types import U32
 
 _UNSIGNED = IQ4.unsigned()
@@ -62,7 +62,7 @@ class Iq4Xs(Format):
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         codes = place.at(8, group, 16)
-        pairs = (k.load_vector(array[0], 2, U32, nc=True) for array in (place.block, codes, codes.at(8)))
+        pairs = (fetch_words(k, array[0], 2) for array in (place.block, codes, codes.at(8)))
         return tuple(word for pair in pairs for word in pair)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

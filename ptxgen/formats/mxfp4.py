@@ -17,8 +17,8 @@ from ptxgen.formats.codes import load_codes
 from ptxgen.formats.format import Decoder, Format, LaneAddress, Weight, register_format
 from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import PREFETCH, Run
-from ptxgen.types import F32, U32
+from ptxgen.formats.packed import PREFETCH, Run, fetch
+from ptxgen.types import F32, U8, U32, U64
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,9 +58,10 @@ class Mxfp4(Format):
         """Four aligned words, from up to three bytes before the block on; the one to four bytes that are left, the last again
         and again; how many bytes before the block. So nothing past the block is read, which may be the last of its tensor."""
         before = k.u32(place.block.base) & 3
-        aligned = replace(place.block, base=place.block.base - k.u64(before))
-        words = [k.load(aligned[offset], U32, nc=True) for offset in range(0, 16, 4)]
-        rest = [k.load(aligned.at(k.min(before, i) if i else 0)[16], nc=True) for i in range(4)]
+        base = place.block.base
+        aligned = replace(place.block, base=base - (k.u64(before) if base.type is U64 else before))
+        words = [fetch(k, aligned[offset], U32) for offset in range(0, 16, 4)]
+        rest = [fetch(k, aligned.at(k.min(before, i) if i else 0)[16], U8) for i in range(4)]
         return (*words, *rest, before)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

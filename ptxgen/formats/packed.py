@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
-from ptxgen.types import F16, U16, U32
+from ptxgen.types import F16, U16, U32, DType
 
 Bytes = GlobalArray | SharedPart
 """A block, or from some byte of it on, wherever it lies."""
@@ -36,7 +36,21 @@ class Run(NamedTuple):
     minimum: Value | None = None
 
 
-def stream(k: KernelBuilder, codes: GlobalArray, nbytes: int, **hints: str) -> tuple[Value, ...]:
+def fetch(k: KernelBuilder, place: Element, type: DType, **hints: str) -> Value:
+    """Load what nobody writes while the kernel runs: from global memory through the read-only path and with these cache
+    modifiers, which shared memory does not have."""
+    value: Value = k.load(place, type) if place.space == "shared" else k.load(place, type, nc=True, **hints)
+    return value
+
+
+def fetch_words(k: KernelBuilder, place: Element, count: int, **hints: str) -> tuple[Value, ...]:
+    """As `fetch`, `count` (2 or 4) u32 in one load."""
+    if place.space == "shared":
+        return k.load_vector(place, count, U32)
+    return k.load_vector(place, count, U32, nc=True, **hints)
+
+
+def stream(k: KernelBuilder, codes: Bytes, nbytes: int, **hints: str) -> tuple[Value, ...]:
     """The first `nbytes` bytes of 16-byte aligned `codes` as u32, in loads of 16 bytes, with these cache modifiers more. They
     go through the L1 cache although a weight is read once: a lane's two loads share sectors and lines, which would else be
     fetched twice (docs/performance.md)."""
@@ -59,7 +73,7 @@ def load_pieces(k: KernelBuilder, places: Iterable[Piece], **hints: str) -> tupl
     """The u32 of all pieces. As `stream`."""
     words: list[Value] = []
     for place, nbytes in places:
-        words += k.load_vector(place, nbytes // 4, U32, nc=True, prefetch=PREFETCH, **hints)
+        words += fetch_words(k, place, nbytes // 4, prefetch=PREFETCH, **hints)
     return tuple(words)
 
 
@@ -73,13 +87,13 @@ def high_nibbles(words: Sequence[Value]) -> list[Value]:
     return [word & HIGH_NIBBLES for word in words]
 
 
-def load_even(k: KernelBuilder, start: GlobalArray, words: int) -> tuple[Value, ...]:
+def load_even(k: KernelBuilder, start: Bytes, words: int) -> tuple[Value, ...]:
     """The loads of 4 * words + 2 bytes from an address that is a multiple of 2: the aligned words among them, the two bytes
     before or after these, and which of the two. `even_words` puts them in order. `start` is a multiple of 4 past its base."""
     odd = k.u32(start.base) & 2
     aligned = start.at(odd)
-    half = k.load(start.at((2 - odd) * (2 * words))[0], U16, nc=True)
-    return (*(k.load(aligned[4 * i], U32, nc=True) for i in range(words)), half, odd)
+    half = fetch(k, start.at((2 - odd) * (2 * words))[0], U16)
+    return (*(fetch(k, aligned[4 * i], U32) for i in range(words)), half, odd)
 
 
 def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Value]]:
@@ -90,16 +104,14 @@ def even_words(k: KernelBuilder, raw: Sequence[Value]) -> tuple[Value, list[Valu
     return k.select(odd == 0, words[0], half), ordered
 
 
-def load_across(k: KernelBuilder, start: GlobalArray, size: int) -> tuple[Value, ...]:
+def load_across(k: KernelBuilder, start: Bytes, size: int) -> tuple[Value, ...]:
     """The two aligned pieces of `size` (4, 8 or 16) bytes that the `size` bytes from `start` on lie in, as u32: two loads where
     words and halves would take more. `start` is a multiple of `size` past its base, which is a multiple of 2. Under `size`
     bytes before these, and up to `size` behind, must be readable. `cut_out` gives those that were wanted."""
-    pieces = replace(start, base=start.base & (2**64 - size))
+    pieces = replace(start, base=start.base & (2**start.base.type.bits - size))
     if size == 4:
-        return tuple(k.load(pieces[offset], U32, nc=True, prefetch=PREFETCH) for offset in (0, 4))
-    return tuple(
-        word for offset in (0, size) for word in k.load_vector(pieces[offset], size // 4, U32, nc=True, prefetch=PREFETCH)
-    )
+        return tuple(fetch(k, pieces[offset], U32, prefetch=PREFETCH) for offset in (0, 4))
+    return tuple(word for offset in (0, size) for word in fetch_words(k, pieces[offset], size // 4, prefetch=PREFETCH))
 
 
 def cut_out(k: KernelBuilder, raw: Sequence[Value], behind: Value) -> list[Value]:

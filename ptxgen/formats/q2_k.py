@@ -20,7 +20,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     scaling,
 )
-from ptxgen.formats.packed import NIBBLES, PREFETCH, Run
+from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, fetch
 from ptxgen.types import U32
 
 _SCALES, _CODES, _D = 0, 16, 80  # byte offsets in the block
@@ -69,10 +69,8 @@ class Q2K(Format):
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
         """The 16 bytes of codes, the 8 of the group's scales, d and dmin, and which bit of the scales is the lane's first."""
         codes, scales = place.at(_CODES, group, 32), place.block.at(_SCALES).at(group * 8)
-        words = [
-            k.load(array[offset], U32, nc=True) for array, size in ((codes, 16), (scales, 8)) for offset in range(0, size, 4)
-        ]
-        return (*words, k.load(place.block[_D], U32, nc=True), k.u32(place.column // 2))
+        words = [fetch(k, array[offset], U32) for array, size in ((codes, 16), (scales, 8)) for offset in range(0, size, 4)]
+        return (*words, fetch(k, place.block[_D], U32), k.u32(place.column // 2))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         codes, scales, first = raw[:4], raw[4:6], raw[7]

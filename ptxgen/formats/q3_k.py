@@ -25,7 +25,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     same_halves,
 )
-from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, even_words, load_even, low_half, shifted_down
+from ptxgen.formats.packed import NIBBLES, PREFETCH, Run, even_words, fetch, load_even, low_half, shifted_down
 from ptxgen.types import B32, U16, U32
 
 _THIRD, _PAIRS, _SCALES, _D = 0, 32, 96, 108  # byte offsets in the block
@@ -96,7 +96,7 @@ class Q3K(Format):
         odd = k.u32(place.block.base) & 2
         for start in (place.at(_THIRD, 0, 0), place.at(_PAIRS, group, 32)):
             aligned = start.at(odd)
-            raw += [k.load(start[0], U16, nc=True), *(k.load(aligned[i], U32, nc=True) for i in range(0, 16, 4))]
+            raw += [fetch(k, start[0], U16), *(fetch(k, aligned[i], U32) for i in range(0, 16, 4))]
         return (*raw, *load_even(k, place.block.at(_SCALES), 3), k.u32(place.column // 2))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

@@ -11,7 +11,7 @@ from ptxgen.formats.codes import load_codes, load_two_scales, nibble_bytes, prod
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.half_blocks import added, blocks_of, by_block, load_minima, nibble_pairs, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import PREFETCH, Run, low_half, nibbles
+from ptxgen.formats.packed import PREFETCH, Run, fetch, low_half, nibbles
 from ptxgen.types import U32
 
 
@@ -46,7 +46,7 @@ class Q41(Format):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        return tuple(k.load(place.block[offset], U32, nc=True) for offset in range(0, 20, 4))
+        return tuple(fetch(k, place.block[offset], U32) for offset in range(0, 20, 4))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         d, m = split_scales(k, raw[0])

@@ -13,7 +13,7 @@ from ptxgen.formats.fifth_bits import five_bit_codes, halves_by_column, packed_c
 from ptxgen.formats.format import Decoder, Format, LaneAddress, LargestMinimum, ScaleField, Weight, register_format
 from ptxgen.formats.half_blocks import added, blocks_of, by_block, five_bit_pairs, load_minima, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import PREFETCH, Run, low_half
+from ptxgen.formats.packed import PREFETCH, Run, fetch_words, low_half
 from ptxgen.types import U16, U32
 
 
@@ -49,7 +49,7 @@ class Q51(Format):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        pairs = [k.load_vector(place.block[offset], 2, U32, nc=True) for offset in (0, 8, 16)]
+        pairs = [fetch_words(k, place.block[offset], 2) for offset in (0, 8, 16)]
         return tuple(word for pair in pairs for word in pair)
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:

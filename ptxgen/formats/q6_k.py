@@ -22,7 +22,7 @@ from ptxgen.formats.half_weights import (
     lower_bytes,
     signed_integers,
 )
-from ptxgen.formats.packed import PREFETCH, Run, cut_out, load_across, low_half, shifted_down
+from ptxgen.formats.packed import PREFETCH, Run, cut_out, fetch, load_across, low_half, shifted_down
 from ptxgen.types import F16X2, S8, U16, U32
 
 _NIBBLES, _PAIRS, _SCALES, _D = 0, 128, 192, 208  # byte offsets in the block
@@ -88,8 +88,8 @@ class Q6K(Format):
         scales = place.block.at(_SCALES).at(place.column // 16).at(group * 8)
         return (
             *(word for run in (nibbles, nibbles.at(32), pairs) for word in load_across(k, run, size)),
-            *(k.load(scales[2 * t], S8, nc=True) for t in range(4)),
-            k.load(place.block[_D], U16, nc=True),
+            *(fetch(k, scales[2 * t], S8) for t in range(4)),
+            fetch(k, place.block[_D], U16),
             k.u32(place.block.base) & (size - 2),
         )
 

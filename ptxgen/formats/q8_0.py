@@ -12,7 +12,7 @@ from ptxgen.formats.codes import centred, load_codes, load_scale
 from ptxgen.formats.format import Decoder, Format, LaneAddress, ScaleField, Weight, register_format
 from ptxgen.formats.half_blocks import blocks_of, by_block, byte_halves, joined, load_half, load_word, weights_of
 from ptxgen.formats.half_weights import HalfWeights
-from ptxgen.formats.packed import Run, even_words, load_even, low_half
+from ptxgen.formats.packed import Run, even_words, fetch, load_even, low_half
 from ptxgen.types import S8, U16
 
 _SIGNS = 0x80808080
@@ -47,7 +47,7 @@ class Q80(Format):
         return decode
 
     def load_packed(self, k: KernelBuilder, place: LaneAddress, group: Index) -> tuple[Value, ...]:
-        return (*load_even(k, place.lane, 4), k.load(place.block[0], U16, nc=True))
+        return (*load_even(k, place.lane, 4), fetch(k, place.block[0], U16))
 
     def unpack(self, k: KernelBuilder, raw: Sequence[Value], group: Index) -> list[Run]:
         _, words = even_words(k, raw[:-1])

@@ -84,10 +84,14 @@ class DigitGemvType(GemvType):
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         """gamma(chain) * sum (|w_i| + 2 M) |x_i|, where M is the largest minimum a block can have: sums of codes and of
         minima are exact integers, so only their combination in f32 rounds."""
-        roundings = self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0)
         weights, x = self._in_float64(arguments)
         sizes = np.abs(weights) + 2 * self.format.largest_minima(arguments["w"])
-        return {"y": gamma(roundings) * (np.abs(x) @ sizes.T) + np.finfo(np.float32).tiny}
+        return {"y": self.relative_bound * (np.abs(x) @ sizes.T) + np.finfo(np.float32).tiny}
+
+    @property
+    def relative_bound(self) -> float:
+        """What a result may be off by, relative to the sum of the sizes of its products; see `tolerance`."""
+        return gamma(self.chain + PRODUCT_ROUNDINGS + (THIRD_DIGIT_ROUNDINGS if self.digits == 3 else 0))
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = values(arguments["digits"], arguments["scales"]).reshape(*self.batch, self.k)

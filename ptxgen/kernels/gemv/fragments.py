@@ -11,7 +11,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.formats.format import LaneAddress
-from ptxgen.formats.packed import Run
+from ptxgen.formats.packed import Bytes, Run
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
 
@@ -75,8 +75,8 @@ class Cursor:
     """Where a lane's fragment of some step lies: its block, and its first column there."""
 
     fragments: Fragments
-    block: GlobalArray
-    column: GlobalArray
+    block: Bytes
+    column: Bytes
 
     def moved(self, steps: Index) -> Cursor:
         """So many steps further."""
@@ -106,19 +106,21 @@ class FragmentLane:
         """The lanes that have a block in the last, partial step."""
         return self._block_value < self.fragments.rest
 
-    def start(self, row: GlobalArray) -> Cursor:
+    def start(self, row: Bytes) -> Cursor:
         """The lane's fragment of the first step of a row of bytes."""
         return self._at(advance(row, self.block, self.fragments.format.block_bytes))
 
     def start_of_rest(self, k: KernelBuilder, row: GlobalArray) -> Cursor:
-        """The lane's fragment of the partial last step; a lane without one is sent to the last block, whose load is for
-        nothing, so that loads need no branch."""
-        fragments = self.fragments
-        block = k.min(self._block_value, fragments.rest - 1) if fragments.rest > 1 else 0
-        start = row.at((fragments.steps - 1) * fragments.bytes)
-        return self._at(advance(start, block, fragments.format.block_bytes))
+        """The lane's fragment of the partial last step of a row: `start_in_rest`."""
+        block = self._block_in_rest(k)
+        return self._in_rest(row.at((self.fragments.steps - 1) * self.fragments.bytes), block)
 
-    def of_block(self, row: GlobalArray, block: Index) -> Cursor:
+    def start_in_rest(self, k: KernelBuilder, step: Bytes) -> Cursor:
+        """The lane's fragment of the partial last step, which starts there; a lane without one is sent to the last block, whose
+        load is for nothing, so that loads need no branch."""
+        return self._in_rest(step, self._block_in_rest(k))
+
+    def of_block(self, row: Bytes, block: Index) -> Cursor:
         """The lane's fragment of a block of a row of bytes."""
         return self._at(advance(row, block, self.fragments.format.block_bytes))
 
@@ -131,7 +133,14 @@ class FragmentLane:
         """The runs of the lane's fragment, from what `load` loaded."""
         return self.fragments.format.unpack(k, raw, self.group)
 
-    def _at(self, block: GlobalArray) -> Cursor:
+    def _block_in_rest(self, k: KernelBuilder) -> Index:
+        rest = self.fragments.rest
+        return k.min(self._block_value, rest - 1) if rest > 1 else 0
+
+    def _in_rest(self, step: Bytes, block: Index) -> Cursor:
+        return self._at(advance(step, block, self.fragments.format.block_bytes))
+
+    def _at(self, block: Bytes) -> Cursor:
         return Cursor(self.fragments, block, advance(block, self.column, 1))
 
     @property

@@ -104,6 +104,11 @@ def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, in
     return [(first, min(most, fragments.steps - first)) for first in range(0, fragments.steps, most)]
 
 
+def digits_before(layout: Layout, first: Index) -> Index:
+    """Bytes of a row of digits before those of the value `first`, a multiple of what no fragment straddles."""
+    return first + first // PADDED * padding(layout.format) if isinstance(first, Value) else layout.padded(first)
+
+
 class SharedDigits:
     """The shared memory of a block and the lane's place in it."""
 
@@ -112,8 +117,9 @@ class SharedDigits:
         self.layout = layout
         self._digits = k.shared(U32, layout.rows * layout.digits * layout.digit_bytes // 4).name
         self._scales = k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
+        self._fragments = Fragments(layout.format, layout.values)
         first = lane.first_value
-        padded = first + first // PADDED * padding(layout.format) if isinstance(first, Value) else layout.padded(first)
+        padded = digits_before(layout, first)
         self._lane_digits = k.symbol_address(self._digits) + padded
         self._lane_scales = k.symbol_address(self._scales) + first // BLOCK * layout.scale_bytes
 
@@ -197,7 +203,7 @@ class SharedDigits:
     def read(self, place: int, step: Index, more: int = 0) -> SharedLaneDigits:
         """What the lane's fragment meets in step `step + more` of the chunk that is staged, in the row at this place among
         the staged ones."""
-        return SharedLaneDigits(self, place, step, more)
+        return SharedLaneDigits(self.k, self.layout, self._fragments, self._lane_digits, self._lane_scales, place, step, more)
 
 
 class Move:
@@ -227,16 +233,18 @@ class Move:
 
 
 class SharedLaneDigits(LoadedDigits):
-    """Activation digits in shared memory."""
+    """Activation digits in shared memory: those of the fragment that the lane has in step `step + more`. lane_digits and
+    lane_scales: where those of the first step stand of the row at place 0."""
 
-    def __init__(self, shared: SharedDigits, place: int, step: Index, more: int) -> None:
-        layout = shared.layout
-        super().__init__(shared.k, layout.digits)
-        self._layout = layout
-        fragments = Fragments(layout.format, layout.values)
+    def __init__(
+        self, k: KernelBuilder, layout: Layout, fragments: Fragments, lane_digits: Value, lane_scales: Value, place: int,
+        step: Index, more: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(k, layout.digits)
+        self._layout, self._two_blocks = layout, fragments.format.fragment_values % (2 * BLOCK) == 0
         digits, scales = layout.padded(fragments.values), fragments.values // BLOCK * layout.scale_bytes
-        self._digits, self._digit_offset = self._moved(shared._lane_digits, step, digits)
-        self._scales, self._scale_offset = self._moved(shared._lane_scales, step, scales)
+        self._digits, self._digit_offset = self._moved(lane_digits, step, digits)
+        self._scales, self._scale_offset = self._moved(lane_scales, step, scales)
         self._digit_offset += place * layout.digits * layout.digit_bytes + more * digits
         self._scale_offset += place * layout.row_scale_bytes + more * scales
 
@@ -255,7 +263,7 @@ class SharedLaneDigits(LoadedDigits):
         element = self._element(self._scales, self._scale_offset + block * self._layout.scale_bytes, F32)
         if not self._layout.format.has_minimum:
             return self.k.load(element), None
-        if self._layout.format.fragment_values % (2 * BLOCK) == 0 and block % 2 == 0:
+        if self._two_blocks and block % 2 == 0:
             # The fragment has the next block, too, and 16 bytes come at the price of 8.
             scale, total, self._scales_of[block + 1], self._sums_of[block + 1] = self.k.load_vector(element, 4)
             return scale, total

@@ -73,25 +73,25 @@ class RmsNorm(KernelType):
         total = k.f32(0.0)
         held: list[tuple[Value, Value, list[Value], list[Value]]] = []
         for chunk in range(self.chunks):
-            start, inside = self._place(k, chunk)
+            start, inside = self.place(k, chunk)
             self._fetch_gamma(k, start)
-            values = self._load(k, x, start)
-            held.append((start, inside, values, self._load(k, k.arg.gamma, start)))
-            self._add_squares(k, total, values, inside)
+            values = self.load_values(k, x, start)
+            held.append((start, inside, values, self.load_values(k, k.arg.gamma, start)))
+            self.add_squares(k, total, values, inside)
         scale = self._scale(k, total)
         for start, inside, values, gammas in held:
-            scaled = self._scaled(values, scale, gammas)
+            scaled = self.scaled(values, scale, gammas)
             with k.when(inside):
                 k.store(y[start], scaled if self.width > 1 else scaled[0])
 
-    def _place(self, k: KernelBuilder, chunk: int | Value, thread: Value | None = None) -> tuple[Value, Value]:
+    def place(self, k: KernelBuilder, chunk: int | Value, thread: Value | None = None) -> tuple[Value, Value]:
         """Where the values of a chunk start that a thread of a row has, and whether they are in the row. The idle threads of
         the last chunk get the last values of the row. thread: its number among THREADS, without one k.tid.x."""
         start = (k.tid.x if thread is None else thread) * self.width + chunk * (THREADS * self.width)
         inside = start < self.hidden
         return k.min(start, self.hidden - self.width), inside
 
-    def _load(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
+    def load_values(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
 
     def _fetch_gamma(self, k: KernelBuilder, start: Value) -> None:
@@ -103,31 +103,31 @@ class RmsNorm(KernelType):
         """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results. Each
         block adds up the squares of the whole row by itself, so that nobody waits for another block."""
         x = k.arg.x.at(row, 0)
-        start, inside = self._place(k, k.ctaid.x)
+        start, inside = self.place(k, k.ctaid.x)
         self._fetch_gamma(k, start)
-        values, gammas = self._load(k, x, start), self._load(k, k.arg.gamma, start)
+        values, gammas = self.load_values(k, x, start), self.load_values(k, k.arg.gamma, start)
         total = k.f32(0.0)
         for chunk in range(self.chunks):
-            place, counted = self._place(k, chunk)
-            self._add_squares(k, total, self._load(k, x, place), counted)
-        return start, inside, self._scaled(values, self._scale(k, total), gammas)
+            place, counted = self.place(k, chunk)
+            self.add_squares(k, total, self.load_values(k, x, place), counted)
+        return start, inside, self.scaled(values, self._scale(k, total), gammas)
 
-    def _add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
+    def add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
         for value in values:
             counted = k.select(inside, value, 0.0)
             total @= k.fma(counted, counted, total)
 
     def _scale(self, k: KernelBuilder, total: Value) -> Value:
         """What the row is multiplied by, from each thread's sum of squares. All threads must come here."""
-        return self._inverse_root(k, k.block_sum(total))
+        return self.inverse_root(k, k.block_sum(total))
 
-    def _inverse_root(self, k: KernelBuilder, total: Value) -> Value:
+    def inverse_root(self, k: KernelBuilder, total: Value) -> Value:
         """What the row is multiplied by, from its sum of squares."""
         power = self.hidden & (self.hidden - 1) == 0
         mean = total * (1 / self.hidden) if power else total / float(self.hidden)  # the same bits, without a division's branch
         return mathlib.rsqrt(k, mean + k.arg.eps)
 
-    def _scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:
+    def scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:
         return [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:

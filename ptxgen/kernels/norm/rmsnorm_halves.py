@@ -90,9 +90,9 @@ class BatchedRmsNormHalves(RmsNorm):
         summed = k.ctaid.x * ROWS + k.tid.x // THREADS
         x, total = k.arg.x.at(k.min(summed, self.m - 1) if self.m % TILE else summed, 0), k.f32(0.0)
         for chunk in range(self.chunks):
-            start, inside = self._place(k, chunk, k.tid.x % THREADS)
-            self._add_squares(k, total, self._load(k, x, start), inside)
-        scale = self._inverse_root(k, k.part_sum(total, ROWS, k.lane // LANES))
+            start, inside = self.place(k, chunk, k.tid.x % THREADS)
+            self.add_squares(k, total, self.load_values(k, x, start), inside)
+        scale = self.inverse_root(k, k.part_sum(total, ROWS, k.lane // LANES))
         windows = windows_of(self.hidden)
         for first in range(0, windows, WARPS):
             if first > 0:
@@ -111,7 +111,7 @@ class BatchedRmsNormHalves(RmsNorm):
     def _write_window(self, k: KernelBuilder, row: Value, window: Value, scale: Value, loaded: Sequence[Loaded]) -> None:
         xs: list[Value] = []
         for run, values, gammas in loaded:
-            results = self._scaled(list(values), scale, list(gammas))
+            results = self.scaled(list(values), scale, list(gammas))
             run.store(k, k.arg.y, results)
             xs += run.or_zeros(k, results)
         write_halves(k, self.form, row, window, xs)

@@ -102,7 +102,24 @@ def write_digits(
     """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds.
 
     xs: the lane's values, one or four of them, so that 32 or 8 lanes side by side have a block of 32, in all of which `live` is
-    the same. All lanes of the warp must come here. Every kernel that makes digits makes them here, so the bits are the same."""
+    the same. All lanes of the warp must come here. Every kernel that makes digits makes them of `block_integers`, so the bits
+    are the same."""
+    integers, scale, total = block_integers(k, count, xs)
+    with k.when(live):
+        for digit, parts in enumerate(digits_of(integers, count)):
+            place = k.arg.digits[row, digit, first]
+            if len(parts) == 1:
+                k.store(place, parts[0])
+            else:
+                k.store(replace(place, dtype=U32), packed(k, parts))
+        with k.when((k.lane & (BLOCK // len(xs) - 1)) == 0):
+            k.store(k.arg.scales[row, first // BLOCK], scale)
+            k.store(k.arg.sums[row, first // BLOCK], total)
+
+
+def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[list[Value], Value, Value]:
+    """The integers (s32) that stand for the lane's values with so many digits; the scale (f32) of the block of 32 that they
+    and those of the lanes beside are, and the sum (s32) of its integers. All lanes of the warp must come here."""
     # As bits, because NaN is then the largest.
     peak = magnitude(k, xs[0])
     for x in xs[1:]:
@@ -114,17 +131,7 @@ def write_digits(
     total = integers[0]
     for integer in integers[1:]:
         total = total + integer
-    total = k.warp_sum(total, width=lanes)
-    with k.when(live):
-        for digit, parts in enumerate(_digits(integers, count)):
-            place = k.arg.digits[row, digit, first]
-            if len(parts) == 1:
-                k.store(place, parts[0])
-            else:
-                k.store(replace(place, dtype=U32), packed(k, parts))
-        with k.when((k.lane & (lanes - 1)) == 0):
-            k.store(k.arg.scales[row, first // BLOCK], scale)
-            k.store(k.arg.sums[row, first // BLOCK], total)
+    return integers, scale, k.warp_sum(total, width=lanes)
 
 
 def _ratios(k: KernelBuilder, xs: Sequence[Value], scale: Value, peak: Value) -> list[Value]:
@@ -156,7 +163,7 @@ def _integer(k: KernelBuilder, ratio: Value, largest: int) -> Value:
     return clamped
 
 
-def _digits(integers: list[Value], count: int) -> list[list[Value]]:
+def digits_of(integers: list[Value], count: int) -> list[list[Value]]:
     """The digits of all integers, the highest first. Each is the nearest to what is left, so that -128..127 holds it."""
     rest, digits = integers, []
     for _ in range(count - 1):

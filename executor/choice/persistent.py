@@ -1,0 +1,57 @@
+"""Chooses whether a token's layers run by kernels whose blocks stay between operations, and how large these are. Measures
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from executor.choice.choice import GpuProfile
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from ptxgen.target import Target
+
+EMULATED_BLOCKS = 4
+"""Blocks on the emulator, which has no multiprocessors: enough to wait for each other."""
+
+STATIC_SHARED = 2048
+"""Bytes of shared memory that are left to what is not sized by a setting: the table of parts, sums of warps."""
+
+
+@dataclass(frozen=True)
+class PersistentGrid:
+    """Blocks of such a kernel, one for each multiprocessor, and the target that these are of."""
+
+    blocks: int
+    target: Target
+
+    def fitted(self, kernel: PersistentLayer) -> PersistentLayer:
+        """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
+        there is none."""
+        for rows, slots in _settings():
+            fitted = replace(kernel, blocks=self.blocks, rows_per_warp=rows, slots=slots)
+            if fitted.launch().dynamic_shared <= self.target.max_shared - STATIC_SHARED:
+                return fitted
+        raise ArgumentError(
+            f"{kernel.name} of {kernel.ffn} gated values needs more shared memory than the {self.target.max_shared} bytes of a "
+            f"block on {self.target}; leave the profile's persistent_layers off"
+        )
+
+
+def choose_persistent(profile: GpuProfile, target: Target, multiprocessors: int) -> PersistentGrid | None:
+    """For a device with so many multiprocessors, 0 on the emulator. None if the profile does not want it. ArgumentError on a
+    GPU that is too old."""
+    if not profile.persistent_layers:
+        return None
+    if target.sm < PersistentLayer.least_sm:
+        raise ArgumentError(
+            f"the profile's persistent_layers needs sm_{PersistentLayer.least_sm}, this is {target}; leave it off"
+        )
+    return PersistentGrid(multiprocessors or EMULATED_BLOCKS, target)
+
+
+def _settings() -> Iterator[tuple[int, int]]:
+    """Rows a warp and slots, the best first: a slot more than rows keeps copies under way while rows are multiplied."""
+    for rows in (4, 3, 2):
+        for slots in range(2 * rows, rows, -1):
+            yield rows, slots

@@ -1,0 +1,108 @@
+"""What a layer's products, norms and gates come to in float64, and how far from that the kernel may be: every error that it
+makes, carried on through all that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.activation.elementwise import SILU_LOST
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.norm.rmsnorm import RmsNorm, rms_bound, rms_normalised
+from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, values
+
+if TYPE_CHECKING:
+    from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+    from ptxgen.kernels.persistent.stages import Matrix, Stage
+
+Vector = NDArray[np.float64]
+
+STEEPEST = 1.1
+"""silu(x) = x / (1 + exp(-x)) has a slope of at most 1.0999."""
+
+
+class Bounded(NamedTuple):
+    """Numbers, and how far from each the kernel's may be."""
+
+    exact: Vector
+    error: Vector
+
+
+class LayerBound:
+    """The results of one launch by name, each with its bound."""
+
+    def __init__(self, kernel: PersistentLayer, arguments: Mapping[str, Any]) -> None:
+        self.kernel, self.arguments = kernel, arguments
+        output, gates, down, *following = kernel.stages
+        attended = values(arguments["digits"], arguments["scales"])[0]
+        given = Bounded(arguments["x"].astype("f8"), np.zeros(kernel.hidden))
+        stream = self._onto(given, output, Bounded(attended, np.zeros(kernel.attended)))
+        gate, up = self._products(gates, gates.matrices[0], self._quantised(gates, self._normalised(gates, stream)))
+        gated = _gated(gate, up)
+        stream = self._onto(stream, down, self._quantised(down, gated))
+        self.results = {"x": stream, "gated": gated}
+        for stage in following:
+            normed = self._quantised(stage, self._normalised(stage, stream))
+            for matrix in stage.matrices:
+                (self.results[matrix.result],) = self._products(stage, matrix, normed)
+
+    def exact(self) -> dict[str, Vector]:
+        """The results in float64, without any digits."""
+        return {name: result.exact for name, result in self.results.items()}
+
+    def bounds(self) -> dict[str, Vector]:
+        """What each may be off by."""
+        return {name: result.error for name, result in self.results.items()}
+
+    def _products(self, stage: Stage, matrix: Matrix, x: Bounded) -> list[Bounded]:
+        """|W| times what x is off by, and what hw_dp4a rounds."""
+        kernel = HwDp4aGemv(matrix.format, k=stage.k, n=matrix.n, digits=stage.digits)
+        products = []
+        for name in matrix.weights:
+            raw = self.arguments[name]
+            weights = matrix.format.dequantize(raw).astype("f8")
+            sizes = np.abs(weights) + 2 * matrix.format.largest_minima(raw)
+            rounded = kernel.relative_bound * (sizes @ (np.abs(x.exact) + x.error))
+            products.append(Bounded(weights @ x.exact, np.abs(weights) @ x.error + rounded + np.finfo(np.float32).tiny))
+        return products
+
+    def _onto(self, stream: Bounded, stage: Stage, x: Bounded) -> Bounded:
+        """A product on the stream: one more rounding."""
+        (product,) = self._products(stage, stage.matrices[0], x)
+        exact, error = stream.exact + product.exact, stream.error + product.error
+        return Bounded(exact, error + UNIT * (np.abs(exact) + error))
+
+    def _normalised(self, stage: Stage, x: Bounded) -> Bounded:
+        """With R the root of the mean square, and E that of the errors: |R' - R| <= E, so x' / R' is off from x / R by at most
+        e / (R - E) + |x| E / (R (R - E)); and what rmsnorm rounds. Nothing is known where E is not below R."""
+        gamma, eps = self.arguments[stage.gamma].astype("f8"), float(self.arguments["eps"])
+        exact = rms_normalised(x.exact, gamma, eps)
+        root, off = np.sqrt(np.mean(x.exact**2) + eps), np.sqrt(np.mean(x.error**2))
+        if off >= root:
+            return Bounded(exact, np.full_like(exact, np.inf))
+        error = np.abs(gamma) * (x.error + np.abs(x.exact) * off / root) / (root - off)
+        norm = RmsNorm(hidden=self.kernel.hidden)
+        return Bounded(exact, error + rms_bound(np.abs(exact) + error, chain=norm.chunks * norm.width, tree=10))
+
+    def _quantised(self, stage: Stage, x: Bounded) -> Bounded:
+        """Half a step of a block's scale more, and the rounding of the scale."""
+        largest = (np.abs(x.exact) + x.error).reshape(-1, BLOCK).max(axis=1)
+        step = np.repeat(largest / LARGEST[stage.digits], BLOCK)
+        return Bounded(x.exact, x.error + step * (0.5 + LARGEST[stage.digits] * 4 * UNIT))
+
+
+def layer_in_float64(kernel: PersistentLayer, arguments: Mapping[str, Any]) -> dict[str, Vector]:
+    """The results of a launch in float64."""
+    return LayerBound(kernel, arguments).exact()
+
+
+def _gated(gate: Bounded, up: Bounded) -> Bounded:
+    """What the gate and the factor are off by, and what fused_swiglu rounds."""
+    silu = gate.exact / (1 + np.exp(-gate.exact))
+    exact = silu * up.exact
+    error = STEEPEST * gate.error * (np.abs(up.exact) + up.error) + np.abs(silu) * up.error
+    return Bounded(exact, error + (np.abs(exact) + error) * 6 * UNIT + SILU_LOST * (np.abs(up.exact) + up.error))

@@ -1,0 +1,126 @@
+"""The activation digits that all warps of a block multiply by, in shared memory: as another kernel left them, or made by the
+block itself of f32 values that others wrote. Every block makes all of them, so that nobody waits for another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import Element, GlobalArray, Index
+from ptxgen.dsl.value import Value
+from ptxgen.formats import Format
+from ptxgen.kernels.gemv.fragments import FragmentLane
+from ptxgen.kernels.gemv.shared_digits import PADDED, Layout, SharedLaneDigits, digits_before, padding
+from ptxgen.kernels.norm.rmsnorm import THREADS, RmsNorm
+from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
+from ptxgen.types import F32, U32
+
+PIECE = 16
+"""Digits that a thread copies at a time."""
+
+AT_ONCE = 2
+"""Values of a block's threads, four of each, that are loaded ahead of those that are quantised."""
+
+Loaded = Sequence[tuple[Value, ...]]
+"""What a lane loaded: LANE_VALUES of each of some arrays."""
+
+
+def layout_for(formats: Sequence[Format], k: int, digits: int) -> Layout:
+    """The layout that all of these formats can be multiplied from: that of one with minima, if there is one."""
+    return Layout(next((one for one in formats if one.has_minimum), formats[0]), k, 1, digits)
+
+
+@dataclass(frozen=True)
+class StagedActivations:
+    """`layout.values` activations of one row from the address `start` of shared memory on."""
+
+    k: KernelBuilder
+    layout: Layout
+    start: Value
+
+    @property
+    def _scales(self) -> Value:
+        return self.start + self.layout.digits * self.layout.digit_bytes
+
+    def copy(self, digits: GlobalArray, scales: GlobalArray, sums: GlobalArray) -> None:
+        """Stage what a quantising kernel left: s8[1, digits, k], f32[1, k / 32], s32[1, k / 32]."""
+        k, layout = self.k, self.layout
+        for digit in range(layout.digits):
+            source = digits.at(0, digit, 0)
+            for piece in k.strided(k.tid.x, layout.values // PIECE, step=k.threads):
+                words = k.load_vector(source.at(piece * PIECE)[0], 4, U32)
+                k.store(self._digits(piece * PIECE, digit), words)
+        for block in k.strided(k.tid.x, layout.values // BLOCK, step=k.threads):
+            self._store_scale(block, k.load(scales[0, block]), k.load(sums[0, block]))
+
+    def normalise(self, norm: RmsNorm, x: GlobalArray, gamma: GlobalArray) -> None:
+        """Stage the digits of the RMSNorm of x, f32[hidden], with the bits of rmsnorm_digits."""
+        k, parts = self.k, self.k.threads // THREADS
+        thread, part = (k.tid.x % THREADS, k.tid.x // THREADS) if parts > 1 else (k.tid.x, k.u32(0))
+        places = [norm.place(k, chunk, thread) for chunk in range(norm.chunks)]
+        loaded = [norm.load_values(k, x, start) for start, _ in places]
+        total = k.f32(0.0)
+        for values, (_, inside) in zip(loaded, places, strict=True):
+            norm.add_squares(k, total, values, inside)
+        scale = norm.inverse_root(k, k.part_sum(total, parts, part))
+        self._quantise_all(
+            lambda first: [k.load_vector(array[first], LANE_VALUES) for array in (x, gamma)],
+            lambda read: norm.scaled(list(read[0]), scale, list(read[1])),
+        )
+
+    def quantise(self, values: GlobalArray) -> None:
+        """Stage the digits of these f32[k]."""
+        self._quantise_all(lambda first: [self.k.load_vector(values[first], LANE_VALUES)], lambda read: list(read[0]))
+
+    def reader(self, lane: FragmentLane) -> Callable[[Index], SharedLaneDigits]:
+        """What gives the activations that the lane's fragment meets in a step of a row."""
+        first, layout = lane.first_value, self.layout
+        digits, scales = self.start + digits_before(layout, first), self._scales + first // BLOCK * layout.scale_bytes
+        return lambda step: SharedLaneDigits(self.k, layout, lane.fragments, digits, scales, 0, step)
+
+    def _quantise_all(self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]]) -> None:
+        """Stage the digits of what `values` makes of what `load` loads of the activations from one on. Loads are AT_ONCE chunks
+        of the block ahead of their use, in a loop: written out it would be longer than all products."""
+        k, threads, count = self.k, self.k.threads * LANE_VALUES, self.layout.values
+        ahead = min(AT_ONCE, -(-count // threads))
+
+        def place(first: Value) -> Value:
+            """Lanes past the end do the last lane's work again, because shuffles need them all."""
+            inside: Value = k.min(first, count - LANE_VALUES)
+            return inside
+
+        own = k.tid.x * LANE_VALUES
+        held = [
+            [tuple(k.variable(value, F32) for value in vector) for vector in load(place(own + i * threads))]
+            for i in range(ahead)
+        ]
+        for start in k.strided(0, count, step=ahead * threads):
+            first = own + start
+            for i in range(ahead):
+                mine = first + i * threads if i else first
+                coming = load(place(mine + ahead * threads))
+                self._quantise(place(mine), values(held[i]), mine < count)
+                for old, new in zip(held[i], coming, strict=True):
+                    for variable, value in zip(old, new, strict=True):
+                        k.assign(variable, value)
+
+    def _quantise(self, first: Value, xs: Sequence[Value], inside: Value) -> None:
+        k = self.k
+        integers, scale, total = block_integers(k, self.layout.digits, xs)
+        with k.when(inside):
+            for digit, parts in enumerate(digits_of(integers, self.layout.digits)):
+                k.store(self._digits(first, digit), packed(k, parts))
+            with k.when((k.lane & (BLOCK // LANE_VALUES - 1)) == 0):
+                self._store_scale(first // BLOCK, scale, total)
+
+    def _store_scale(self, block: Value, scale: Value, total: Value) -> None:
+        k, size = self.k, self.layout.scale_bytes
+        at = Element("shared", (self._scales + block * size).register, 0, F32)
+        k.store(at, (scale, -(scale * k.f32(total))) if self.layout.format.has_minimum else scale)
+
+    def _digits(self, first: Value, digit: int) -> Element:
+        pad = padding(self.layout.format)
+        place = self.k.mad(first // PADDED, pad, self.start + first) if pad else self.start + first
+        return Element("shared", place.register, digit * self.layout.digit_bytes, U32)
