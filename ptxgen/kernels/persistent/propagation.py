@@ -78,14 +78,14 @@ class LayerBound:
 
     def _normalised(self, stage: Stage, x: Bounded) -> Bounded:
         """With R the root of the mean square, and E that of the errors: |R' - R| <= E, so x' / R' is off from x / R by at most
-        e / (R - E) + |x| E / (R (R - E)); and what rmsnorm rounds. Nothing is known where E is not below R."""
+        e / (R - E) + |x| E / (R (R - E)); and what rmsnorm rounds. Where E is not below R: no |x' / R'| is above
+        sqrt(hidden)."""
         gamma, eps = self.arguments[stage.gamma].astype("f8"), float(self.arguments["eps"])
-        exact = rms_normalised(x.exact, gamma, eps)
+        norm, exact = RmsNorm(hidden=self.kernel.hidden), rms_normalised(x.exact, gamma, eps)
         root, off = np.sqrt(np.mean(x.exact**2) + eps), np.sqrt(np.mean(x.error**2))
-        if off >= root:
-            return Bounded(exact, np.full_like(exact, np.inf))
-        error = np.abs(gamma) * (x.error + np.abs(x.exact) * off / root) / (root - off)
-        norm = RmsNorm(hidden=self.kernel.hidden)
+        error = np.abs(exact) + np.abs(gamma) * np.sqrt(norm.hidden)
+        if off < root:
+            error = np.minimum(error, np.abs(gamma) * (x.error + np.abs(x.exact) * off / root) / (root - off))
         return Bounded(exact, error + rms_bound(np.abs(exact) + error, chain=norm.chunks * norm.width, tree=10))
 
     def _quantised(self, stage: Stage, x: Bounded) -> Bounded:

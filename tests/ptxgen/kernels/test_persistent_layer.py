@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from numpy.typing import NDArray
 
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
 from ptxgen.formats import find as find_format
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 Arrays = dict[str, NDArray[Any]]
@@ -53,33 +57,70 @@ def one_by_one(kernel: PersistentLayer, arguments: Mapping[str, Any]) -> Arrays:
     return results
 
 
-def of_format(name: str, k: int = 512, **settings: Any) -> PersistentLayer:
-    """A layer whose matrices are all of one format."""
+def of_format(name: str, **settings: Any) -> PersistentLayer:
+    """A layer whose matrices are all of one format: rows of a few steps, the last of which is not whole."""
     size = max(find_format(name).block, 32)
-    k = -(-k // size) * size
-    return PersistentLayer(
-        k,
-        2 * size,
-        3 * size,
-        name,
-        name,
-        name,
-        name,
-        name,
-        name,
-        queries=33,
-        keys=9,
-        **{"blocks": 2, "num_warps": 8, **settings},
-    )
+    k = 3 * size if size > 32 else 1056
+    shape: dict[str, Any] = {"queries": 33, "keys": 5, "blocks": 2, "num_warps": 8, **settings}
+    return PersistentLayer(k, 2 * size, 5 * size, *[name] * 6, **shape)
 
 
-@pytest.mark.parametrize("kernel", list(PersistentLayer.cases()), ids=["q4_k_m", "q8_0"])
-@pytest.mark.parametrize("sanitize", [True, False], ids=["sanitised", "plain"])
-def test_a_layer_has_the_bits_of_its_kernels_one_by_one(kernel: PersistentLayer, sanitize: bool) -> None:
+def same_bits(kernel: PersistentLayer, *, sanitize: bool = False, seed: int | None = None) -> None:
     arguments = inputs(kernel)
-    results, findings = emulate(kernel, arguments, sanitize=sanitize)
+    results, findings = emulate(kernel, arguments, sanitize=sanitize, seed=seed)
     assert not findings
     assert_matches_reference(kernel, arguments, results)
     for name, expected in one_by_one(kernel, arguments).items():
         assert results[name].tobytes() == expected.tobytes(), name
     assert not results["barrier"].any()
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_XS", "MXFP4", "Q6_K_ALIGNED"])
+def test_a_layer_of_any_format_has_the_bits_of_its_kernels_one_by_one(name: str) -> None:
+    same_bits(of_format(name))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"blocks": 1},
+        {"blocks": 7, "rows_per_warp": 2, "slots": 2},  # nothing is under way while rows are multiplied
+        {"num_warps": 16, "rows_per_warp": 3, "slots": 5},
+        {"gate_digits": 1, "down_digits": 2, "next_digits": 1, "attended_digits": 1},
+        {"queries": 0, "keys": 0, "attn_q": "", "attn_k": "", "attn_v": ""},  # the last layer
+        {"keys": 0, "attn_k": "", "attn_v": ""},  # an output head alone
+        {"attn_v": "Q8_0", "ffn_down": "Q6_K", "ffn": 1280},  # of formats in one stage that differ in all
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_a_layer_of_any_shape_has_the_bits_of_its_kernels_one_by_one(settings: dict[str, Any]) -> None:
+    same_bits(replace(of_format("Q4_K"), **settings), seed=1)
+
+
+def test_the_sanitiser_finds_nothing_in_blocks_that_wait_for_each_other() -> None:
+    same_bits(next(iter(PersistentLayer.cases())), sanitize=True, seed=2)
+
+
+def test_weights_are_asked_for_before_the_launch_before_has_ended() -> None:
+    """Before it waits it copies the first segments, and touches nothing that is not constant."""
+    text = emit(of_format("Q4_K"), Target(90), early=True).text
+    before, after = text.split("griddepcontrol.wait")
+    assert "cp.async.cg" in before
+    assert "st.global" not in before
+    assert "red." not in before + after or "atom" in after
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ffn_gate": "F16"}, "F16 has no packed 8-bit codes"),
+        ({"queries": 0}, "attn_q goes with queries"),
+        ({"attn_v": ""}, "attn_k and attn_v with keys"),
+        ({"num_warps": 4}, "num_warps must be a multiple of 8"),
+        ({"slots": 3}, "slots must be an integer, 4..64, got 3"),
+        ({"ffn": 100}, "ffn must be a multiple of 32"),
+    ],
+)
+def test_what_no_layer_can_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        replace(of_format("Q4_K"), **changes)

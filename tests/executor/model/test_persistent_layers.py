@@ -1,0 +1,116 @@
+"""A profile whose token goes from the attention of one layer to that of the next by one launch: same bits, three launches a
+layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.choice.choice import GpuProfile
+from executor.choice.persistent import STATIC_SHARED, PersistentGrid, choose_persistent
+from executor.device import open_device
+from executor.launch.graph import LaunchGraph
+from executor.model.engine import Engine
+from executor.model.generation import LanguageModel
+from executor.model.step import Row
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from ptxgen.target import Target
+from tests.synthetic import Q, write_model
+
+TOKENS = [3, 17, 101, 44]
+CONTEXT = 64
+MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
+ON = GpuProfile(persistent_layers=True)
+
+
+def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False) -> tuple[bytes, list[list[str]]]:
+    """The logits of a sequence and of a step of one row, and what each launches between the embedding and the last norm."""
+    logits = []
+    with (
+        open_device("emulator", sanitize=sanitize) as device,
+        LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model,
+    ):
+        engine = Engine(model.decoder, slots=1)
+        engine.set_table(0, range(engine.pages))
+        for token in TOKENS:
+            model.decoder.step(token)
+            logits.append(model.decoder.logits())
+        logits.append(engine.step([Row(0, TOKENS[0], 0, True)]).logits(0))
+        graph = engine.steps.replayed
+        assert isinstance(graph, LaunchGraph)
+        both = model.decoder.prepare().whole, graph.plans
+        launches = [[plan.kernel.name for plan in plans if plan.place.layer is not None] for plans in both]
+        engine.free()
+    return np.array(logits).tobytes(), launches
+
+
+def model(folder: Path, arch: str = "llama", **shape: int) -> Path:
+    sizes = {"layers": 3, "hidden": 512, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT, **shape}
+    return write_model(folder / "m.gguf", arch, MIXED, **sizes)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_token_has_the_bits_of_a_launch_for_each_operation(tmp_path: Path, early: bool) -> None:
+    path = model(tmp_path)
+    apart, _ = decoded(path, GpuProfile(early_launches=early))
+    staying, launches = decoded(path, GpuProfile(early_launches=early, persistent_layers=True), sanitize=True)
+    assert staying == apart
+    first = ["rmsnorm_digits", "hw_dp4a_q4k_gemv", "hw_dp4a_q4k_gemv", "hw_dp4a_q6k_gemv"]
+    for names in launches:
+        assert names[: len(first)] == first
+        assert [name for name in names[len(first) :] if name == "persistent_layer"] == ["persistent_layer"] * 3
+        assert not [name for name in names[len(first) :] if "gemv" in name or "norm" in name or "swiglu" in name]
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3"])  # biases; norms of heads
+def test_what_attention_adds_to_queries_and_keys_is_done_as_before(tmp_path: Path, arch: str) -> None:
+    path = model(tmp_path, arch, layers=2)
+    apart, _ = decoded(path, GpuProfile())
+    staying, launches = decoded(path, ON)
+    assert staying == apart
+    assert all(names.count("persistent_layer") == 2 for names in launches)
+
+
+def test_the_fast_precision_multiplies_outliers_by_as_many_digits_as_before(tmp_path: Path) -> None:
+    path = model(tmp_path, layers=2)
+    apart, _ = decoded(path, GpuProfile("fast"))
+    staying, _ = decoded(path, GpuProfile("fast", persistent_layers=True))
+    assert staying == apart
+
+
+def test_a_layer_whose_profile_names_other_kernels_is_launched_one_by_one(tmp_path: Path) -> None:
+    path, named = model(tmp_path, layers=1), {"q4k": "mwv_q4k_gemv"}
+    apart, _ = decoded(path, GpuProfile(gemv=named))
+    staying, launches = decoded(path, GpuProfile(gemv=named, persistent_layers=True))
+    assert staying == apart
+    assert not any("persistent_layer" in names for names in launches)
+
+
+LARGE = PersistentLayer(3584, 3584, 18944, *["Q4_K"] * 6, queries=3584, keys=512)
+
+
+@pytest.mark.parametrize(("sm", "rows"), [(90, 4), (80, 4)])
+def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, rows: int) -> None:
+    fitted = PersistentGrid(132, Target(sm)).fitted(LARGE)
+    assert fitted.blocks == 132
+    assert fitted.rows_per_warp == rows
+    assert rows < fitted.slots
+    assert fitted.launch().dynamic_shared + STATIC_SHARED <= Target(sm).max_shared
+
+
+def test_a_layer_that_does_not_fit_says_what_to_do() -> None:
+    with pytest.raises(ArgumentError, match=r"needs more shared memory than the 101376 bytes .* persistent_layers off"):
+        PersistentGrid(58, Target(89)).fitted(LARGE)
+
+
+def test_an_old_gpu_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="persistent_layers needs sm_80, this is sm_75"):
+        choose_persistent(ON, Target(75), 40)
+
+
+def test_the_profile_takes_a_bool() -> None:
+    with pytest.raises(ArgumentError, match="persistent_layers is 1; allowed: a bool"):
+        GpuProfile(persistent_layers=1)  # type: ignore[arg-type]
