@@ -52,6 +52,20 @@ def own_path(gpu: GpuModel, environment: Settings) -> Path | None:
     return environment.cache_dir / FOLDER / f"{_file_name(gpu.name)}.json"
 
 
+def measured_path(path: Path) -> Path:
+    """Beside a user's table, the file with all that was measured for it, which no run reads."""
+    return path.with_name(f"{path.stem}.measured.json")
+
+
+def own_table(path: Path, gpu: GpuModel, environment: Settings) -> TuningTable:
+    """What a table in this file goes on from: what the file holds, else the table of the user's that runs on this GPU use now,
+    else nothing. Errors as tables_for."""
+    if os.path.exists(path):
+        return load_for(path, gpu)
+    used = next((table for table in tables_for(gpu, environment) if not table.shipped), TuningTable("", gpu))
+    return TuningTable(str(path), gpu, used.entries)
+
+
 def load(path: Path, *, shipped: bool = False) -> TuningTable:
     """The table in a file. ArgumentError if the file cannot be read or holds something else."""
     try:

@@ -362,6 +362,19 @@ class Decoder:
         self._read = self._likeliest, token
         return token
 
+    @contextmanager
+    def beside(self, profile: GpuProfile) -> Iterator[Decoder]:
+        """In the block, another decoder of the same weights and the same sequence, with kernels, workspace and graphs of its
+        own. A step of either is one of both, but each knows the likeliest token after its own only."""
+        other = Decoder(self.file, self.config, self.weights, self.cache, self.modules, profile)
+        other.calibration = self.calibration
+        other.flagged, other._searched = self.flagged, self._searched
+        try:
+            yield other
+        finally:
+            if not self.device.closed:
+                other._free_own()
+
     def free(self) -> None:
         """Give the memory of weights, cache and workspace back. A second time does nothing."""
         self._free_own()
@@ -389,15 +402,11 @@ class Decoder:
         if self._searched == self.weights.generation:
             return
         one_by_one = replace(self.profile, persistent_layers=False)  # so that each operation has an output to look at
-        trial = Decoder(self.file, self.config, self.weights, self.cache, self.modules, one_by_one)
-        trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
         tokens = self.calibration[: self.context]
-        try:
+        with self.beside(one_by_one) as trial:
+            trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
             self.flagged = find_outliers(trial.launcher, self.config.layers, self.cache, tokens, trial.step)
             self._searched = self.weights.generation
-        finally:
-            if not self.device.closed:
-                trial._free_own()
 
     def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:
         return TokenLaunches.build(

@@ -1,5 +1,5 @@
-"""Measures candidates on this device, one after another, and saves each result at once, so that an interrupted run goes on
-where it stopped."""
+"""Measures candidates on this device, each alone, one after another, and saves each result at once, so that an interrupted run
+goes on where it stopped. Which of them a table gets is keep.py's business."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tuned:
-    """table: old and new entries; measured: how many candidates this run measured, known: how many were in the table already;
+    """table: old and new measurements; measured: how many candidates this run measured, known: how many were there already;
     left_out: what could not be measured, and why."""
 
     table: TuningTable
@@ -61,8 +61,8 @@ def tune(
     runs: int = RUNS,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Measure every candidate for every shape and each of these numbers of rows of activations that the table in `path` does
-    not have yet from the same versions, and with `again` those, too. Each result is saved at once.
+    """Measure every candidate for every shape and each of these numbers of rows of activations that the measurements in `path`
+    do not have yet from the same versions, and with `again` those, too. Each result is saved at once.
 
     Raises ArgumentError for an unknown precision, a pattern that no kernel matches, or a table of another GPU; DeviceError for
     a fault. A candidate that is wrong, does not load or does not fit is left out, with the reason."""

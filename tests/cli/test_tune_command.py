@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
+from executor.model import step_times
 from ptxgen.commands import console
+from ptxgen.dsl.kernel_type import KernelType
 from tests.cli.invoke import facts, invoke, refused
+from tests.executor.tune.step_clock import Cost, set_clock
 from tests.synthetic import write_model
 
 EMULATOR = ("--device", "emulator")
@@ -37,13 +40,32 @@ def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
     assert all(1e-3 < row["error"] < 2e-2 for row in fast["matrices"])
 
 
+def basic_takes(step: float) -> Cost:
+    """The basic kernels take 1 us alone and so many in a step, other products 4, and all else, as the addition that basic
+    kernels need after them, 0.5."""
+
+    def cost(kernel: KernelType, alone: bool) -> float:
+        if kernel.name in ("q4_0_gemv", "q8_0_gemv"):
+            return 1.0 if alone else step
+        return 4.0 if kernel.family == "gemv" else 0.5
+
+    return cost
+
+
 def test_what_was_tuned_is_used_and_explained(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, basic_takes(3.0))
     table = tmp_path / "table.json"
     words = ("tune", model, "--kernels", "q8_0_gemv", "--runs", "1", "-o", table, *EMULATOR)
     done = facts("ptxrun", *words)
     assert (done["measured"], done["known"], done["left_out"]) == (4, 0, [])
     assert {winner["kernel"] for winner in done["winners"]} == {"q8_0_gemv"}
-    assert facts("ptxrun", *words)["known"] == 4
+    assert {taken["entry"]["kernel"] for taken in done["taken"]} == {"q8_0_gemv"}
+    assert done["written"]
+    (step,) = done["steps"]
+    assert step["seconds_with_kept"] == step["seconds_with_all"] < step["seconds_before"]
+    assert step["noise_seconds"] == pytest.approx(0)
+    again = facts("ptxrun", *words)
+    assert (again["known"], again["written"]) == (4, False)
     monkeypatch.setenv("PTXGEN_TUNING", str(table))
     shown = invoke("ptxrun", "explain", model, *EMULATOR)
     assert max(map(len, shown.stdout.splitlines())) <= 100
@@ -57,10 +79,58 @@ def test_what_was_tuned_is_used_and_explained(model: Path, tmp_path: Path, monke
     assert down["kernel"] == "hw_dp4a_q4_0_gemv"
 
 
-def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["accurate", "fast"])
+def test_a_kernel_that_makes_steps_slower_is_dropped_and_no_table_is_written(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    set_clock(monkeypatch, basic_takes(3.8), noise=0.001)
+    words = ("tune", model, "--kernels", "q4_0_gemv", "--precision", precision, "-o", tmp_path / "t.json", *EMULATOR)
+    done = facts("ptxrun", *words)
+    assert [winner["kernel"] for winner in done["winners"]] == ["q4_0_gemv"]
+    (step,), (dropped,) = done["steps"], done["dropped"]
+    assert (done["written"], done["taken"]) == (False, [])
+    assert step["seconds_with_all"] > step["seconds_with_kept"] == step["seconds_before"]
+    assert 0 < step["noise_seconds"] < step["seconds_with_all"] - step["seconds_before"]
+    assert (dropped["entry"]["kernel"], dropped["rows"]) == ("q4_0_gemv", 1)
+    assert dropped["reason"].startswith("slower: a step takes")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.measured.json"]
+    shown = invoke("ptxrun", *words)
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+    assert "dropped: Q4_0 96 x 64, 1 row: q4_0_gemv: slower" in shown.stderr
+    assert "none of 1 makes a step faster; no table is written" in shown.stderr
+
+
+def test_an_interrupt_among_the_steps_leaves_the_table_and_what_was_measured(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "t.json"
+    words = ("tune", model, "--kernels", "q4_0_gemv", "--runs", "1", "-o", table, *EMULATOR)
+    set_clock(monkeypatch, basic_takes(3.0))
+    assert facts("ptxrun", *words)["written"]
+    old = table.read_bytes()
+    set_clock(monkeypatch, basic_takes(3.8))
+    with monkeypatch.context() as patch:
+        patch.setattr(step_times, "step_times", interrupted)
+        stopped = invoke("ptxrun", *words)
+    assert (stopped.exit_code, table.read_bytes()) == (130, old)
+    done = facts("ptxrun", *words)
+    assert (done["known"], [taken["entry"] for taken in done["taken"]]) == (1, [None])
+    assert table.read_bytes() != old
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch, basic_takes(3.0))
     shown = invoke("ptxrun", "tune", model, "--kernels", "q4_0_gemv", "--runs", "1", "-o", tmp_path / "t.json", *EMULATOR)
     assert "say nothing about a GPU" in shown.stderr
-    assert f"1 measured, 0 already in the table, 0 left out: {tmp_path / 't.json'}" in shown.stderr
+    assert f"1 measured, 0 already known, 0 left out: {tmp_path / 't.measured.json'}" in shown.stderr
+    assert f"1 taken, 0 dropped: {tmp_path / 't.json'}" in shown.stderr
+    assert "us with what is kept" in shown.stdout
     assert "q4_0_gemv" in shown.stdout
 
 
@@ -68,6 +138,7 @@ def test_rows_are_tuned_where_they_are_asked_for(model: Path, tmp_path: Path) ->
     words = ("tune", model, "--kernels", "hw_dp4a_q4_0_gemv", "--runs", "1", "-o", tmp_path / "t.json", *EMULATOR)
     (winner,) = facts("ptxrun", *words, "--rows", "3")["winners"]
     assert (winner["kernel"], winner["rows"], winner["parameters"]["digits"]) == ("hw_dp4a_q4_0_gemv", 3, 3)
+    assert "--rows has 5000; a step has at most 4096" in refused("ptxrun", *words, "--rows", "5000")
     assert "--rows is '0,x'; allowed: whole numbers of at least 1, as 1,8,64" in refused("ptxrun", *words, "--rows", "0,x")
 
 

@@ -22,7 +22,9 @@ from executor.measure.bandwidth import bandwidth, known_bandwidth
 from executor.measure.timing import fresh_weights, time_gemv
 from executor.memory.buffers import GpuBuffer
 from executor.model.generation import LanguageModel
+from executor.model.step_times import step_times
 from executor.tune.candidates import candidates
+from executor.tune.keep import Gain
 from executor.tune.tune import tune, winners
 from ptxgen.formats import FORMATS, Format
 from ptxgen.kernels.registry import find
@@ -147,3 +149,27 @@ def test_a_profile_set_anew_takes_its_table_at_the_next_step(gpu: Device, tmp_pa
     assert model.decoder.captures > captures
     assert any(plan.kernel.name == "q8_0_gemv" for plan in model.decoder.prepare().whole)
     np.testing.assert_allclose(after, before, atol=1e-3 * float(np.abs(before).max()))
+
+
+@pytest.mark.parametrize("rows", [1, 8, 128])
+def test_two_tables_that_choose_the_same_differ_by_no_more_than_the_noise_often(rows: int, gpu: Device, tmp_path: Path) -> None:
+    """Of ten comparisons of a step with itself at most two are taken for a gain."""
+    types = {"": Q.Q4_K, "ffn_down": Q.Q6_K}
+    path = write_model(tmp_path / "m.gguf", types=types, layers=4, hidden=1024, heads=8, kv_heads=2, ff=2048, context=128)
+    profile = GpuProfile.for_device(gpu)
+    with LanguageModel.load(path, gpu, profile=profile) as model:
+        gains = [Gain.of(rows, *step_times(model.decoder, rows, (profile, profile), 9)) for _ in range(10)]
+        allocated = gpu.memory().allocated
+        step_times(model.decoder, rows, (profile, profile), 1)
+        assert gpu.memory().allocated == allocated
+    assert all(0 < gain.before < 0.1 for gain in gains)
+    assert sum(gain.faster for gain in gains) <= 2
+
+
+def test_a_table_that_makes_steps_slower_is_told_from_the_shipped_one(gpu: Device, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=Q.Q4_K, layers=4, hidden=2048, heads=16, kv_heads=4, ff=8192, context=64)
+    profile = GpuProfile.for_device(gpu)
+    slow = replace(profile, gemv={"q4k": "q4k_gemv"})
+    with LanguageModel.load(path, gpu, profile=profile) as model:
+        assert Gain.of(1, *step_times(model.decoder, 1, (profile, slow), 9)).slower
+        assert Gain.of(1, *step_times(model.decoder, 1, (slow, profile), 9)).faster

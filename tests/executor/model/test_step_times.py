@@ -1,0 +1,61 @@
+"""Which steps are timed, with which kernels, and in which order, on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from gguf.constants import GGMLQuantizationType as Q
+
+from executor.choice.choice import GpuProfile
+from executor.device.emulated import EmulatedDevice
+from executor.launch.graph import LaunchGraph
+from executor.model.generation import LanguageModel
+from executor.model.step_times import context_for, step_times
+from tests.synthetic import write_model
+
+PROFILES = [GpuProfile(), GpuProfile(gemv={"q8_0": "q8_0_gemv"})]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
+    path = tmp_path_factory.mktemp("model") / "m.gguf"
+    write_model(path, types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=128)
+    with EmulatedDevice() as device, LanguageModel.load(path, device, context=96, profile=GpuProfile()) as loaded:
+        yield loaded
+
+
+@pytest.mark.parametrize(("rows", "of_all", "scored"), [(1, 1, 1), (3, 4, 4), (65, 128, 1)])
+def test_each_profile_has_its_turn_in_one_order_and_then_in_the_other(
+    rows: int, of_all: int, scored: int, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timing, timed = [False], list[LaunchGraph]()
+    launch, before = EmulatedDevice.launch_graph, model.device.memory().allocated
+
+    def launch_graph(self: EmulatedDevice, graph: Any, work: Any = None) -> None:
+        launch(self, graph, work)
+        timed.extend([work] * timing[0])
+
+    def record(self: EmulatedDevice) -> float:
+        timing[0] = not timing[0]
+        return float(timing[0])
+
+    monkeypatch.setattr(EmulatedDevice, "launch_graph", launch_graph)
+    monkeypatch.setattr(EmulatedDevice, "record", record)
+    times = step_times(model.decoder, rows, PROFILES, 3)
+    assert [len(one) for one in times] == [3, 3]
+    kernels = [[plan.kernel for plan in graph.plans] for graph in timed]
+    assert [one != kernels[0] for one in kernels] == [False, True, True, False, False, True]
+    places = {plan.record.place.operation: plan.kernel for plan in timed[0].plans}
+    assert getattr(places["embed"], "m", 1) == of_all
+    assert getattr(places["argmax"], "m", 1) == scored
+    assert model.decoder.position == 0
+    model.decoder.rest()
+    assert model.device.memory().allocated <= before
+
+
+def test_there_is_room_for_prompts_and_for_sequences_as_far_as_the_model_has_it(model: LanguageModel) -> None:
+    config = replace(model.config, context_length=1024)
+    assert [context_for(config, rows) for rows in ([1], [1, 64], [65], [1, 512], [4096])] == [64, 64, 96, 512, 1024]
