@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.known_models import KNOWN_MODELS
 
-Q4_K, Q6_K, F32 = "Q4_K", "Q6_K", "F32"
+Q4_K, Q6_K, Q8_0, F32 = "Q4_K", "Q6_K", "Q8_0", "F32"
 
 
 @dataclass(frozen=True)
@@ -37,27 +38,49 @@ class Shape:
     context: int = 131072
 
 
-def _shape(name: str, layers: int, rope_factor: float, *, tied: bool) -> Shape:
+def _llama(name: str, layers: int, rope_factor: float, *, tied: bool) -> Shape:
     dimensions = vars(KNOWN_MODELS[name])
     return Shape("llama", layers, **dimensions, rope_base=5e5, rope_factor=rope_factor, eps=1e-5, tied=tied)
 
 
+def _qwen(name: str, context: int, *, tied: bool) -> Shape:
+    """All of these have 28 layers. Those of Qwen2 have biases of q, k and v, those of Qwen3 norms of the heads of q and k."""
+    dimensions = vars(KNOWN_MODELS[name])
+    architecture = "qwen3" if name.startswith("qwen3") else "qwen2"
+    return Shape(architecture, 28, **dimensions, rope_base=1e6, rope_factor=0.0, eps=1e-6, tied=tied, context=context)
+
+
 MODELS = {
-    "llama-3.2-1b": _shape("llama-3.2-1b", 16, 32.0, tied=True),
-    "llama-3.1-8b": _shape("llama-3.1-8b", 32, 8.0, tied=False),
+    "llama-3.2-1b": _llama("llama-3.2-1b", 16, 32.0, tied=True),
+    "llama-3.1-8b": _llama("llama-3.1-8b", 32, 8.0, tied=False),
+    "qwen2.5-1.5b": _qwen("qwen2.5-1.5b", 32768, tied=True),
+    "qwen2.5-7b": _qwen("qwen2.5-7b", 32768, tied=False),
+    "qwen3-0.6b": _qwen("qwen3-0.6b", 40960, tied=True),
     "tiny": Shape("llama", 1, 256, 256, 4, 2, 64, 512, rope_base=1e4, rope_factor=0.0, eps=1e-5, tied=True, context=4096),
 }
 """Also one of nobody, `tiny`: every kind of kernel in a step of moments."""
+
+
+Mix = Callable[[str, int, Shape], str]
+"""The format of a matrix, by its role, its layer (-1 outside of them) and the model's shape."""
 
 
 def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:
     """Write the model `name` with llama.cpp's Q4_K_M mix: attn_v and ffn_down are Q6_K in half of the layers, so is the output
     head (or the embedding table that stands for it); norms are F32; all other matrices Q4_K. vocabulary: with a byte-level
     BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing."""
+    _write(name, path, _q4_k_m, seed, vocabulary=vocabulary)
+
+
+def write_q8_0(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:
+    """As write_q4_k_m, with all matrices in Q8_0."""
+    _write(name, path, lambda role, layer, shape: Q8_0, seed, vocabulary=vocabulary)
+
+
+def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool) -> None:
     if name not in MODELS:
         raise ArgumentError(f"no synthetic model is called {name!r}; known: {', '.join(MODELS)}")
     s = MODELS[name]
-    rng = np.random.Generator(np.random.SFC64(seed))
     writer = gguf.GGUFWriter(path, s.architecture)
     writer.add_name(f"synthetic {name}")
     writer.add_block_count(s.layers)
@@ -76,43 +99,62 @@ def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = Fal
         add_vocabulary(writer, s.vocab)
     else:
         writer.add_tokenizer_model("none")
-    for tensor, shape, type in _tensors(s):
-        if type == F32:
-            writer.add_tensor(tensor, _vector(tensor, shape[0], s, rng))
-        else:
-            blocks = FORMATS[type].random_blocks(rng, shape[0], shape[1])
-            writer.add_tensor(tensor, blocks, raw_dtype=gguf.GGMLQuantizationType[type])
+    tensors = list(_tensors(s, mix))
+
+    def values(number: int) -> NDArray[np.generic]:
+        """Of a tensor, from random numbers of its own, so that all processors can make them."""
+        tensor, shape, type = tensors[number]
+        rng = np.random.Generator(np.random.SFC64((seed, number)))
+        return _vector(tensor, shape[0], s, rng) if type == F32 else FORMATS[type].random_blocks(rng, shape[0], shape[1])
+
+    with ThreadPoolExecutor() as pool:
+        for (tensor, _, type), made in zip(tensors, pool.map(values, range(len(tensors))), strict=True):
+            writer.add_tensor(tensor, made, raw_dtype=None if type == F32 else gguf.GGMLQuantizationType[type])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _tensors(s: Shape) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    yield "token_embd.weight", (s.vocab, s.hidden), Q6_K if s.tied else Q4_K
+def _q4_k_m(role: str, layer: int, s: Shape) -> str:
+    if layer < 0:
+        return Q6_K if s.tied or role == "output" else Q4_K
+    more_bits = layer < s.layers // 8 or layer >= 7 * s.layers // 8 or (layer - s.layers // 8) % 3 == 2
+    return Q6_K if more_bits and role in ("attn_v", "ffn_down") else Q4_K
+
+
+def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    yield "token_embd.weight", (s.vocab, s.hidden), mix("token_embd", -1, s)
     yield "output_norm.weight", (s.hidden,), F32
     if s.rope_factor:
         yield "rope_freqs.weight", (s.head_dim // 2,), F32
     if not s.tied:
-        yield "output.weight", (s.vocab, s.hidden), Q6_K
+        yield "output.weight", (s.vocab, s.hidden), mix("output", -1, s)
+    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     for i in range(s.layers):
-        more_bits = i < s.layers // 8 or i >= 7 * s.layers // 8 or (i - s.layers // 8) % 3 == 2
-        big = Q6_K if more_bits else Q4_K
-        for role, shape, type in (
-            ("attn_norm", (s.hidden,), F32),
-            ("attn_q", (s.heads * s.head_dim, s.hidden), Q4_K),
-            ("attn_k", (s.kv_heads * s.head_dim, s.hidden), Q4_K),
-            ("attn_v", (s.kv_heads * s.head_dim, s.hidden), big),
-            ("attn_output", (s.hidden, s.heads * s.head_dim), Q4_K),
-            ("ffn_norm", (s.hidden,), F32),
-            ("ffn_gate", (s.ff, s.hidden), Q4_K),
-            ("ffn_up", (s.ff, s.hidden), Q4_K),
-            ("ffn_down", (s.hidden, s.ff), big),
+        for role, shape in (
+            ("attn_norm", (s.hidden,)),
+            ("attn_q", (q, s.hidden)),
+            ("attn_k", (kv, s.hidden)),
+            ("attn_v", (kv, s.hidden)),
+            ("attn_output", (s.hidden, q)),
+            ("ffn_norm", (s.hidden,)),
+            ("ffn_gate", (s.ff, s.hidden)),
+            ("ffn_up", (s.ff, s.hidden)),
+            ("ffn_down", (s.hidden, s.ff)),
         ):
-            yield f"blk.{i}.{role}.weight", shape, type
+            yield f"blk.{i}.{role}.weight", shape, F32 if len(shape) == 1 else mix(role, i, s)
+        if s.architecture == "qwen2":
+            for role, length in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+                yield f"blk.{i}.{role}.bias", (length,), F32
+        if s.architecture == "qwen3":
+            for role in ("attn_q_norm", "attn_k_norm"):
+                yield f"blk.{i}.{role}.weight", (s.head_dim,), F32
 
 
 def _vector(tensor: str, n: int, s: Shape, rng: np.random.Generator) -> NDArray[np.float32]:
+    if tensor.endswith(".bias"):
+        return (0.05 * rng.standard_normal(n)).astype(np.float32)
     if tensor != "rope_freqs.weight":
         return (1 + 0.05 * rng.standard_normal(n)).astype(np.float32)
     # Llama-3: low-frequency factor 1, high-frequency factor 4, original context 8192.
