@@ -91,11 +91,12 @@ class GpuProfile:
                 )
 
     @classmethod
-    def for_device(cls, device: Device) -> Self:
+    def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
         """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        attention is merged and launches start early, they are on a GPU from sm_90 on whose generation has a shipped table."""
+        attention is merged and launches start early, they are on a GPU from sm_90 on whose generation has a shipped table.
+        own: instead of the user's table."""
         environment = settings()
-        tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment))
+        tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
         merged, early = (
             faster if said is None else said for said in (environment.merged_attention, environment.early_launches)

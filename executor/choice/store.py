@@ -24,15 +24,18 @@ PRIVATE: Final = 0o700
 """Of a folder that is made for tables: nobody but the user."""
 
 
-def tables_for(gpu: GpuModel, environment: Settings) -> tuple[TuningTable, ...]:
-    """What was measured on this GPU: the user's table first, then a shipped one.
+def tables_for(gpu: GpuModel, environment: Settings, own: TuningTable | None = None) -> tuple[TuningTable, ...]:
+    """What was measured on this GPU: the user's table first, then a shipped one. own: instead of the user's, whatever the
+    environment says.
 
     The emulator has no shipped table, and uses one of the user's only where the environment names it: its bits are
     what those of all GPUs are compared with. Raises ArgumentError for a table that is broken or of another GPU."""
-    if environment.tuning is False:
+    if environment.tuning is False and own is None:
         return ()
     tables = []
-    if isinstance(environment.tuning, Path):
+    if own is not None:
+        tables.append(own)
+    elif isinstance(environment.tuning, Path):
         tables.append(load_for(environment.tuning, gpu))
     elif gpu.name != EMULATOR and (path := own_path(gpu, environment)) is not None and os.path.exists(path):
         assert environment.cache_dir is not None
@@ -62,8 +65,8 @@ def own_table(path: Path, gpu: GpuModel, environment: Settings) -> TuningTable:
     else nothing. Errors as tables_for."""
     if os.path.exists(path):
         return load_for(path, gpu)
-    used = next((table for table in tables_for(gpu, environment) if not table.shipped), TuningTable("", gpu))
-    return TuningTable(str(path), gpu, used.entries)
+    used = () if path == environment.tuning else tables_for(gpu, environment)
+    return TuningTable(str(path), gpu, next((table.entries for table in used if not table.shipped), ()))
 
 
 def load(path: Path, *, shipped: bool = False) -> TuningTable:

@@ -83,10 +83,6 @@ def tune_command(
     if rows[-1] > MOST_ROWS:
         raise ArgumentError(f"--rows has {rows[-1]}; a step has at most {MOST_ROWS}")
     with open_device(device) as opened, console.progress() as report:
-        profile = GpuProfile.for_device(opened)
-        profile = replace(profile, precision=precision or profile.precision)
-        with GgufFile.open(path) as file:
-            shapes = [(profile.at_load(matrix.format), matrix.k, matrix.n) for matrix in matrices(file)]
         gpu = GpuModel.of(opened)
         target = output or own_path(gpu, environment)
         if target is None:
@@ -94,6 +90,10 @@ def tune_command(
         if opened.kind != "cuda" and not as_json:
             console.echo("these are times of the emulator on this CPU; they say nothing about a GPU", err=True)
         before = own_table(target, gpu, environment)
+        profile = GpuProfile.for_device(opened, before)
+        profile = replace(profile, precision=precision or profile.precision)
+        with GgufFile.open(path) as file:
+            shapes = [(profile.at_load(matrix.format), matrix.k, matrix.n) for matrix in matrices(file)]
         tuned = tune(
             opened, shapes, profile.precision, measured_path(target), rows=rows, pattern=pattern, again=again, runs=runs,
             progress=partial(report, "kernels"),

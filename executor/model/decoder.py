@@ -364,8 +364,8 @@ class Decoder:
 
     @contextmanager
     def beside(self, profile: GpuProfile) -> Iterator[Decoder]:
-        """In the block, another decoder of the same weights and the same sequence, with kernels, workspace and graphs of its
-        own. A step of either is one of both, but each knows the likeliest token after its own only."""
+        """In the block, another decoder of the same weights and the same memory of keys and values, with kernels, workspace and
+        graphs of its own. Its steps change the sequence behind this one's back: put that aside first (KvCache.set_aside)."""
         other = Decoder(self.file, self.config, self.weights, self.cache, self.modules, profile)
         other.calibration = self.calibration
         other.flagged, other._searched = self.flagged, self._searched

@@ -37,11 +37,10 @@ def step_times(decoder: Decoder, rows: int, profiles: Sequence[GpuProfile], roun
     order and in the next round in the other, so that a GPU that becomes warm favours none.
 
     One row is a step of a sequence by the graphs of `generate`; up to MOST_SEQUENCES are a step of an engine over so many
-    sequences, more are a part of a prompt, or sequences again where the context has no room for it. The decoder's sequence is
-    empty afterwards. ArgumentError if something watches every launch (the debug mode)."""
+    sequences, more are a part of a prompt, or sequences again where the context has no room for it. The decoder's sequence
+    stays. ArgumentError if something watches every launch (the debug mode)."""
     require_unwatched(decoder.launcher)
-    decoder.reset()
-    with ExitStack() as stack:
+    with decoder.cache.set_aside(decoder.context), ExitStack() as stack:
         turns = [
             stack.enter_context(_one_row(decoder, profile) if rows == 1 else _several(decoder, profile, rows))
             for profile in profiles

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
@@ -42,6 +43,8 @@ def test_each_profile_has_its_turn_in_one_order_and_then_in_the_other(
         timing[0] = not timing[0]
         return float(timing[0])
 
+    model.decoder.reset()
+    model.decoder.feed([5, 6])
     monkeypatch.setattr(EmulatedDevice, "launch_graph", launch_graph)
     monkeypatch.setattr(EmulatedDevice, "record", record)
     times = step_times(model.decoder, rows, PROFILES, 3)
@@ -51,7 +54,10 @@ def test_each_profile_has_its_turn_in_one_order_and_then_in_the_other(
     places = {plan.record.place.operation: plan.kernel for plan in timed[0].plans}
     assert getattr(places["embed"], "m", 1) == of_all
     assert getattr(places["argmax"], "m", 1) == scored
-    assert model.decoder.position == 0
+    assert model.decoder.position == 2
+    model.decoder.step(7)
+    np.testing.assert_array_equal(model.decoder.logits(), model.logits([5, 6, 7])[-1])
+    model.decoder.reset()
     model.decoder.rest()
     assert model.device.memory().allocated <= before
 

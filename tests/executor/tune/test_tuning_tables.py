@@ -11,7 +11,7 @@ import pytest
 
 from executor.base.environment import settings
 from executor.choice.choice import GpuProfile
-from executor.choice.store import add, load, shipped_for, shipped_tables, tables_for
+from executor.choice.store import add, load, own_table, shipped_for, shipped_tables, tables_for
 from executor.choice.strategies import default_strategy
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.cuda import CudaDevice
@@ -219,3 +219,15 @@ def test_a_table_that_the_environment_names_and_that_is_not_there_is_an_error(
     monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "none.json"))
     with pytest.raises(ArgumentError, match=r"none.json: the tuning table cannot be read: No such file"):
         tables_for(H200, settings())
+
+
+def test_a_new_table_goes_on_from_the_users_that_is_used_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = tmp_path / "used.json"
+    add(used, H200, entry(4096, 64))
+    monkeypatch.setenv("PTXGEN_TUNING", str(used))
+    new = own_table(tmp_path / "new.json", H200, settings())
+    assert (new.source, new.entries) == (str(tmp_path / "new.json"), (entry(4096, 64),))
+    add(tmp_path / "new.json", H200, entry(4096, None))
+    assert own_table(tmp_path / "new.json", H200, settings()).entries == (entry(4096, None),)
+    monkeypatch.setenv("PTXGEN_TUNING", str(tmp_path / "none.json"))
+    assert own_table(tmp_path / "none.json", H200, settings()).entries == ()
