@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError
@@ -25,12 +26,21 @@ class PersistentGrid:
     blocks: int
     target: Target
 
+    @classmethod
+    def of(cls, target: Target, multiprocessors: int) -> Self:
+        """Of a device with so many multiprocessors, 0 on the emulator."""
+        return cls(multiprocessors or EMULATED_BLOCKS, target)
+
+    def holds(self, kernel: PersistentLayer) -> bool:
+        """Whether the target has shared memory for a block of the kernel."""
+        return kernel.launch().dynamic_shared <= self.target.max_shared - STATIC_SHARED
+
     def fitted(self, kernel: PersistentLayer) -> PersistentLayer:
         """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
         there is none."""
         for rows, slots in _settings():
             fitted = replace(kernel, blocks=self.blocks, rows_per_warp=rows, slots=slots)
-            if fitted.launch().dynamic_shared <= self.target.max_shared - STATIC_SHARED:
+            if self.holds(fitted):
                 return fitted
         raise ArgumentError(
             f"{kernel.name} of {kernel.ffn} gated values needs more shared memory than the {self.target.max_shared} bytes of a "
@@ -47,7 +57,7 @@ def choose_persistent(profile: GpuProfile, target: Target, multiprocessors: int)
         raise ArgumentError(
             f"the profile's persistent_layers needs sm_{PersistentLayer.least_sm}, this is {target}; leave it off"
         )
-    return PersistentGrid(multiprocessors or EMULATED_BLOCKS, target)
+    return PersistentGrid.of(target, multiprocessors)
 
 
 def _settings() -> Iterator[tuple[int, int]]:

@@ -33,6 +33,7 @@ class TileLevel(StrEnum):
 LEVELS: Final = {
     "gemv": TileLevel.MACRO,
     "gemm": TileLevel.MACRO,
+    "layer": TileLevel.MACRO,
     "attention": TileLevel.MIDI,
     "activation": TileLevel.MICRO,
     "dequant": TileLevel.MICRO,

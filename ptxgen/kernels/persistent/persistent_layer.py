@@ -50,7 +50,7 @@ class PersistentLayer(KernelType):
     rows_per_warp rows together, which share what is read of the activations, and has a ring of `slots` segments of about 2304
     bytes in shared memory."""
 
-    family: ClassVar[str] = "gemv"
+    family: ClassVar[str] = "layer"
     name = "persistent_layer"
     waits_inside = True
     least_sm = 80
@@ -248,7 +248,7 @@ class PersistentLayer(KernelType):
         return {**given, "barrier": np.zeros(2, np.uint32), "eps": np.float32(1e-5)}
 
     @classmethod
-    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+    def cases(cls, **fixed: Any) -> Iterator[PersistentLayer]:
         small: dict[str, Any] = {"blocks": 3, "num_warps": 8}
         yield cls(512, 512, 1536, "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K", queries=131, keys=37, **small)
         yield cls(576, 576, 864, "Q8_0", "Q8_0", "Q8_0", gate_digits=1, attended_digits=2, **small)

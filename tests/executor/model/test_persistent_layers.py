@@ -4,6 +4,7 @@ layer."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False) -> tuple
 
 
 def model(folder: Path, arch: str = "llama", **shape: int) -> Path:
-    sizes = {"layers": 3, "hidden": 512, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT, **shape}
+    sizes: dict[str, Any] = {"layers": 3, "hidden": 512, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT, **shape}
     return write_model(folder / "m.gguf", arch, MIXED, **sizes)
 
 
@@ -89,7 +90,7 @@ def test_a_layer_whose_profile_names_other_kernels_is_launched_one_by_one(tmp_pa
     assert not any("persistent_layer" in names for names in launches)
 
 
-LARGE = PersistentLayer(3584, 3584, 18944, *["Q4_K"] * 6, queries=3584, keys=512)
+LARGE = PersistentLayer(3584, 3584, 18944, "Q4_K", "Q4_K", "Q4_K", "Q4_K", "Q4_K", "Q4_K", queries=3584, keys=512)
 
 
 @pytest.mark.parametrize(("sm", "rows"), [(90, 4), (80, 4)])

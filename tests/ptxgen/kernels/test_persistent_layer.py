@@ -62,7 +62,7 @@ def of_format(name: str, **settings: Any) -> PersistentLayer:
     size = max(find_format(name).block, 32)
     k = 3 * size if size > 32 else 1056
     shape: dict[str, Any] = {"queries": 33, "keys": 5, "blocks": 2, "num_warps": 8, **settings}
-    return PersistentLayer(k, 2 * size, 5 * size, *[name] * 6, **shape)
+    return PersistentLayer(k, 2 * size, 5 * size, name, name, name, name, name, name, **shape)
 
 
 def same_bits(kernel: PersistentLayer, *, sanitize: bool = False, seed: int | None = None) -> None:
