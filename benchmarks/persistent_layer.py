@@ -1,5 +1,5 @@
-"""Times persistent_layer with settings that may suit a large GPU: launches one after another as one graph, each of a layer whose
-weights the cache no longer holds, whole and with every other one left to start early.
+"""Times persistent_layer with settings that may suit a large GPU: launches one after another as one graph, each of a layer
+whose weights the cache no longer holds; each waits for the one before it, or starts early and then waits.
 
 python -m benchmarks.persistent_layer -o benchmarks/results/persistent-layer-8b-h200.json
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
-from executor.measure.timing import FRESH_BYTES, LEAST_LAUNCHES, chain_seconds, freed, repeated
+from executor.measure.timing import FRESH_BYTES, LEAST_LAUNCHES, chain_seconds, freed
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array
 from ptxgen.errors import ArgumentError
@@ -36,8 +36,6 @@ SHAPES: Final = {
 }  # fmt: skip
 """Hidden values, those of queries, of keys, and gated ones."""
 SETTINGS: Final = {"num_warps": (8, 16), "rows_per_warp": (4, 3, 2), "slots": (8, 6, 5, 4, 3)}
-SAMPLE_ROWS: Final = 64
-"""Rows of a matrix that are made, over and over."""
 
 
 def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) -> PersistentLayer:
@@ -54,7 +52,8 @@ def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[Persiste
     yield grid.fitted(kernel)
     for values in itertools.product(*SETTINGS.values()):
         try:
-            made = replace(kernel, blocks=grid.blocks, **dict(zip(SETTINGS, values, strict=True)))
+            chosen: dict[str, Any] = dict(zip(SETTINGS, values, strict=True))
+            made = replace(kernel, blocks=grid.blocks, **chosen)
         except ArgumentError:  # fewer slots than rows
             continue
         if made != grid.fitted(kernel) and grid.holds(made):
@@ -64,7 +63,7 @@ def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[Persiste
 @contextmanager
 def layers(device: Device, kernel: PersistentLayer) -> Iterator[list[dict[str, Any]]]:
     """The arguments of as many layers as the cache does not hold, freed when the block ends."""
-    sample = replace(kernel, ffn=kernel.ffn, blocks=1).inputs(np.random.default_rng(0))
+    sample = kernel.inputs(np.random.default_rng(0))
     signature = kernel.signature()
     copies = max(2, -(-FRESH_BYTES // kernel.work().bytes)) if device.kind == "cuda" else 1
     with freed(device) as buffers:
@@ -80,14 +79,14 @@ def layers(device: Device, kernel: PersistentLayer) -> Iterator[list[dict[str, A
             own = {}
             for name, argument in signature.items():
                 if isinstance(argument, Array) and name.startswith("w"):
-                    own[name] = repeated(device, sample[name][:SAMPLE_ROWS], argument)
+                    own[name] = GpuBuffer.from_numpy(device, sample[name])
                     buffers.append(own[name])
             found.append(shared | own)
         yield found
 
 
 def times(
-    launcher: Launcher, kernel: PersistentLayer, given: list[Mapping[str, Any]], runs: int, *, early: bool
+    launcher: Launcher, kernel: PersistentLayer, given: Sequence[Mapping[str, Any]], runs: int, *, early: bool
 ) -> list[float]:
     """Seconds of a launch, for each run."""
     prepare = launcher.prepare_early if early else launcher.prepare
@@ -115,8 +114,9 @@ def main(
             Launcher(device, Modules(device)),
             PersistentGrid.of(device.target, GpuModel.of(device).multiprocessors),
         )
+        main_format, finer = formats.split(",")
         for count in digits.split(","):
-            kernel = layer(SHAPES[shape], *formats.split(","), digits=int(count))  # type: ignore[misc]
+            kernel = layer(SHAPES[shape], main_format, finer, int(count))
             with layers(device, kernel) as given:
                 for made in settings(kernel, grid):
                     for early in (False, True) if device.target.sm >= 90 else (False,):
