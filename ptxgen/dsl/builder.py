@@ -8,6 +8,7 @@ from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
 from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray
+from ptxgen.dsl.stamps import stamped_signature, write_stamps
 from ptxgen.dsl.value import Value
 from ptxgen.dsl.warpgroup import Warpgroup
 from ptxgen.errors import AuthorError
@@ -92,13 +93,15 @@ def parameters(signature: Signature) -> tuple[Parameter, ...]:
     )
 
 
-def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False) -> Function:
+def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False, stamped: bool = False) -> Function:
     """Write the kernel for a target. The result is not verified yet (see ptxgen.verify). early: so that it may start before the
     launch before it has ended, as LaunchConfig.early says; unless it does so by itself, it lets the next one start and then
-    waits, before all else or where it says (KernelType.waits_inside)."""
+    waits, before all else or where it says (KernelType.waits_inside). stamped: with the times of a launch, in one more argument
+    (stamps.py)."""
     summary = (type(kernel).__doc__ or "").strip().splitlines()
     early = early and not kernel.launch().early
-    k = KernelBuilder(kernel.name, kernel.signature(), kernel.launch(), target, summary[0] if summary else "", early=early)
+    signature = stamped_signature(kernel) if stamped else kernel.signature()
+    k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
     if early:
         k.griddepcontrol(action="launch_dependents")
         if not kernel.waits_inside:
@@ -109,6 +112,8 @@ def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False) 
             f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere", None,
             "call k.wait_for_launch_before() before it touches what launches before it write",
         )  # fmt: skip
+    if stamped:
+        write_stamps(k)
     function = k.finish()
     function.kernel = str(kernel)
     return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import BY_NAME, PRED, U32, U64, DType, Kind
 
 _AXES = {"x": 0, "y": 1, "z": 2}
+_CLOCKS = ("%clock", "%globaltimer")
 _FIXED = {"nwarpid": 64, "smid": 0, "nsmid": 1, "gridid": 0}
 
 
@@ -191,8 +193,8 @@ class Registers(Arithmetic):
 
     # Special registers
     def special(self, name: str, type: DType) -> Lanes:
-        """A special register, read once a block."""
-        if name not in self.specials:
+        """A special register, read once a block; a clock each time."""
+        if name not in self.specials or name.startswith(_CLOCKS):
             self.specials[name] = self._special(name, type)
         return self.specials[name]
 
@@ -217,11 +219,25 @@ class Registers(Arithmetic):
         if stem in ("dynamic_smem_size", "total_smem_size"):
             slot = Slot.DYNAMIC_SHARED if stem[0] == "d" else Slot.SHARED_BYTES
             return self.convert(self.slot(slot, varies=True), U32)
-        if stem.startswith(("clock", "globaltimer")):
-            counter = Lanes(self, U64, self.e.call("llvm.readcyclecounter", "i64"), True)
+        if name.startswith(_CLOCKS):
+            counter = self._nanoseconds() if stem.startswith("globaltimer") else self._cycles()
             if type.bits == 32:
                 return self.convert(counter >> 32 if stem.endswith("_hi") else counter, U32)
             return counter
         if stem not in _FIXED:
             raise ParseError(f"special register {name} is not emulated", self.line)
         return self.const(_FIXED[stem], type)
+
+    def _cycles(self) -> Lanes:
+        """The counter of the processor that the warp runs on."""
+        return Lanes(self, U64, self.e.call("llvm.readcyclecounter", "i64"), True)
+
+    def _nanoseconds(self) -> Lanes:
+        """The host's clock that never goes back, the same for all its processors: that of time.monotonic_ns."""
+        moment = self.e.alloca("i64", 2)  # struct timespec: seconds and nanoseconds
+        self.e.call("clock_gettime", "i32", ("i32", str(time.CLOCK_MONOTONIC)), ("ptr", moment))
+        seconds, rest = (
+            Lanes(self, U64, self.e.emit(f"load i64, ptr {pointer}, align 8"), True)
+            for pointer in (moment, self.e.emit(f"getelementptr i64, ptr {moment}, i64 1"))
+        )
+        return seconds * 1_000_000_000 + rest

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.dsl import stamps
 from ptxgen.dsl.builder import build
 from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Parameter, Remark
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
@@ -51,12 +52,13 @@ class Emitted:
         """What another program needs to load and launch the text, ready for JSON. Sizes in bytes, grid in blocks, block in
         threads."""
         launch = self.kernel.launch()
+        signature = {**self.kernel.signature(), stamps.NAME: stamps.STAMPS}
         return {
             "kernel": self.kernel.name,
             "shape": {name: _plain(value) for name, value in self.kernel.parameters().items()},
             "entry": self.entry,
             "parameters": [
-                _parameter_facts(parameter, self.kernel.signature()[parameter.name]) for parameter in self.function.parameters
+                _parameter_facts(parameter, signature[parameter.name]) for parameter in self.function.parameters
             ],
             "grid": list(launch.grid),
             "block": list(launch.block),
@@ -69,27 +71,32 @@ class Emitted:
         }
 
 
-def emit(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False, early: bool = False) -> Emitted:
+def emit(
+    kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False, early: bool = False, stamped: bool = False
+) -> Emitted:
     """Write, verify and print a kernel. The same type gives the same bytes. With `lines` the text names the author's file and
     line of every instruction (`.loc`), for assemblers, debuggers and the sanitiser. early: as in `build`; from sm_90 on.
+    stamped: as in `build`.
 
     A kernel that is for one target alone is written for that (KernelType.target_for), which `target` of the result names.
     Raises AuthorError (with the author's line) for whatever the builder, the verifier or the CUDA C++ compiler finds, and
-    ArgumentError for a target that the kernel is not for, and for an early one in CUDA C++."""
+    ArgumentError for a target that the kernel is not for, and for an early or a stamped one in CUDA C++."""
     target = kernel.target_for(target)
     if isinstance(kernel, CudaSourceKernel):
         if early:
             raise ArgumentError(
                 f"{kernel.name} is CUDA C++, which starts early if it says so itself (launch().early); leave early launches off"
             )
+        if stamped:
+            raise ArgumentError(f"{kernel.name} is CUDA C++, into which no stamps are written; time it from outside, by events")
         text, function = compile_kernel(kernel, target, lines=lines)
         return Emitted(kernel, target, function.name, text, function.shared_bytes, function)
-    return printed(kernel, verified(kernel, target, early=early), target, lines=lines)
+    return printed(kernel, verified(kernel, target, early=early, stamped=stamped), target, lines=lines)
 
 
-def verified(kernel: KernelType, target: Target, *, early: bool = False) -> Function:
+def verified(kernel: KernelType, target: Target, *, early: bool = False, stamped: bool = False) -> Function:
     """What `emit` prints: the kernel written for a target, and nothing wrong with it."""
-    function = build(kernel, target, early=early)
+    function = build(kernel, target, early=early, stamped=stamped)
     verify(function, target)
     return function
 
