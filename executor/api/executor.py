@@ -184,8 +184,8 @@ class CudaExecutor:
     transformer_layer_gpu_tiled_profiled = delegate(
         "_timed_layers",
         LayerRunner.transformer_layer_gpu,
-        doc="""As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph that marks the time
-        between its kernels, so that none of it is the host's. Waits for the layer's end.""",
+        doc="""As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph of launches
+        that stamp their times, so that none of it is the host's. Waits for the layer's end.""",
     )
     incremental_attention_async = delegate("_layers", LayerRunner.incremental_attention_async)
     detect_input_outlier = delegate("_layers", LayerRunner.detect_input_outlier)

@@ -43,7 +43,11 @@ def profile_command(
     path: Path, output: Path, prompt: str | None, tokens: int | None, steps: int, by: str, no_plot: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Time every kernel of a decode step, by the GPU's own events in the step's graph, and print where the time goes.
+    """Time every kernel of a decode step, in the very graph of the step, and print where the time goes.
+
+    The kernels leave the times at which they start and end, so they run side by side as ever. `us each` is a launch's own
+    time; `us/step` is what the launches add to a step: the time from the end of the one that ended before to their own. With
+    what no launch covers, the row `between launches`, that adds up to the step, which is compared with one without stamps.
 
     Each launch belongs to a level: Macro multiplies matrices, Midi is attention, Micro passes over a vector (norms, RoPE,
     activation functions, quantisation, the choice of a token).
@@ -103,12 +107,14 @@ def _ids(running: ModelSession, prompt: str | None, tokens: int | None) -> list[
 def _facts(path: Path, running: ModelSession, ids: list[int], profile: DecodeProfile) -> dict[str, Any]:
     from executor.measure.tile_summary import tile_facts
 
+    timed = tile_facts(profile.tiles)
     return {
         "model": str(path),
         "precision": running.model.decoder.profile.precision,
         "prompt_tokens": len(ids),
         "untimed_step_us": profile.step_seconds * 1e6,
-        **tile_facts(profile.tiles),
+        "step_to_untimed": timed["step_us"] / (profile.step_seconds * 1e6),
+        **timed,
         "device": running.device_facts(),
     }
 
@@ -121,8 +127,8 @@ def _show(profile: DecodeProfile, facts: dict[str, Any], by: str) -> None:
     console.echo(f"\nlevels: {LEGEND}")
     steps, launches = console.counted(facts["steps"], "step"), f"{facts['launches_a_step']:.0f} launches"
     console.echo(f"{steps} of {launches} on {profile.tiles.device.name}")
-    timed, plain = facts["step_us"], facts["untimed_step_us"]
-    console.echo(f"a step: {timed:.1f} us launch by launch with an event after each, {plain:.1f} us as it is")
+    stamped, plain, ratio = facts["step_us"], facts["untimed_step_us"], facts["step_to_untimed"]
+    console.echo(f"a step: {stamped:.1f} us with stamps, {plain:.1f} us as it is: {ratio:.3f} times as long")
     if profile.tiles.limit is not None:
         console.echo(f"limit: {profile.tiles.limit.source}; above 100 % the caches have served what the memory has not")
 

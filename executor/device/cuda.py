@@ -27,7 +27,6 @@ from executor.device.pinned import PAGE, Readback, Staging
 from executor.device.protocol import (
     BytesCopied,
     Device,
-    Event,
     Grid,
     LoadedKernel,
     MemoryUse,
@@ -264,10 +263,9 @@ class CudaDevice(Device):
             self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._launched.append(work or kernel.entry)
 
-    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+    def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
-        events = [self._events.take() for _ in range(len(nodes) + 1)] if timed else []
-        graph = CudaGraph(self._cuda, nodes, self._checked, events)
+        graph = CudaGraph(self._cuda, nodes, self._checked)
         self._graphs.append(graph)
         return graph
 
@@ -275,9 +273,6 @@ class CudaDevice(Device):
         self.enter("launching a graph", immediate=True)
         graph.launch(self._stream, work or "a graph")
         self._launched.append(work or "a graph")
-
-    def graph_events(self, graph: Any) -> Sequence[Event]:
-        return tuple(graph.events)
 
     def free_graph(self, graph: Any) -> None:
         self._graphs.remove(graph)

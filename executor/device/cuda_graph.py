@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from executor.device.cuda_event import Check, CudaEvent
+from executor.device.cuda_event import Check
 from executor.device.protocol import Node
 
 PROGRAMMATIC_PORT = 1
@@ -18,22 +18,15 @@ PROGRAMMATIC_PORT = 1
 class CudaGraph:
     """The launches, each after those that it names; `early` ones that name one by a programmatic edge (CUDA Programming Guide,
     "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver; `check` takes a driver's answer and
-    what was being done, and gives the values or raises.
+    what was being done, and gives the values or raises."""
 
-    events: none, or one more than launches: recorded before the first launch and after each, by the GPU itself. Each launch
-    then starts after the event before it, so none starts early or beside another."""
-
-    def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check, events: Sequence[CudaEvent] = ()) -> None:
-        self.events = events
+    def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check) -> None:
         self._cuda = cuda
         self._check = check
         self._graph = self._check(cuda.cuGraphCreate(0), "making a graph")
         self._instance: Any = None
         try:
-            if events:
-                self._add_timed(nodes, events)
-            else:
-                self._add_all(nodes)
+            self._add_all(nodes)
             self._instance = self._check(cuda.cuGraphInstantiate(self._graph, 0), "instantiating a graph")
         except BaseException:
             self.close()
@@ -51,10 +44,7 @@ class CudaGraph:
         _, count = self._check(cuda.cuGraphGetNodes(self._graph, 0), "counting the nodes of a graph")
         nodes, _ = self._check(cuda.cuGraphGetNodes(self._graph, count), "reading the nodes of a graph")
         sizes = []
-        kernels = cuda.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
         for node in nodes:
-            if self._check(cuda.cuGraphNodeGetType(node), "reading the kind of a node of a graph") != kernels:
-                continue
             p = self._check(cuda.cuGraphKernelNodeGetParams(node), "reading a node of a graph")
             sizes.append(((p.gridDimX, p.gridDimY, p.gridDimZ), (p.blockDimX, p.blockDimY, p.blockDimZ)))
         return sizes
@@ -80,11 +70,6 @@ class CudaGraph:
                 answer = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
                 self._check(answer, f"letting {node.kernel.entry} start early in a graph")
 
-    def _add_timed(self, nodes: Sequence[Node], events: Sequence[CudaEvent]) -> None:
-        before = self._mark(events[0], [])
-        for node, event in zip(nodes, events[1:], strict=True):
-            before = self._mark(event, [self._add(node, [before])])
-
     def _add(self, node: Node, waits: list[Any]) -> Any:
         cuda = self._cuda
         parameters = cuda.CUDA_KERNEL_NODE_PARAMS()
@@ -95,7 +80,3 @@ class CudaGraph:
         parameters.kernelParams = node.parameters.pointers
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
         return self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
-
-    def _mark(self, event: CudaEvent, waits: list[Any]) -> Any:
-        added = self._cuda.cuGraphAddEventRecordNode(self._graph, waits, len(waits), event.handle)
-        return self._check(added, "adding an event to a graph")

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -143,23 +142,17 @@ class EmulatedDevice(HostMemory, Device):
         self.enter("launching", immediate=True)
         self._run(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), False, work)
 
-    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+    def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
-        launches = [
+        return [
             (kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early)
             for kernel, grid, block, parameters, _, early in nodes
         ]
-        return _Graph(launches, timed)
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
-        graph.moments = [time.perf_counter()]
-        for launch in graph.launches:
+        for launch in graph:
             self._run(*launch)
-            graph.moments.append(time.perf_counter())
-
-    def graph_events(self, graph: Any) -> Sequence[float]:
-        return tuple(graph.moments) if graph.timed else ()
 
     def free_graph(self, graph: Any) -> None:
         self.enter("freeing a graph")
@@ -275,16 +268,6 @@ class EmulatorSharing(MemorySharing):
 def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
     """Memory of the host as an array, which does not keep it."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
-
-
-@dataclass
-class _Graph:
-    """launches: each with the parameters of when the graph was made, and whether it starts early; moments: before the first and
-    after each, when they last ran."""
-
-    launches: Sequence[tuple[LoadedKernel, Grid, Grid, bytes, tuple[ArrayArgument, ...], bool]]
-    timed: bool
-    moments: list[float] = field(default_factory=list)
 
 
 def _cpu() -> str:

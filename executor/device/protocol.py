@@ -173,16 +173,11 @@ class KernelRunner(Protocol):
         """Start a kernel. Only launch/launch.py calls this: nothing is checked here. str(work) says for errors which kernel
         works on which tensors."""
 
-    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
-        """A handle of all these launches, each after those that it names. timed: one after the other, with events around each.
-        Only launch/graph.py calls this and the next three."""
+    def make_graph(self, nodes: Sequence[Node]) -> Any:
+        """A handle of all these launches, each after those that it names. Only launch/graph.py calls this and the next two."""
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         """Start all launches of a graph; `work` as in `launch`."""
-
-    def graph_events(self, graph: Any) -> Sequence[Event]:
-        """Of a timed graph: the moments before its first launch and after each, as of its last launch. Good until
-        the next time; wait for the work before reading them."""
 
     def free_graph(self, graph: Any) -> None:
         """Give back what `make_graph` gave, once."""

@@ -1,16 +1,30 @@
-"""Launches as one graph of the device. Which must wait for which is dependencies.py's business."""
+"""Launches as one graph of the device, and the times that they ran at if they are stamped. Which must wait for which is
+dependencies.py's business."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from executor.base.errors import LaunchError
-from executor.device.protocol import Device, Event
+from executor.device.protocol import Device
 from executor.launch.dependencies import dependencies
 from executor.launch.launch import Plan
+from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED
+
+
+class Moments(NamedTuple):
+    """When a launch ran, in nanoseconds of one clock of the device. start: its first block; began: when it might touch what
+    launches before it write, which is later for one that started early; end: its last warp."""
+
+    start: int
+    began: int
+    end: int
 
 
 class LaunchGraph:
@@ -18,9 +32,10 @@ class LaunchGraph:
     in their order. Nothing is loaded or launched when it is made: a plan's kernel is loaded already.
 
     Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `plans` is
-    what it launches, `records` says what was captured; timed: replays record `events`."""
+    what it launches, `records` says what was captured. stamped: the same launches, in the forms of their kernels that leave
+    the `moments` of each; those forms are loaded now, and what has none is refused as Modules.load says."""
 
-    def __init__(self, device: Device, plans: Sequence[Plan], *, timed: bool = False) -> None:
+    def __init__(self, device: Device, plans: Sequence[Plan], *, stamped: bool = False) -> None:
         self.records = tuple(plan.record for plan in plans)
         self.device = device
         self.plans = tuple(plans)
@@ -28,8 +43,10 @@ class LaunchGraph:
         self._frees = device.frees
         waits = dependencies([plan.accesses for plan in plans])
         written = {allocation.writes for allocation in self._written}
-        nodes = [plan.node(after, written) for plan, after in zip(plans, waits, strict=True)]
-        self._handle = device.make_graph(nodes, timed=timed)
+        self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
+        rows = [None if self._stamps is None else _row(self._stamps, number) for number in range(len(plans))]
+        nodes = [plan.node(after, written, row) for plan, after, row in zip(plans, waits, rows, strict=True)]
+        self._handle = device.make_graph(nodes)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False
 
@@ -47,13 +64,27 @@ class LaunchGraph:
         self.check_alive()
         for allocation in self._written:
             allocation.writes.count += 1
+        if self._stamps is not None:
+            self._stamps.fill(UNSET)
         self.device.launch_graph(self._handle, self)
 
     @property
-    def events(self) -> Sequence[Event]:
-        """Of a timed graph: the moments before the first launch of the last replay and after each, to be read when the work has
-        ended and before the next replay. Empty for any other."""
-        return self.device.graph_events(self._handle)
+    def stamped(self) -> bool:
+        """Whether its launches leave their moments."""
+        return self._stamps is not None
+
+    def moments(self) -> list[Moments]:
+        """Of a stamped graph: of each launch in the last replay, for which this waits. LaunchError for any other graph, and
+        before the first replay."""
+        if self._stamps is None:
+            raise LaunchError(f"{self} was not captured with stamped=True, so it has no times")
+        stamps = self._stamps.to_numpy()
+        start, waited = (stamps[:, :, column].min(axis=1) for column in (START, WAITED))
+        end = stamps.view(np.int64)[:, :, END].max(axis=1)
+        if end.min() < 0:
+            raise LaunchError(f"{self} was not replayed, so it has no times")
+        began = np.where(waited.view(np.int64) < 0, start, waited)
+        return [Moments(*row) for row in np.stack([start, began, end.view(np.uint64)], axis=1).tolist()]
 
     def __str__(self) -> str:
         first, last = (f"{record.place} {record.kernel}".strip() for record in (self.records[0], self.records[-1]))
@@ -63,6 +94,13 @@ class LaunchGraph:
         """Give the graph back, as happens by itself when it is no longer referenced. A second time does nothing."""
         if self._end.detach() is not None and not self.device.closed:
             self.device.free_graph(self._handle)
+            if self._stamps is not None:
+                self._stamps.free()
+
+
+def _row(stamps: GpuBuffer, launch: int) -> GpuBuffer:
+    """Where a launch leaves its times."""
+    return stamps.view(launch * STAMPS.nbytes, STAMPS.shape)
 
 
 def _dropped(device: Device, handle: Any) -> None:

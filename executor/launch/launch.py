@@ -15,6 +15,8 @@ from executor.device.protocol import Device, Grid, LoadedKernel, Node
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
+from ptxgen.dsl.stamps import NAME as STAMPS
+from ptxgen.dsl.stamps import stamped_signature
 from ptxgen.errors import ArgumentError
 from ptxgen.target import MAX_BLOCK, MAX_GRID, MAX_THREADS
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 class Loads(Protocol):
     """What the launcher needs of Modules."""
 
-    def load(self, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
+    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
         """As Modules.load."""
 
 
@@ -108,9 +110,7 @@ class Plan:
         self._block = launch.block
         self._scalars = {name: argument for name, argument in signature.items() if isinstance(argument, Scalar)}
         self._arguments: dict[str, Any] = {name: arguments[name] for name in signature}
-        self._parameters = ParameterBlock(signature)
-        for name, value in self._arguments.items():
-            self._parameters.set(name, self._buffers[name].pointer if name in self._buffers else value)
+        self._parameters = _packed(signature, self._arguments)
         outputs = [self._buffers[n].allocation for n, a in signature.items() if isinstance(a, Array) and a.direction != "in"]
         self.written: tuple[DeviceAllocation, ...] = tuple(dict.fromkeys(outputs))
         """The memory that the kernel writes."""
@@ -163,16 +163,21 @@ class Plan:
             self._parameters.set(name, value)  # type: ignore[arg-type]
             self._arguments[name] = value
 
-    def node(self, after: tuple[int, ...], written: Collection[Writes] = ()) -> Node:
+    def node(self, after: tuple[int, ...], written: Collection[Writes] = (), stamps: GpuBuffer | None = None) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what the graph's launches write: a kernel that
-        reads some of it before it waits, because its signature says that it is constant, does not start early here."""
+        reads some of it before it waits, because its signature says that it is constant, does not start early here. stamps:
+        memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
         early = self._early
         if self.kernel.launch().early or (early and self.kernel.waits_inside):
             early = not any(
                 isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
                 for name, argument in self.kernel.signature().items()
             )
-        return Node(self.loaded, self._grid, self._block, self._parameters, after, early)
+        loaded, parameters = self.loaded, self._parameters
+        if stamps is not None:
+            loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
+            parameters = _packed(stamped_signature(self.kernel), {**self._arguments, STAMPS: stamps})
+        return Node(loaded, self._grid, self._block, parameters, after, early)
 
     @property
     def accesses(self) -> list[MemoryAccess]:
@@ -246,6 +251,14 @@ class Launcher:
     def __call__(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> None:
         """Check and launch once, or be recorded by the capture under way."""
         self.prepare(kernel, place, **arguments)()
+
+
+def _packed(signature: Signature, arguments: Mapping[str, Any]) -> ParameterBlock:
+    """The parameters of arguments that have been checked."""
+    parameters = ParameterBlock(signature)
+    for name, value in arguments.items():
+        parameters.set(name, value.pointer if isinstance(value, GpuBuffer) else value)
+    return parameters
 
 
 def _scalar_fault(argument: Scalar, value: object) -> str:

@@ -65,7 +65,7 @@ class Modules:
         self.bundle = bundle
         self.counts = Counts()
         self.disk = DiskCache(folder, limit, "kernels", device.kind) if folder is not None and limit > 0 else None
-        self._by_kernel: dict[tuple[KernelType, bool], LoadedKernel] = {}
+        self._by_kernel: dict[tuple[KernelType, bool, bool], LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
         self._end = weakref.finalize(self, _dropped, device, self._by_text)
         self._end.atexit = False
@@ -76,23 +76,26 @@ class Modules:
         batch them, each by itself."""
         return self.bundle is None
 
-    def load(self, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
-        """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; a bundle has no
-        such form. Raises AuthorError or AssembleError if the kernel is wrong, DeviceError if it does not load, BundleError if
-        the bundle lacks it."""
-        loaded = self._by_kernel.get((kernel, early))
+    def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
+        """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; stamped: with
+        the times of a launch in one more argument (ptxgen/dsl/stamps.py); a bundle has no such forms. Raises AuthorError or
+        AssembleError if the kernel is wrong, ArgumentError if it has no such form, DeviceError if it does not load, BundleError
+        if the bundle lacks it."""
+        form = kernel, early, stamped
+        loaded = self._by_kernel.get(form)
         if loaded is not None:
             self.counts.memory_hits += 1
             return loaded
-        if self.bundle is not None and early:
-            raise BundleError(f"has no {kernel.name} that starts early", self.bundle.folder)
-        packed = self._emitted(kernel, early) if self.bundle is None else self.bundle.kernel(kernel)
+        if self.bundle is not None and (early or stamped):
+            lacking = "that starts early" if early else "with stamps, by which launches are timed"
+            raise BundleError(f"has no {kernel.name} {lacking}", self.bundle.folder)
+        packed = self._emitted(*form) if self.bundle is None else self.bundle.kernel(kernel)
         loaded = self._by_text.get(packed.text)
         if loaded is None:
             loaded = self._by_text[packed.text] = self._load(kernel, packed)
         else:
             self.counts.memory_hits += 1
-        self._by_kernel[kernel, early] = loaded
+        self._by_kernel[form] = loaded
         return loaded
 
     @property
@@ -113,9 +116,9 @@ class Modules:
             if progress is not None:
                 progress(done, len(kernels))
 
-    def _emitted(self, kernel: KernelType, early: bool) -> Packed:
+    def _emitted(self, kernel: KernelType, early: bool, stamped: bool) -> Packed:
         start = time.perf_counter()
-        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, early=early)
+        emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, early=early, stamped=stamped)
         self.counts.emissions += 1
         self.counts.emit_seconds += time.perf_counter() - start
         return Packed(emitted.entry, emitted.text, None, kernel.launch().dynamic_shared)

@@ -1,5 +1,5 @@
-"""Measures the device time of every launch of a step, from events that the device itself records: nothing waits between two
-launches. tile_summary.py, trace.py and roofline.py sum the times up and show them."""
+"""Measures when every launch of a step runs on the device: by stamps that the kernels leave in the very graph of the step, side
+by side where it has them side by side. tile_summary.py, trace.py and roofline.py sum the times up and show them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from itertools import pairwise
 from typing import Final
 
 from executor.base.arguments import whole
 from executor.device.protocol import Device, Event, Grid
-from executor.launch.graph import LaunchGraph
+from executor.launch.graph import LaunchGraph, Moments
 from executor.launch.launch import LaunchRecord, LayerOperation, Plan
+from executor.measure.shares import shares
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 
@@ -70,8 +70,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class Tile:
-    """One launch that was timed. start: seconds since the profiler was made; seconds: between the event before the kernel and
-    the one after it, so with what the device needs to start it."""
+    """One launch that was timed, in nanoseconds since the profiler was made. start: its first block; began: when it might touch
+    what launches before it write, later than `start` where it starts early; end: its last warp. Between events it has but a
+    start and an end, with what the device needs to start it. share: what it adds to the time of its step (shares.py)."""
 
     step: int
     length: int | None  # positions that attention went over; None: not given
@@ -80,8 +81,15 @@ class Tile:
     grid: Grid
     block: Grid
     work: Work
-    start: float
-    seconds: float
+    start: int
+    began: int
+    end: int
+    share: int
+
+    @property
+    def seconds(self) -> float:
+        """Its own time: from when it began to its end, whatever ran beside it."""
+        return (self.end - self.began) * 1e-9
 
     @property
     def level(self) -> TileLevel:
@@ -102,10 +110,10 @@ class _OpenStep:
 class TileProfiler:
     """Times launches on one device, step by step; `tiles` holds what was timed.
 
-    There are two ways. A timed graph (`add`, `run`; a decoder's `profiler`) has an event after each kernel and no host in
-    between: its times are the device's alone. As an observer of a Launcher it times what is launched in a `step`: there the
-    device may wait for the host to launch what it has prepared (some microseconds), and that counts to the launch; preparing
-    it, compiling included, does not. `untimed` counts the launches seen outside a step.
+    There are two ways. The launches of a stamped graph (`add`, `run`; a decoder's `profiler`) say themselves when they ran, and
+    run as they do unstamped. As an observer of a Launcher it times what is launched in a `step`, by events between launches:
+    there the device may wait for the host to launch what it has prepared (some microseconds), and that counts to the launch;
+    preparing it, compiling included, does not. `untimed` counts the launches seen outside a step.
     """
 
     def __init__(self, device: Device, limit: Limit | None = None) -> None:
@@ -116,6 +124,7 @@ class TileProfiler:
         self.untimed = 0
         self.steps = 0
         self._origin = device.record()
+        self._clock: int | None = None  # nanoseconds of the kernels' clock at _origin, found with the first graph
         self._open: _OpenStep | None = None
 
     def __call__(self, record: LaunchRecord) -> None:
@@ -146,18 +155,20 @@ class TileProfiler:
         finally:
             self._open = None
         self.device.synchronize()
-        self._append_step(opened.records, opened.spans, length)
+        self._append_step(opened.records, self._between(opened.spans), length)
 
     def add(self, graph: LaunchGraph, length: int | None = None) -> None:
-        """Append the times of the last replay of a timed graph, after waiting for it. ArgumentError for any other graph."""
-        if not graph.events:
-            raise ArgumentError(f"{graph} was not captured with timed=True, so it has no times")
-        self.device.synchronize()
-        self._append_step(graph.records, list(pairwise(graph.events)), length)
+        """Append the times of the last replay of a stamped graph, after waiting for it. Errors as LaunchGraph.moments."""
+        moments = graph.moments()
+        if self._clock is None:  # the work has just ended; what the host needed to see that is lost
+            now = _nanoseconds(self.device.elapsed(self._origin, self.device.record()))
+            self._clock = max(one.end for one in moments) - now
+        clock = self._clock
+        self._append_step(graph.records, [Moments(*(moment - clock for moment in one)) for one in moments], length)
 
     def run(self, plans: Sequence[Plan], length: int | None = None) -> None:
-        """Launch the plans once as one step, in a timed graph of their own."""
-        with closing(LaunchGraph(self.device, plans, timed=True)) as graph:
+        """Launch the plans once as one step, in a stamped graph of their own."""
+        with closing(LaunchGraph(self.device, plans, stamped=True)) as graph:
             graph.replay()
             self.add(graph, length)
 
@@ -166,16 +177,25 @@ class TileProfiler:
         self.tiles.clear()
         self.untimed = self.steps = 0
 
-    def _append_step(self, records: Sequence[LaunchRecord], spans: Sequence[tuple[Event, Event]], length: int | None) -> None:
-        last, start = None, 0.0
-        for record, (before, after) in zip(records, spans, strict=True):
-            if before is not last:
-                start = self.device.elapsed(self._origin, before)
-            last, seconds = after, self.device.elapsed(before, after)
+    def _between(self, spans: Sequence[tuple[Event, Event]]) -> list[Moments]:
+        """The moments of launches, each with the events before and after it."""
+        last, end = None, 0
+        moments = []
+        for before, after in spans:
+            start = end if before is last else _nanoseconds(self.device.elapsed(self._origin, before))
+            last, end = after, start + _nanoseconds(self.device.elapsed(before, after))
+            moments.append(Moments(start, start, end))
+        return moments
+
+    def _append_step(self, records: Sequence[LaunchRecord], moments: Sequence[Moments], length: int | None) -> None:
+        for record, times, share in zip(records, moments, shares(moments), strict=True):
             what = (record.place, record.kernel, record.grid, record.block, work_of(record.kernel, length))
-            self.tiles.append(Tile(self.steps, length, *what, start, seconds))
-            start += seconds
+            self.tiles.append(Tile(self.steps, length, *what, *times, share))
         self.steps += 1
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 @dataclass

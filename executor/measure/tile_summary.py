@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from executor.measure.profiler import Limit, Tile, TileLevel, TileProfiler
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 OUTSIDE: Final = "outside the layers"
+UNCOVERED: Final = "between launches"
+"""The row of the time that no launch covers."""
 
 GROUPINGS: Final[dict[str, Callable[[Tile], str]]] = {
     "operation": lambda tile: tile.place.operation or tile.kernel.name,
@@ -27,37 +30,34 @@ IN_ORDER: Final = ("level", "layer")
 
 @dataclass(frozen=True)
 class TileSum:
-    """Launches that are counted together: their time in seconds, their operations and bytes. level: of all of them, or empty.
-    share: of the time of all tiles; limit_share: the time that the device's limit allows, as part of the time taken; None where
-    no limit is known."""
+    """Launches that are counted together: their operations and bytes, and in seconds the sum of their own times, which rates
+    refer to, what they add to the time of their steps, and the least that the device's limit allows for them, None where none
+    is known. level: of all of them, or empty. share: of the time of all steps."""
 
     name: str
     level: str
     samples: int
     seconds: float
+    added_seconds: float
+    least_seconds: float | None
     flops: int
     bytes: int
     share: float
-    limit_share: float | None
 
     @classmethod
     def of(cls, name: str, tiles: Sequence[Tile], whole: float, limit: Limit | None) -> Self:
-        """Sum the tiles up; whole: seconds of all tiles."""
-        seconds = sum(tile.seconds for tile in tiles)
+        """Sum the tiles up; whole: seconds of all steps."""
+        seconds, added = sum(tile.seconds for tile in tiles), sum(tile.share for tile in tiles) * 1e-9
         flops, nbytes = (sum(getattr(tile.work, unit) for tile in tiles) for unit in ("flops", "bytes"))
         levels = {tile.level.value for tile in tiles}
         level = levels.pop() if len(levels) == 1 else ""
         least = None if limit is None else sum(limit.seconds(tile.work) for tile in tiles)
-        return cls(
-            name,
-            level,
-            len(tiles),
-            seconds,
-            flops,
-            nbytes,
-            _ratio(seconds, whole),
-            None if least is None else _ratio(least, seconds),
-        )
+        return cls(name, level, len(tiles), seconds, added, least, flops, nbytes, _ratio(added, whole))
+
+    @property
+    def limit_share(self) -> float | None:
+        """The time that the limit allows, as part of their own; None where no limit is known."""
+        return None if self.least_seconds is None else _ratio(self.least_seconds, self.seconds)
 
     @property
     def average_us(self) -> float:
@@ -87,6 +87,7 @@ class TileSum:
             "samples": self.samples,
             "total_us": self.seconds * 1e6,
             "average_us": self.average_us,
+            "added_us": self.added_seconds * 1e6,
             "flops": self.flops,
             "bytes": self.bytes,
             "gflops_per_second": self.gflops,
@@ -101,18 +102,30 @@ def summed(tiles: Sequence[Tile], by: str = "operation", limit: Limit | None = N
     """A row for each operation, kernel, level or layer. Raises ArgumentError for another grouping."""
     if by not in GROUPINGS:
         raise ArgumentError(f"tiles cannot be grouped by {by!r}; allowed: {', '.join(GROUPINGS)}")
-    whole = sum(tile.seconds for tile in tiles)
+    whole = sum(spans(tiles)) * 1e-9
     groups: dict[str, list[Tile]] = {}
     for tile in tiles:
         groups.setdefault(GROUPINGS[by](tile), []).append(tile)
     rows = [TileSum.of(name, group, whole, limit) for name, group in groups.items()]
     if by == "level":
         return sorted(rows, key=lambda row: list(TileLevel).index(TileLevel(row.name)))
-    return rows if by in IN_ORDER else sorted(rows, key=lambda row: -row.seconds)
+    return rows if by in IN_ORDER else sorted(rows, key=lambda row: -row.added_seconds)
+
+
+def spans(tiles: Sequence[Tile]) -> list[int]:
+    """Of each step the nanoseconds from its first start to its last end."""
+    steps = [list(inside) for _, inside in groupby(tiles, key=lambda tile: tile.step)]
+    return [max(tile.end for tile in inside) - min(tile.start for tile in inside) for inside in steps]
+
+
+def uncovered(tiles: Sequence[Tile]) -> int:
+    """The nanoseconds of all steps in which no launch ran that had begun: what the shares of the tiles leave of the spans."""
+    return sum(spans(tiles)) - sum(tile.share for tile in tiles)
 
 
 def tile_table(profiler: TileProfiler, by: str = "operation") -> Table:
-    """The rows and their sum as a table of at most 100 columns. Times are in microseconds of device time."""
+    """The rows, what no launch covers, and the sum as a table of at most 100 columns. Times are in microseconds of device time:
+    each launch's own, and what all of a row add to a step; in the last row, and its rates, the steps' own."""
     from rich.table import Table
     from rich.text import Text
 
@@ -126,26 +139,37 @@ def tile_table(profiler: TileProfiler, by: str = "operation") -> Table:
     for title in numbers:
         table.add_column(title, justify="right", no_wrap=True, style="bold" if title == "us/step" else None)
     steps = max(1, profiler.steps)
-    total = [TileSum.of("all", profiler.tiles, sum(row.seconds for row in rows), profiler.limit)] if rows else []
-    for row in (*rows, *total):
-        words = [row.name] if by == "level" else [row.name, row.level]
-        words += [str(row.samples), f"{row.average_us:.2f}", f"{row.seconds / steps * 1e6:.1f}", f"{row.share * 100:.1f}"]
+    whole, idle = sum(spans(profiler.tiles)) * 1e-9, uncovered(profiler.tiles) * 1e-9
+
+    def add(name: str, level: str, *cells: str) -> None:
+        table.add_row(*map(Text, [name, *([] if by == "level" else [level]), *cells]))  # Text: [4096] is not rich's markup
+
+    def add_sum(row: TileSum) -> None:
+        words = [str(row.samples), f"{row.average_us:.2f}", f"{row.added_seconds / steps * 1e6:.1f}", f"{row.share * 100:.1f}"]
         words += [f"{row.gflops:.1f}", f"{row.gbps:.1f}"]
         if row.limit_share is not None:
             words.append(f"{row.limit_share * 100:.1f}")
-        table.add_row(*map(Text, [*words, f"{row.intensity:.2f}"]))  # Text: [4096] is not rich's markup
+        add(row.name, row.level, *words, f"{row.intensity:.2f}")
+
+    for row in rows:
+        add_sum(row)
+    if rows:
+        add(UNCOVERED, "", "", "", f"{idle / steps * 1e6:.1f}", f"{_ratio(idle, whole) * 100:.1f}")
+        launches = TileSum.of("all", profiler.tiles, whole, profiler.limit)
+        add_sum(replace(launches, seconds=whole, added_seconds=whole, share=1.0))
     return table
 
 
 def tile_facts(profiler: TileProfiler) -> dict[str, Any]:
     """All groupings, ready for JSON: times in microseconds, shares from 0 to 1, a share of a limit null where none is known."""
-    limit = profiler.limit
+    limit, steps = profiler.limit, max(1, profiler.steps)
     return {
         "device": profiler.device.describe(),
         "limit": limit and {"read_bytes_per_second": limit.read_bytes, "flops_per_second": limit.flops, "source": limit.source},
         "steps": profiler.steps,
-        "launches_a_step": len(profiler.tiles) / profiler.steps if profiler.steps else 0,
-        "step_us": sum(tile.seconds for tile in profiler.tiles) / profiler.steps * 1e6 if profiler.steps else 0.0,
+        "launches_a_step": len(profiler.tiles) / steps,
+        "step_us": sum(spans(profiler.tiles)) / steps / 1e3,
+        "between_launches_us": uncovered(profiler.tiles) / steps / 1e3,
         "untimed_launches": profiler.untimed,
         "tiles": {by: [row.facts() for row in summed(profiler.tiles, by, limit)] for by in GROUPINGS},
     }

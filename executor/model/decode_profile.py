@@ -1,5 +1,5 @@
-"""Profiles decoding: the same steps once as they are and once with every launch timed. What is done with the times is up to the
-caller."""
+"""Profiles decoding: the same steps once as they are and once with every launch stamped. What is done with the times is up to
+the caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM_UP: Final = 2
 @dataclass(frozen=True)
 class DecodeProfile:
     """tiles: of the timed steps. step_seconds: device time of a step without the profiler, the mean of as many steps at the
-    same positions; what it differs by from the sum of a step's tiles is what the events cost and what kernels overlap."""
+    same positions; what it differs by from the span of a profiled step is what the stamps cost, and the start of a graph."""
 
     tiles: TileProfiler
     step_seconds: float

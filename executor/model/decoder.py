@@ -80,8 +80,7 @@ class Decoder:
         self.launcher = Launcher(self.device, modules)
         watch(self.launcher)
         self.timing = ActiveProfiler()
-        """Its `profiler` times every launch of the steps; the graphs then have events between their kernels, and the bits that
-        they have."""
+        """Its `profiler` times every launch of the steps; the graphs are then stamped, and have the bits that they have."""
         self.workspace = Workspace(self.device)
         self.file = file
         """What the weights came from."""
@@ -350,7 +349,7 @@ class Decoder:
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
-        return self.prepare().graph(head=head, timed=self.profiler is not None)
+        return self.prepare().graph(head=head, stamped=self.profiler is not None)
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
@@ -390,7 +389,7 @@ class Decoder:
             plans.run(head=head)
             return
         profiler = self.timing.profiler
-        graph = plans.graph(head=head, timed=profiler is not None)
+        graph = plans.graph(head=head, stamped=profiler is not None)
         graph.replay()
         if profiler is not None:
             profiler.add(graph, length=position + 1)

@@ -25,13 +25,14 @@ class TokenPlans:
         self.prompt = (*body, advance)
         self.whole = (*body, *head, argmax, advance)
         self._device = launcher.device
-        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether timed
+        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether stamped
 
-    def graph(self, *, head: bool, timed: bool) -> LaunchGraph:
-        """One launch of all of them, captured unless it has been. timed: with events between the kernels."""
-        graph = self._graphs.get((head, timed))
+    def graph(self, *, head: bool, stamped: bool) -> LaunchGraph:
+        """One launch of all of them, captured unless it has been. stamped: as LaunchGraph."""
+        graph = self._graphs.get((head, stamped))
         if graph is None:
-            graph = self._graphs[head, timed] = LaunchGraph(self._device, self.whole if head else self.prompt, timed=timed)
+            plans = self.whole if head else self.prompt
+            graph = self._graphs[head, stamped] = LaunchGraph(self._device, plans, stamped=stamped)
         return graph
 
     def run(self, *, head: bool) -> None:

@@ -57,9 +57,7 @@ class Emitted:
             "kernel": self.kernel.name,
             "shape": {name: _plain(value) for name, value in self.kernel.parameters().items()},
             "entry": self.entry,
-            "parameters": [
-                _parameter_facts(parameter, signature[parameter.name]) for parameter in self.function.parameters
-            ],
+            "parameters": [_parameter_facts(parameter, signature[parameter.name]) for parameter in self.function.parameters],
             "grid": list(launch.grid),
             "block": list(launch.block),
             "shared_bytes": self.shared_bytes,

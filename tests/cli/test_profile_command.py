@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ def test_it_prints_where_the_time_goes_and_writes_summary_and_trace(model: Path,
     assert result.exit_code == 0, result.output
     head, *rows = result.stdout.split("\n")
     assert head.split() == ["Operation", "Level", "Samples", "us", "each", "us/step", "%", "step", "GFLOP/s", "GB/s", "FLOP/B"]
-    assert {"attn_q", "attention", "ffn_down", "output", "all"} <= {row.split(" ")[0] for row in rows}
+    assert {"attn_q", "attention", "ffn_down", "output", "between", "all"} <= {row.split(" ")[0] for row in rows}
     assert all(len(row) <= 100 for row in rows)
     assert "3 steps of 17 launches on emulator" in result.stdout
+    assert re.search(r"^a step: [\d.]+ us with stamps, [\d.]+ us as it is: [\d.]+ times as long$", result.stdout, re.MULTILINE)
     assert sorted(path.name for path in folder.iterdir()) == ["summary.json", "trace.json"]
     summary = read(folder / "summary.json")
     assert (summary["steps"], summary["prompt_tokens"], summary["limit"]) == (3, 2, None)  # <|begin|>, the
@@ -57,7 +59,10 @@ def test_json_is_what_the_summary_holds(model: Path, tmp_path: Path) -> None:
     assert said["precision"] == "fast"
     assert said["step_us"] > 0
     assert said["untimed_step_us"] > 0
-    assert sum(row["share_of_step"] for row in said["tiles"]["kernel"]) == pytest.approx(1.0)
+    assert said["step_to_untimed"] == pytest.approx(said["step_us"] / said["untimed_step_us"])
+    for rows in said["tiles"].values():
+        added = sum(row["added_us"] for row in rows) / said["steps"] + said["between_launches_us"]
+        assert added == pytest.approx(said["step_us"])
 
 
 def test_the_roofline_is_drawn_where_matplotlib_is_installed(model: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from executor import CudaExecutor
 from executor.base.errors import NumericalFault
+from executor.measure.tile_summary import UNCOVERED
 from executor.model.decode_profile import profile_decoding
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
@@ -71,7 +72,7 @@ def test_the_summary_is_a_table_of_what_was_timed(executor: CudaExecutor) -> Non
     run(executor, 1, profiled=True)
     table = executor.tile_summary(by="level")
     assert [column.header for column in table.columns][:3] == ["Level", "Samples", "us each"]
-    assert [str(cell) for cell in table.columns[0].cells] == ["Macro", "Midi", "Micro", "all"]
+    assert [str(cell) for cell in table.columns[0].cells] == ["Macro", "Midi", "Micro", UNCOVERED, "all"]
 
 
 def test_switched_off_nothing_is_timed_and_nothing_watches(executor: CudaExecutor) -> None:
@@ -116,7 +117,7 @@ def test_all_that_a_model_decodes_is_timed_while_profiling_is_on_and_nothing_onc
     steps = profiler.steps
     for one in (model, later):
         assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
-        assert not one.decoder.graph().events
+        assert not one.decoder.graph().stamped
     assert profiler.steps == steps
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +10,6 @@ import pytest
 from cuda.bindings import driver as real
 
 from executor.base.errors import DeviceError
-from executor.device.cuda_context import checked
-from executor.device.cuda_event import CudaEvent
 from executor.device.cuda_graph import PROGRAMMATIC_PORT, CudaGraph
 from executor.device.parameters import ParameterBlock
 from executor.device.protocol import LoadedKernel, Node
@@ -33,7 +28,6 @@ class Driver:
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUgraphEdgeData = SimpleNamespace
     CUgraphDependencyType = real.CUgraphDependencyType
-    CUgraphNodeType = real.CUgraphNodeType
 
     def cuGraphCreate(self, flags: int) -> tuple[Any, str]:
         self.alive += 1
@@ -46,9 +40,6 @@ class Driver:
     def cuGraphAddKernelNode(self, graph: Any, waits: list[str], count: int, parameters: Any) -> tuple[Any, str | None]:
         return self._add(parameters.func, waits, count)
 
-    def cuGraphAddEventRecordNode(self, graph: Any, waits: list[str], count: int, event: str) -> tuple[Any, str | None]:
-        return self._add(event, waits, count)
-
     def cuGraphAddDependencies(self, graph: Any, starts: list[str], ends: list[str], data: Any, count: int) -> tuple[Any]:
         self.edges.append((starts[0], ends[0], data[0].from_port))
         return (OK,)
@@ -56,13 +47,7 @@ class Driver:
     def cuGraphGetNodes(self, graph: Any, count: int) -> tuple[Any, list[str], int]:
         return OK, self.nodes[:count], len(self.nodes)
 
-    def cuGraphNodeGetType(self, node: str) -> tuple[Any, Any]:
-        kinds = real.CUgraphNodeType
-        return OK, kinds.CU_GRAPH_NODE_TYPE_KERNEL if node.startswith("kernel") else kinds.CU_GRAPH_NODE_TYPE_EVENT_RECORD
-
     def cuGraphKernelNodeGetParams(self, node: str) -> tuple[Any, Any]:
-        if not node.startswith("kernel"):
-            return real.CUresult.CUDA_ERROR_INVALID_VALUE, None
         return OK, SimpleNamespace(gridDimX=1, gridDimY=1, gridDimZ=1, blockDimX=32, blockDimY=1, blockDimZ=1)
 
     def cuGraphExecDestroy(self, instance: Any) -> tuple[Any]:
@@ -92,16 +77,8 @@ def node(number: int, *after: int, early: bool = False) -> Node:
     return Node(LoadedKernel(f"entry{number}", f"kernel{number}"), (1, 1, 1), (32, 1, 1), ParameterBlock({}), after, early)
 
 
-def events(count: int) -> list[CudaEvent]:
-    return [CudaEvent(f"event{number}", []) for number in range(count)]
-
-
 NODES = [node(0), node(1, 0, early=True), node(2, 0), node(3, 1, 2, early=True)]
 """Two that need nothing but the first, and one that needs both."""
-
-
-def graph_on(driver: Driver, events: Sequence[CudaEvent] = ()) -> CudaGraph:
-    return CudaGraph(driver, NODES, partial(checked, driver), events)
 
 
 def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_single_one() -> None:
@@ -115,23 +92,13 @@ def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_s
     assert driver.alive == 0
 
 
-def test_a_timed_graph_has_an_event_around_each_launch_and_nothing_at_the_same_time() -> None:
-    driver = Driver()
-    graph = CudaGraph(driver, NODES, answered, events(5))
-    chain = ["event0", *(name for number in range(4) for name in (f"kernel{number}", f"event{number + 1}"))]
-    assert driver.nodes == chain
-    assert driver.edges == [(before, after, 0) for before, after in pairwise(chain)]
-    assert [event.handle for event in graph.events] == ["event0", "event1", "event2", "event3", "event4"]
-
-
-def test_the_nodes_read_back_are_the_launches_and_not_the_events() -> None:
+def test_the_nodes_read_back_are_the_launches() -> None:
     sizes = ((1, 1, 1), (32, 1, 1))
-    assert CudaGraph(Driver(), NODES, answered, events(5)).nodes() == [sizes] * 4
+    assert CudaGraph(Driver(), NODES, answered).nodes() == [sizes] * 4
 
 
-@pytest.mark.parametrize("refused", ["kernel1", "event2"])
-def test_a_node_that_the_driver_refuses_leaves_no_graph_behind(refused: str) -> None:
-    driver = Driver(refused=refused)
+def test_a_node_that_the_driver_refuses_leaves_no_graph_behind() -> None:
+    driver = Driver(refused="kernel1")
     with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
-        CudaGraph(driver, NODES, answered, events(5))
+        CudaGraph(driver, NODES, answered)
     assert driver.alive == 0

@@ -141,9 +141,9 @@ def test_a_chain_of_gemvs_that_start_early_is_clean_and_gives_the_bits_of_one_th
 class Graphs(RememberingDevice):
     """Remembers the nodes of graphs."""
 
-    def make_graph(self, nodes: Sequence[Node], *, timed: bool = False) -> Any:
+    def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.nodes = list(nodes)
-        return super().make_graph(nodes, timed=timed)
+        return super().make_graph(nodes)
 
 
 class EarlyForm(Early):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.launch.modules import Modules
 from executor.measure.profiler import LEVELS, Limit, TileLevel, TileProfiler, level_of, work_of
+from executor.measure.tile_summary import spans, uncovered
 from executor.memory.buffers import GpuBuffer
 from executor.model.decode_profile import profile_decoding
 from executor.model.generation import LanguageModel
@@ -95,8 +97,8 @@ def test_every_launch_of_a_step_is_timed_once_and_in_order(model: LanguageModel)
     timed = [(tile.step, tile.place, tile.kernel) for tile in profiler.tiles]
     assert timed == [(step, call.place, call.kernel) for step in (0, 1) for call in calls]
     assert all(tile.seconds > 0 for tile in profiler.tiles)
-    ends = [tile.start + tile.seconds for tile in profiler.tiles]
-    assert all(tile.start >= end - 1e-9 for tile, end in zip(profiler.tiles[1:], ends[:-1], strict=True))
+    assert all(tile.start >= before.end for before, tile in pairwise(profiler.tiles))  # the emulator runs one after another
+    assert sum(tile.share for tile in profiler.tiles) + uncovered(profiler.tiles) == sum(spans(profiler.tiles))
 
 
 def test_the_decoder_tells_the_profiler_how_long_the_sequence_is(model: LanguageModel) -> None:
@@ -111,10 +113,10 @@ def test_the_decoder_tells_the_profiler_how_long_the_sequence_is(model: Language
 def test_without_a_profiler_the_decoder_goes_back_to_the_graph_that_it_had(model: LanguageModel) -> None:
     model.decoder.step(1)
     before = model.decoder.graph()
-    assert not before.events
+    assert not before.stamped
     model.decoder.profiler = TileProfiler(model.device)
     model.decoder.step(1)
-    assert model.decoder.graph().events
+    assert model.decoder.graph().stamped
     model.decoder.profiler = None
     assert model.decoder.graph() is before
 
@@ -149,7 +151,8 @@ def test_compiling_a_kernel_counts_to_no_launch(emulator: Device, monkeypatch: p
         launcher(Scale(n=100), LayerOperation(3, "attn_k"), y=y, x=x, factor=2.0, offset=1)
     assert [tile.place.operation for tile in profiler.tiles] == ["attn_q", "attn_q", "attn_k"]
     assert sum(tile.seconds for tile in profiler.tiles) < slow
-    assert profiler.tiles[2].start - profiler.tiles[1].start > slow  # it did take that time
+    assert profiler.tiles[2].start - profiler.tiles[1].start > slow * 1e9  # it did take that time
+    assert sum(tile.share for tile in profiler.tiles) < slow * 1e9 < uncovered(profiler.tiles)
 
 
 def test_plans_are_run_once_as_a_step(emulator: Device) -> None:
@@ -176,15 +179,27 @@ def _interrupted(plan: Plan) -> None:
     plan(offset=1 << 30)
 
 
-def test_a_step_in_a_step_and_a_graph_without_events_are_refused(emulator: Device) -> None:
+def test_a_step_in_a_step_and_a_graph_without_stamps_are_refused(emulator: Device) -> None:
     launcher, plan, _ = scale(emulator)
     profiler = TileProfiler(emulator)
     with profiler.step(), pytest.raises(ArgumentError, match="profiled already"), profiler.step():
         pass
     graph = LaunchGraph(launcher.device, [plan])
     graph.replay()
-    with pytest.raises(ArgumentError, match="timed=True"):
+    with pytest.raises(LaunchError, match="stamped=True"):
         profiler.add(graph)
+
+
+def test_steps_of_graphs_and_of_an_observer_are_on_one_clock(emulator: Device) -> None:
+    launcher, plan, _ = scale(emulator)
+    profiler = TileProfiler(emulator)
+    profiler.run([plan])
+    launcher.observers.append(profiler)
+    with profiler.step():
+        plan()
+    profiler.run([plan])
+    first, second, third = profiler.tiles
+    assert 0 < first.start < first.end < second.start < second.end < third.start
 
 
 class Marking(EmulatedDevice):

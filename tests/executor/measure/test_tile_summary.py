@@ -12,11 +12,13 @@ import pytest
 from rich.console import Console
 
 from executor.device import Device
+from executor.launch.graph import Moments
 from executor.launch.launch import LayerOperation
 from executor.measure.profiler import Limit, Tile, TileProfiler
 from executor.measure.roofline import NoPlotting, plot_roofline, require_plotting
-from executor.measure.tile_summary import GROUPINGS, OUTSIDE, summed, tile_facts, tile_table
-from executor.measure.trace import TRACKS, chrome_trace
+from executor.measure.shares import shares
+from executor.measure.tile_summary import GROUPINGS, OUTSIDE, UNCOVERED, spans, summed, tile_facts, tile_table, uncovered
+from executor.measure.trace import chrome_trace
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.registry import find
@@ -26,20 +28,35 @@ NORM = find("rmsnorm").make(hidden=32)
 LIMIT = Limit(1e9, 4e9, "made up")
 
 
-def tile(step: int, place: LayerOperation, kernel: KernelType, work: Work, start: float, seconds: float) -> Tile:
-    return Tile(step, step + 7, place, kernel, (3, 1, 1), (64, 1, 1), work, start, seconds)
+def tiles(step: int, start: int, *launches: tuple[LayerOperation, KernelType, Work, int, int, int]) -> list[Tile]:
+    """A step that starts at so many nanoseconds; each launch ends with its start, begin and end after that."""
+    moments = [Moments(*(start + moment for moment in launch[3:])) for launch in launches]
+    return [
+        Tile(step, step + 7, *launch[:2], (3, 1, 1), (64, 1, 1), launch[2], *times, share)
+        for launch, times, share in zip(launches, moments, shares(moments), strict=True)
+    ]
 
 
+NORMED = LayerOperation(0, "attn_norm"), NORM, Work(100, 1000)
+FIRST, SECOND = ((LayerOperation(layer, "attn_q"), GEMV, Work(flops, 4000)) for layer, flops in ((0, 8000), (1, 32000)))
+HEAD = LayerOperation(None, "output"), GEMV, Work(8000, 4000)
 TILES = [
-    made
-    for step, at in ((0, 0.0), (1, 1.0))
-    for made in (
-        tile(step, LayerOperation(0, "attn_norm"), NORM, Work(100, 1000), at, 1e-6),
-        tile(step, LayerOperation(0, "attn_q"), GEMV, Work(8000, 4000), at + 1e-6, 8e-6),
-        tile(step, LayerOperation(1, "attn_q"), GEMV, Work(32000, 4000), at + 9e-6, 10e-6),
-        tile(step, LayerOperation(None, "output"), GEMV, Work(8000, 4000), at + 19e-6, 1e-6),
-    )
+    tile
+    for step, start in ((0, 0), (1, 10**9))
+    for tile in tiles(
+        step,
+        start,
+        (*NORMED, 0, 0, 1000),
+        (*FIRST, 1000, 1000, 9000),
+        (*SECOND, 9000, 9000, 19000),
+        (*HEAD, 19000, 19000, 20000),
+    )  # fmt: skip
 ]
+"""One after the other, without a gap."""
+BESIDE = tiles(
+    0, 500, (*NORMED, 0, 0, 1000), (*FIRST, 3000, 3000, 9000), (*SECOND, 2000, 2000, 12000), (*HEAD, 8000, 13500, 15000)
+)  # fmt: skip
+"""The second and third side by side, 1000 ns after the first; the last one starts early and waits until 1500 after them."""
 
 
 @pytest.fixture
@@ -59,6 +76,18 @@ def test_an_operation_is_summed_over_layers_and_steps_and_the_longest_is_first()
     assert first.gbps == pytest.approx(16000 / 36e-6 / 1e9)
     assert first.intensity == 5.0
     assert first.share == pytest.approx(36 / 40)
+    assert first.added_seconds == pytest.approx(36e-6)
+
+
+def test_launches_side_by_side_keep_their_own_times_and_add_up_with_what_none_covers() -> None:
+    by_layer = {row.name: row for row in summed(BESIDE, "layer", LIMIT)}
+    assert by_layer["layer 0"].seconds == pytest.approx(7e-6)
+    assert by_layer["layer 0"].added_seconds == pytest.approx(8e-6)  # the norm, and all until the first of two ended
+    assert (by_layer["layer 1"].seconds, by_layer["layer 1"].added_seconds) == (pytest.approx(10e-6), pytest.approx(3e-6))
+    assert by_layer["layer 1"].limit_share == pytest.approx(0.8)  # of its own time
+    assert (by_layer[OUTSIDE].seconds, by_layer[OUTSIDE].added_seconds) == (pytest.approx(1.5e-6), pytest.approx(1.5e-6))
+    assert (spans(BESIDE), uncovered(BESIDE)) == ([15000], 1000 + 1500)
+    assert sum(tile.share for tile in BESIDE) + uncovered(BESIDE) == 15000
 
 
 def test_the_share_of_the_limit_is_of_memory_or_of_arithmetic_whichever_takes_longer() -> None:
@@ -92,6 +121,16 @@ def test_the_table_fits_a_hundred_columns_and_ends_with_the_sum(profiler: TilePr
     assert max(map(len, lines)) <= 100
     words = lines[-1].split()
     assert (words[0], words[1:5]) == ("all", ["8", "5.00", "20.0", "100.0"])
+    assert lines[-2].split() == [*UNCOVERED.split(), "0.0", "0.0"]
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_the_column_of_a_step_adds_up_to_its_last_row(profiler: TileProfiler, by: str) -> None:
+    profiler.tiles, profiler.steps = list(BESIDE), 1
+    titles = [column.header for column in tile_table(profiler, by).columns]
+    column = tile_table(profiler, by).columns[titles.index("us/step")]
+    *parts, whole = [float(str(cell)) for cell in column.cells]
+    assert (sum(parts), parts[-1], whole) == (pytest.approx(15.0), 2.5, 15.0)
 
 
 def test_a_device_without_a_limit_gets_no_share_of_one(profiler: TileProfiler) -> None:
@@ -110,31 +149,43 @@ def test_json_holds_the_figures_of_the_table(profiler: TileProfiler) -> None:
     facts = json.loads(json.dumps(tile_facts(profiler), allow_nan=False))
     assert (facts["steps"], facts["launches_a_step"], facts["step_us"]) == (2, 4, pytest.approx(20.0))
     assert facts["limit"]["read_bytes_per_second"] == 1e9
+    assert facts["between_launches_us"] == 0
     assert set(facts["tiles"]) == set(GROUPINGS)
     row = facts["tiles"]["operation"][0]
     assert (row["name"], row["samples"], row["bytes"], row["average_us"]) == ("attn_q", 4, 16000, pytest.approx(9.0))
+    assert row["added_us"] == pytest.approx(36.0)
 
 
-def test_the_trace_has_a_track_for_each_level_and_a_complete_event_for_each_launch(profiler: TileProfiler) -> None:
+def test_the_trace_has_one_lane_for_what_runs_one_by_one_and_a_complete_event_for_each_launch(profiler: TileProfiler) -> None:
     events: list[dict[str, Any]] = json.loads(json.dumps(chrome_trace(profiler), allow_nan=False))["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert names == {0: "steps", TRACKS[TILES[1].level]: "Macro", TRACKS[TILES[0].level]: "Micro"}
+    assert names == {0: "steps", 1: "lane 1"}
     launches = [event for event in events if event["ph"] == "X" and event["cat"] != "step"]
     assert [event["name"] for event in launches[:2]] == ["layer 0 attn_norm", "layer 0 attn_q"]
     assert len(launches) == len(TILES)
     query = launches[1]
     assert (query["ts"], query["dur"]) == (pytest.approx(1.0), pytest.approx(8.0))  # microseconds
-    assert names[query["tid"]] == "Macro"
+    assert query["tid"] == 1
     expected = {
         "kernel": str(GEMV),
+        "level": "Macro",
         "layer": 0,
         "grid": [3, 1, 1],
         "block": [64, 1, 1],
         "flops": 8000,
         "bytes": 4000,
+        "waited_us": 0.0,
         "GB/s": 0.5,
     }
     assert query["args"] == expected
+
+
+def test_what_runs_at_once_is_in_lanes_of_its_own(profiler: TileProfiler) -> None:
+    profiler.tiles, profiler.steps = list(BESIDE), 1
+    launches = [event for event in chrome_trace(profiler)["traceEvents"] if event["ph"] == "X" and event["cat"] != "step"]
+    assert [event["tid"] for event in launches] == [1, 2, 1, 3]
+    assert [event["args"]["waited_us"] for event in launches] == [0, 0, 0, 5.5]
+    assert (launches[3]["ts"], launches[3]["dur"]) == (8.5, 7.0)
 
 
 def test_the_trace_has_the_steps_around_their_launches(profiler: TileProfiler) -> None:
