@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -185,7 +186,8 @@ class CudaExecutor:
         "_timed_layers",
         LayerRunner.transformer_layer_gpu,
         doc="""As transformer_layer_gpu, as one step of the tile profiler, which must be enabled: in a graph of launches
-        that stamp their times, so that none of it is the host's. Waits for the layer's end.""",
+        that stamp their times, so that none of it is the host's; those of a bundle cannot, and are launched one by
+        one with events between. Waits for the layer's end.""",
     )
     incremental_attention_async = delegate("_layers", LayerRunner.incremental_attention_async)
     detect_input_outlier = delegate("_layers", LayerRunner.detect_input_outlier)
@@ -197,7 +199,8 @@ class CudaExecutor:
 
     @property
     def _timed_layers(self) -> LayerRunner:
-        return replace(self._layers, run=self.tile_profiler.run)
+        profiler = self.tile_profiler
+        return replace(self._layers, run=profiler.run if self.modules.stamps else partial(profiler.watch, self.launcher))
 
     # A model.
 

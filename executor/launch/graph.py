@@ -44,6 +44,7 @@ class LaunchGraph:
         waits = dependencies([plan.accesses for plan in plans])
         written = {allocation.writes for allocation in self._written}
         self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
+        self._reset_stamps()
         rows = [None if self._stamps is None else _row(self._stamps, number) for number in range(len(plans))]
         nodes = [plan.node(after, written, row) for plan, after, row in zip(plans, waits, rows, strict=True)]
         self._handle = device.make_graph(nodes)
@@ -64,8 +65,7 @@ class LaunchGraph:
         self.check_alive()
         for allocation in self._written:
             allocation.writes.count += 1
-        if self._stamps is not None:
-            self._stamps.fill(UNSET)
+        self._reset_stamps()
         self.device.launch_graph(self._handle, self)
 
     @property
@@ -85,6 +85,10 @@ class LaunchGraph:
             raise LaunchError(f"{self} was not replayed, so it has no times")
         began = np.where(waited.view(np.int64) < 0, start, waited)
         return [Moments(*row) for row in np.stack([start, began, end.view(np.uint64)], axis=1).tolist()]
+
+    def _reset_stamps(self) -> None:
+        if self._stamps is not None:
+            self._stamps.fill(UNSET)
 
     def __str__(self) -> str:
         first, last = (f"{record.place} {record.kernel}".strip() for record in (self.records[0], self.records[-1]))

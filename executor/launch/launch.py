@@ -228,6 +228,16 @@ class Launcher:
             self.device.owner.capturing = False
             self.recorded = None
 
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """In the block the observer sees every launch, once, as if it were among `observers`."""
+        others = self.observers
+        self.observers = [*(other for other in others if other is not observer), observer]
+        try:
+            yield
+        finally:
+            self.observers = others
+
     def prepare(self, kernel: KernelType, place: LayerOperation = NOWHERE, /, **arguments: Any) -> Plan:
         """Check the arguments, load the kernel, and pack its parameters. Nothing is launched yet.
 

@@ -76,6 +76,11 @@ class Modules:
         batch them, each by itself."""
         return self.bundle is None
 
+    @property
+    def stamps(self) -> bool:
+        """Whether there are stamped forms, by which the launches of a graph are timed. A bundle has none: they are written."""
+        return self.bundle is None
+
     def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
         """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; stamped: with
         the times of a launch in one more argument (ptxgen/dsl/stamps.py); a bundle has no such forms. Raises AuthorError or

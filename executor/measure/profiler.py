@@ -14,7 +14,7 @@ from typing import Final
 from executor.base.arguments import whole
 from executor.device.protocol import Device, Event, Grid
 from executor.launch.graph import LaunchGraph, Moments
-from executor.launch.launch import LaunchRecord, LayerOperation, Plan
+from executor.launch.launch import Launcher, LaunchRecord, LayerOperation, Plan
 from executor.measure.shares import shares
 from ptxgen.dsl.kernel_type import KernelType, Work
 from ptxgen.errors import ArgumentError
@@ -171,6 +171,12 @@ class TileProfiler:
         with closing(LaunchGraph(self.device, plans, stamped=True)) as graph:
             graph.replay()
             self.add(graph, length)
+
+    def watch(self, launcher: Launcher, plans: Sequence[Plan], length: int | None = None) -> None:
+        """Launch the plans once as one step, one by one, as an observer of their launcher: where there are no stamped forms."""
+        with self.step(length), launcher.observed_by(self):
+            for plan in plans:
+                plan()
 
     def clear(self) -> None:
         """Drop what was timed."""

@@ -80,7 +80,8 @@ class Decoder:
         self.launcher = Launcher(self.device, modules)
         watch(self.launcher)
         self.timing = ActiveProfiler()
-        """Its `profiler` times every launch of the steps; the graphs are then stamped, and have the bits that they have."""
+        """Its `profiler` times every launch of the steps; the graphs are then stamped, and have the bits that they have. Those
+        of a bundle cannot be: then launches are timed one by one."""
         self.workspace = Workspace(self.device)
         self.file = file
         """What the weights came from."""
@@ -349,7 +350,7 @@ class Decoder:
 
     def graph(self, *, head: bool = True) -> LaunchGraph:
         """The graph of a step, captured now unless that has been done for what the model is now."""
-        return self.prepare().graph(head=head, stamped=self.profiler is not None)
+        return self.prepare().graph(head=head, stamped=self._stamped)
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head."""
@@ -389,10 +390,18 @@ class Decoder:
             plans.run(head=head)
             return
         profiler = self.timing.profiler
-        graph = plans.graph(head=head, stamped=profiler is not None)
+        if profiler is not None and not self._stamped:
+            profiler.watch(self.launcher, plans.of(head=head), position + 1)
+            return
+        graph = plans.graph(head=head, stamped=self._stamped)
         graph.replay()
         if profiler is not None:
             profiler.add(graph, length=position + 1)
+
+    @property
+    def _stamped(self) -> bool:
+        """Whether the launches of the graphs are to leave their times."""
+        return self.timing.profiler is not None and self.modules.stamps
 
     def _find_outliers(self) -> None:
         """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on

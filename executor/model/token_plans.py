@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.launch.graph import LaunchGraph
-from executor.launch.launch import Launcher
+from executor.launch.launch import Launcher, Plan
 from executor.layers.calls import plans_of
 from executor.model.token_launches import TokenLaunches
 
@@ -31,13 +31,16 @@ class TokenPlans:
         """One launch of all of them, captured unless it has been. stamped: as LaunchGraph."""
         graph = self._graphs.get((head, stamped))
         if graph is None:
-            plans = self.whole if head else self.prompt
-            graph = self._graphs[head, stamped] = LaunchGraph(self._device, plans, stamped=stamped)
+            graph = self._graphs[head, stamped] = LaunchGraph(self._device, self.of(head=head), stamped=stamped)
         return graph
+
+    def of(self, *, head: bool) -> tuple[Plan, ...]:
+        """Those of a token with the head, or without."""
+        return self.whole if head else self.prompt
 
     def run(self, *, head: bool) -> None:
         """Launch them one by one."""
-        for plan in self.whole if head else self.prompt:
+        for plan in self.of(head=head):
             plan()
 
     @property

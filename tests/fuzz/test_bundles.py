@@ -45,7 +45,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[KernelTyp
     with EmulatedDevice() as device:
         modules = Modules(device, bundle=Bundle.open(bundle))
         LanguageModel.load(model, device, modules=modules).close()
-        kernels = [kernel for kernel, _ in modules._by_kernel]
+        kernels = [kernel for kernel, *_ in modules._by_kernel]
     os.mkfifo(bundle / "pipe")
     with (bundle / "large").open("wb") as stream:
         stream.truncate(20 << 30)  # takes no room on the disk

@@ -86,6 +86,19 @@ def test_a_bundle_of_a_named_kernel_of_one_digit_has_the_accurate_ones_for_outli
     np.testing.assert_array_equal(logits(path, bundle=tmp_path / "bundle"), expected)
 
 
+def test_a_bundle_has_no_stamped_forms_and_its_launches_are_timed_one_by_one(model: Path, bundle: Path) -> None:
+    expected = logits(model)
+    with CudaExecutor("emulator", bundle=bundle) as executor:
+        loaded = executor.load_model(model, context=CONTEXT)
+        profiler = executor.enable_tile_profiling()
+        np.testing.assert_array_equal(loaded.logits(TOKENS), expected)
+        assert (profiler.steps, profiler.untimed) == (len(TOKENS), 0)
+        assert len(profiler.tiles) == len(TOKENS) * len(loaded.decoder.graph().records)
+        modules = executor.modules
+        with pytest.raises(BundleError, match=r"has no rmsnorm with stamps, by which launches are timed"):
+            modules.load(find("rmsnorm").make(hidden=64), stamped=True)
+
+
 def test_layers_run_from_the_bundle_of_their_model_in_every_way(model: Path, bundle: Path) -> None:
     config = ModelConfig.from_gguf(GgufFile.open(model))
     rng = np.random.default_rng(1)
