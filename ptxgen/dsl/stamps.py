@@ -70,13 +70,14 @@ def _now(k: KernelBuilder) -> Value:
 
 def _stamp_least(k: KernelBuilder, column: int, time: Value, guard: Value) -> None:
     place = k.arg.stamps[k.ctaid.x & (ROWS - 1), column]
-    k.write("red", [place.address, time], {"space": "global", "op": "min", "type": "u64"}, guard=guard)
+    k.write("red", [place.address, time], modifiers={"space": "global", "op": "min", "type": "u64"}, guard=guard)
 
 
 def _stamp_end(k: KernelBuilder) -> None:
     place = k.arg.stamps[k.ctaid.x & (ROWS - 1), END]
     chosen = (k.activemask() & k.special("%lanemask_lt")) == 0  # the lowest lane of those that are here
-    k.write("red", [place.address, k.bits(_now(k), S64)], {"space": "global", "op": "max", "type": "s64"}, guard=chosen)
+    time = k.bits(_now(k), S64)
+    k.write("red", [place.address, time], modifiers={"space": "global", "op": "max", "type": "s64"}, guard=chosen)
 
 
 def _stamp_end_before(k: KernelBuilder, end: Op) -> None:
