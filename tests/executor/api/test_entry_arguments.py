@@ -17,6 +17,7 @@ from executor import CudaExecutor, GpuBuffer, GpuProfile, KvCache
 from executor.base.errors import LaunchError
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import LoadedKernel
+from executor.launch.graph import LaunchGraph, Moments
 from executor.launch.launch import LaunchRecord
 from executor.launch.modules import Modules
 from executor.layers.outliers import is_massive_activation_outlier
@@ -48,15 +49,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def executor(path: Path) -> Iterator[CudaExecutor]:
-    """Loads no kernel and runs none."""
+    """Loads no kernel and runs none, so none leaves a time."""
     rng = np.random.default_rng(1)
 
-    def load(self: Modules, kernel: KernelType, *, early: bool = False) -> LoadedKernel:
+    def load(self: Modules, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
         return LoadedKernel(kernel.name, None)
 
     with pytest.MonkeyPatch.context() as patch, CudaExecutor("emulator", profile=GpuProfile()) as made:
         patch.setattr(Modules, "load", load)
         patch.setattr(EmulatedDevice, "_run", lambda *_, **__: None)
+        patch.setattr(LaunchGraph, "moments", lambda graph: [Moments(0, 0, 0)] * len(graph.records))
         made.load_weights(path)
         for name, type, n, k in (("up", "Q4_K", FF, HIDDEN), ("down", "Q4_K", HIDDEN, FF), ("six", "Q6_K", FF, HIDDEN)):
             made.load_weight(name, FORMATS[type].random_blocks(rng, n, k), type, (n, k))
