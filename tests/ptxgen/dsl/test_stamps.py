@@ -32,12 +32,13 @@ NEVER = np.iinfo(np.uint64).max
 
 @dataclass(frozen=True)
 class Clocks(Scale):
-    """y[i] = the time at which thread i does its last act: u64[blocks * 64]. Some end before the others, by a guarded end where
-    `when` says so of their lane."""
+    """y[i] = the time at which thread i does its last act: u64[blocks * 64]. Some end before the others, by a guarded end: the
+    lanes below `low`, or with `high` those from there on."""
 
     name = "test_clocks"
     block: tuple[int, ...] = (64,)
-    when: str = ""
+    low: int = 0
+    high: bool = False
     waits_inside = True
 
     def signature(self) -> Signature:
@@ -49,9 +50,9 @@ class Clocks(Scale):
     def emit(self, k: KernelBuilder) -> None:
         mine = k.arg.y.at(k.ctaid.x * 64 + k.tid.y * self.block[0] + k.tid.x)
         k.wait_for_launch_before()
-        if self.when:
+        if self.low or self.high:
             k.store(mine[0], k.special("%globaltimer"))
-            k.write("ret", [], guard=k.lane < 20, guard_negated=self.when == "high")
+            k.write("ret", [], guard=k.lane < self.low, guard_negated=self.high)
             k.nanosleep(100)
         k.store(mine[0], k.special("%globaltimer"))
 
@@ -67,15 +68,26 @@ def launched(kernel: KernelType, early: bool, **arguments: Any) -> np.ndarray[An
 
 
 @pytest.mark.parametrize(
-    ("when", "block", "early"), [("", (64,), True), ("", (16, 4), False), ("low", (64,), False), ("high", (64,), True)]
+    ("low", "high", "block", "early"),
+    [
+        (0, False, (64,), True),
+        (0, False, (16, 4), False),
+        (20, False, (64,), False),
+        (20, True, (64,), True),
+        (32, False, (64,), False),
+        (0, True, (64,), True),
+    ],
 )
-def test_the_stamps_hold_the_last_act_of_every_thread_of_every_block(when: str, block: tuple[int, ...], early: bool) -> None:
-    kernel = Clocks(n=ROWS + 3, block=block, when=when)
+def test_the_stamps_hold_the_last_act_of_every_thread_of_every_block(
+    low: int, high: bool, block: tuple[int, ...], early: bool
+) -> None:
+    kernel = Clocks(n=ROWS + 3, block=block, low=low, high=high)
     times = np.zeros((kernel.n, 64), np.uint64)
     stamps = launched(kernel, early, y=times.reshape(-1))
     blocks_of_rows = [times[row::ROWS] for row in range(ROWS)]
     assert np.all(stamps[:, START] < [blocks.min() for blocks in blocks_of_rows])
     assert np.all(stamps[:, END] > [blocks.max() for blocks in blocks_of_rows])
+    assert np.all(stamps[:, END] < NEVER)
     assert np.all(stamps[:, 3] == NEVER)
     if not early:
         assert np.all(stamps[:, WAITED] == NEVER)
