@@ -3,10 +3,10 @@
 `run` launches a kernel on NumPy arrays; machine.py is the front for launching the same kernel many times.
 
 Rounding, subnormals and NaN follow the PTX ISA bit for bit, in every direction. Not modelled: the bits of `.approx` functions
-(the result is right, not the hardware's), weak memory order, caches and time (%globaltimer is the host's clock). Unless a launch
-is cooperative, a block runs to its end before its worker takes the next, so blocks that wait for each other are an endless
-loop. Without the sanitiser nothing checks addresses (but those of parameters by name): one outside every array is an access of
-this process."""
+(the result is right, not the hardware's), weak memory order, caches and time (%globaltimer is the host's clock). Unless a
+launch is cooperative, a block runs to its end before its worker takes the next, so blocks that wait for each other are an
+endless loop. Without the sanitiser nothing checks addresses (but those of parameters by name): one outside every array is an
+access of this process."""
 
 from __future__ import annotations
 
