@@ -33,7 +33,8 @@ class StreamPart:
 
     def alike(self, other: StreamPart) -> bool:
         """Whether a warp does the same with both."""
-        return (self.segments, self.part.height, len(self.weights)) == (other.segments, other.part.height, len(other.weights))
+        mine, others = ((one.segments, one.part.first, one.part.height, len(one.weights)) for one in (self, other))
+        return mine == others
 
 
 class Field(IntEnum):

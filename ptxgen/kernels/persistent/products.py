@@ -89,8 +89,10 @@ class Products:
         """Where a row's segment starts in its slot: as far behind a multiple of 16 bytes as in its matrix."""
         if self.stream.aligned:
             return place
-        one = self.segments
-        return place.at(self.k.mad(row, one.row_bytes, self.k.u32(segment * one.bytes)) & (PIECE - 1))
+        one, k = self.segments, self.k
+        before = self.part.part.first * one.row_bytes % PIECE
+        behind = k.mad(row, one.row_bytes, k.u32(segment * one.bytes)) + before
+        return place.at(behind & (PIECE - 1))
 
     def _add_step(
         self, totals: Sequence[Value], starts: Sequence[SharedPart], segment: Index, step: Index, loaded: Callable[[], None]

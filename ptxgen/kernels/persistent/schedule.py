@@ -34,9 +34,9 @@ def parts_of(rows: Sequence[int], warps: int, highest: int) -> tuple[Part, ...]:
     if len(rows) == 1:
         (n,) = rows
         whole = n // (warps * highest) * warps * highest
-        pieces = [(0, 0, whole, highest)] if whole else []
-        if n > whole:
-            pieces.append((0, whole, n - whole, -(-(n - whole) // warps)))
+        last = -(-(n - whole) // warps)
+        pieces = [(0, 0, whole, highest), (0, whole, n - whole, last)] if last < highest else [(0, 0, n, highest)]
+        pieces = [piece for piece in pieces if piece[2]]
     else:
         rounds = -(-sum(-(-n // highest) for n in rows) // warps)
         height = next(h for h in range(1, highest + 1) if sum(-(-n // h) for n in rows) <= rounds * warps)

@@ -97,6 +97,10 @@ def test_a_layer_of_any_shape_has_the_bits_of_its_kernels_one_by_one(settings: d
     same_bits(replace(of_format("Q4_K"), **settings), seed=1)
 
 
+def test_a_second_round_of_rows_may_start_anywhere_in_sixteen_bytes() -> None:
+    same_bits(replace(of_format("MXFP4", blocks=3, rows_per_warp=2), ffn=32))  # 24 rows of 561 bytes before the other 8
+
+
 def test_the_sanitiser_finds_nothing_in_blocks_that_wait_for_each_other() -> None:
     same_bits(next(iter(PersistentLayer.cases())), sanitize=True, seed=2)
 
