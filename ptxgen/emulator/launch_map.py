@@ -8,19 +8,22 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
 from ptxgen.emulator.layout import Slot
-from ptxgen.emulator.ordering import Order
+from ptxgen.emulator.ordering import Order, SerialOrder
+from ptxgen.emulator.ordering_together import TogetherOrder, block_of
 from ptxgen.emulator.program import Parameter
 from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, WATCHED, MapEntry
-from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, SPAN, shadow_bytes
 from ptxgen.emulator.sanitizer import Allocation, MemoryMap
 
 _RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched
 _MAX_NAMED_BLOCKS = 1 << 24
 _MASK = (1 << 64) - 1
 
+Context = ctypes.Array[ctypes.c_int64]
+
 
 def target_addresses(
-    context: ctypes.Array[ctypes.c_int64],
+    context: Context,
     names: Collection[str] | None,
     parameters: Sequence[Parameter],
     variables: Sequence[Allocation],
@@ -38,33 +41,44 @@ def target_addresses(
 
 
 class LaunchMap:
-    """The map of a launch of `blocks` blocks, put into its `context`; it must live as long as the launch. `targets` are the
-    addresses that the kernel may write through, None for any; `synchronises`: it has fences, acquires or releases."""
+    """The map of a launch of `blocks` blocks, put into its contexts, one that they use in turn or one for each of them; it must
+    live as long as the launch. `targets` are the addresses that the kernel may write through, None for any; `synchronises`: it
+    has fences, acquires or releases."""
 
     def __init__(
         self,
-        context: ctypes.Array[ctypes.c_int64],
+        contexts: Sequence[Context],
         memory: MemoryMap,
         blocks: int,
         targets: Collection[int] | None,
         synchronises: bool,
     ) -> None:
-        c = context
+        c = contexts[0]
         allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
         entries = list(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))
         self._map = (MapEntry * (len(entries) + 1))(*entries, MapEntry(base=-1))
-        c[Slot.MAP], c[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
+        for context in contexts:
+            context[Slot.MAP], context[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
+        self._together = len(contexts) > 1
         self._block_order = c[Slot.CTA_ORDER]
-        self._epochs = (ctypes.c_uint32 * min(blocks, _MAX_NAMED_BLOCKS))()
+        self._epochs = (ctypes.c_uint32 * (0 if self._together else min(blocks, _MAX_NAMED_BLOCKS)))()
         c[Slot.BLOCK_EPOCHS], c[Slot.BLOCK_EPOCHS_COUNT] = ctypes.addressof(self._epochs), len(self._epochs)
-        self._order = Order(range(c[Slot.SHARED], c[Slot.SHARED] + c[Slot.SHARED_BYTES])) if synchronises else None
         c[Slot.LAST_EVENT] = 0
-        c[Slot.ORDERED], c[Slot.EVENT] = self._order.addresses() if self._order is not None else (0, 0)
+        self._order: Order | None = None
+        if self._together:
+            self._order = _take_turns(contexts)
+        elif synchronises:
+            self._order = SerialOrder(range(c[Slot.SHARED], c[Slot.SHARED] + c[Slot.SHARED_BYTES]))
+        addresses = self._order.addresses() if self._order is not None and synchronises else (0, 0)
+        for context in contexts:
+            context[Slot.ORDERED], context[Slot.EVENT] = addresses
 
     def block_of(self, epoch: int) -> int | None:
         """The linear number of the block that was running then, to ask while the launch's order of blocks lives; None in a grid
         so large that it was not kept."""
+        if self._together:
+            return block_of(epoch)
         index = bisect_right(self._epochs, epoch, key=lambda first: first or 1 << 32) - 1  # 0 for blocks that did not run
         if index < 0 or index == _MAX_NAMED_BLOCKS - 1:
             return None
@@ -86,6 +100,15 @@ class LaunchMap:
             flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant
             written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
             yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
+
+
+def _take_turns(contexts: Sequence[Context]) -> TogetherOrder:
+    """Give each block its epochs, and what it knows of the others; what tells it."""
+    order = TogetherOrder(len(contexts))
+    for number, c in enumerate(contexts):
+        c[Slot.EPOCH], c[Slot.EPOCH_SPAN], c[Slot.TOGETHER] = number * SPAN, SPAN, len(contexts)  # a block starts at the next
+        c[Slot.KNOWN], c[Slot.TAKEN] = (ctypes.addressof(words[number]) for words in (order.known, order.taken))
+    return order
 
 
 def _run(allocations: list[Allocation], start: int) -> Iterator[Allocation]:

@@ -41,7 +41,7 @@ class Slot(IntEnum):
     SHADOW = 30  # address of the shared memory's shadow
     LOCAL_SHADOW = 31  # address of the local memory's shadow, a byte each
     EPOCH = 32  # block barriers passed and blocks started
-    SERIAL = 33  # instructions checked so far
+    SERIAL = 33  # instructions checked so far in the launch
     EARLY = 34  # 1 if the grids before this one may still run until a thread has waited for them
     PARAMETER_BYTES = 35
     NEXT = 36  # the block (before it is reordered) at which a run that paused goes on
@@ -54,6 +54,10 @@ class Slot(IntEnum):
     ORDERED = 43  # address of what says whether fences and flags order two accesses, or 0 (ordering.py)
     EVENT = 44  # address of what hears of fences and of strong accesses, or 0
     LAST_EVENT = 45  # what tells the last such from others
+    EPOCH_SPAN = 46  # epochs from FIRST_EPOCH on that are the running block's
+    TOGETHER = 47  # blocks that are there at once and take turns, or 0 where they run one after the other
+    KNOWN = 48  # address of a u32 for each of those: its last epoch that comes before all that this block does now
+    TAKEN = 49  # the same of what some thread does, so of all that this block does after its next barrier
 
 
 BARRIERS = 16

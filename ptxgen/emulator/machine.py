@@ -41,7 +41,7 @@ from ptxgen.emulator.sanitizer import (
     describe,
     unflatten,
 )
-from ptxgen.emulator.scratch import Scratch, aligned
+from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
 from ptxgen.emulator.together import MOST_BLOCKS, run_together
 from ptxgen.emulator.workers import run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError
@@ -138,19 +138,21 @@ class Kernel:
         buffer, start = aligned(len(params) + 2 * REDZONE)
         ctypes.memmove(start + REDZONE, params, len(params))
         memory = self._accessible(memory, start + REDZONE)
-        scratches = [self._take(block3, shared) for _ in range(count)]
+        anew = cooperative and self.sanitize  # a shadow knows the epochs of one block, and here each has others
+        scratches = [Scratch(self.facts, block3, shared) if anew else self._take(block3, shared) for _ in range(count)]
         try:
             for scratch in scratches:
                 c = scratch.context
                 c[Slot.PARAMETERS], c[Slot.PARAMETER_BYTES] = start + REDZONE, len(params)
                 c[Slot.NCTAID_X], c[Slot.NCTAID_Y], c[Slot.NCTAID_Z] = grid3
+                c[Slot.QUANTUM] = SANITIZED_QUANTUM if self.sanitize or cooperative else QUANTUM
                 c[Slot.BUDGET] = max(steps // c[Slot.QUANTUM] * YIELD_COST, YIELD_COST)
                 c[Slot.DATA] = self.module.data_address
                 c[Slot.EARLY] = early
                 c[Slot.CTA_ORDER] = c[Slot.WARP_ORDER] = c[Slot.FAULT_LINE] = c[Slot.TURNS] = 0
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
             orders = self._shuffle(scratches, None if cooperative else blocks, seed)
-            checked = self._checked(scratches[0], blocks, memory) if self.sanitize else None
+            checked = self._checked(scratches, blocks, memory) if self.sanitize else None
             if cooperative:
                 status, worst = run_together(self._run, scratches, seed, seconds)
             else:
@@ -158,11 +160,12 @@ class Kernel:
                 status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
                 if status == FINISHED:
                     self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
-            findings = self._findings(worst, memory, checked, block3) if checked is not None else []
+            findings = self._findings(scratches, memory, checked, block3) if checked is not None else []
             del orders, buffer
             return self._finish(worst, status, findings)
         finally:
-            self._scratch.setdefault((block3, shared), []).extend(scratches)
+            if not anew:
+                self._scratch.setdefault((block3, shared), []).extend(scratches)
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: bytes, shared: int) -> None:
         threads = block[0] * block[1] * block[2]
@@ -216,11 +219,14 @@ class Kernel:
                     scratch.context[slot] = ctypes.addressof(array)
         return keep
 
-    def _checked(self, scratch: Scratch, blocks: int, memory: MemoryMap) -> LaunchMap:
-        """What the checks of a launch look up, put into its context."""
-        scratch.findings.count = 0
-        targets = target_addresses(scratch.context, self.facts.targets, self.parameters, self.module.variables)
-        return LaunchMap(scratch.context, memory, blocks, targets, self.facts.synchronises)
+    def _checked(self, scratches: list[Scratch], blocks: int, memory: MemoryMap) -> LaunchMap:
+        """What the checks of a launch look up, put into its contexts. All findings go to the first scratch."""
+        findings, contexts = scratches[0].findings, [scratch.context for scratch in scratches]
+        findings.count = 0
+        for context in contexts:
+            context[Slot.FINDINGS] = ctypes.addressof(findings)
+        targets = target_addresses(contexts[0], self.facts.targets, self.parameters, self.module.variables)
+        return LaunchMap(contexts, memory, blocks, targets, self.facts.synchronises)
 
     def _finish(self, scratch: Scratch, status: int, findings: list[Finding]) -> list[Finding]:
         c = scratch.context
@@ -247,10 +253,15 @@ class Kernel:
                     return lines[pc & ~WAITING]
         return 0
 
-    def _findings(self, scratch: Scratch, memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]) -> list[Finding]:
-        context = list(scratch.context)
-        records = scratch.findings.records[: scratch.findings.count]
-        return [self._finding(record, context, memory, checked, block) for record in records]
+    def _findings(
+        self, scratches: list[Scratch], memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]
+    ) -> list[Finding]:
+        contexts = [list(scratch.context) for scratch in scratches]  # one for all blocks, or one for each
+        findings = scratches[0].findings
+        return [
+            self._finding(record, contexts[record.block % len(contexts)], memory, checked, block)
+            for record in findings.records[: findings.count]
+        ]
 
     def _finding(
         self, record: FindingRecord, context: list[int], memory: MemoryMap, checked: LaunchMap, block: tuple[int, int, int]

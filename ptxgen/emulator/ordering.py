@@ -4,12 +4,14 @@ Happens-before of the PTX memory model (PTX ISA 8.8) as far as one run shows it.
 fence publishes with it all that was ordered before the fence; who reads that flag with a strong access, and then executes a
 fence, takes it over. A release or an acquire is such an access and its fence in one. A fence may stand at the other side of a
 barrier, and what was taken over is passed on. Only kernels that have fences, acquires or releases come here, when the race
-detector (runtime/shadow.py) knows nothing else that orders two accesses. Blocks run one after the other: a flag holds what was
-written last."""
+detector (runtime/shadow.py) knows nothing else that orders two accesses. Here blocks run one after the other, any number of
+them: nothing of a block but its fences is looked at once the next has begun. Blocks that take turns are ordering_together.py's.
+In both a flag holds what was written last, and all that has the epochs of a block is of that block."""
 
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,14 +104,10 @@ class Taken:
         return False
 
 
-class Order:
-    """The fences and flags of one launch. `shared` is the address range of the shared memory, which the blocks use in turn."""
+class Order(ABC):
+    """The fences and flags of one launch, as the compiled checks ask for them."""
 
-    def __init__(self, shared: range) -> None:
-        self.shared = shared
-        self.flags: dict[tuple[int, int], Flag] = {}
-        self.first = 0
-        self._begin_block(0)
+    def __init__(self) -> None:
         self._callbacks = ORDERED(self._ordered), EVENT(self._event)
 
     def addresses(self) -> tuple[int, int]:
@@ -117,21 +115,67 @@ class Order:
         ordered, event = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._callbacks)
         return ordered, event
 
-    def _begin_block(self, first: int) -> None:
+    @abstractmethod
+    def enter(self, first: int, epoch: int) -> None:
+        """What follows is of the block whose first epoch this is, and of this epoch."""
+
+    @abstractmethod
+    def fence(self, at: Moment, scope: MemoryScope) -> None:
+        """A thread of the running block executes a fence."""
+
+    @abstractmethod
+    def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
+        """A thread of the running block makes a strong access."""
+
+    @abstractmethod
+    def orders(self, other: Moment, me: Moment) -> bool:
+        """Whether an access of any block comes before what a thread of the running block does now."""
+
+    def _event(self, first: int, epoch: int, warp: int, sync: int, serial: int, lanes: int, flags: int, addresses: int) -> None:
+        self.enter(first, epoch)
+        scope = MemoryScope(flags >> _SCOPE)
+        ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
+        places = (ctypes.c_uint64 * WARP_SIZE).from_address(addresses)
+        for lane in range(WARP_SIZE):
+            if not lanes >> lane & 1:
+                continue
+            at = Moment(WARP_SIZE * warp + lane, epoch, sync, serial)
+            if flags & FENCE:
+                self.fence(at, scope)
+            else:
+                self.access(at, places[lane], ordering, reads=bool(flags & READS), writes=bool(flags & WRITES))
+
+    def _ordered(self, me: int, other: int) -> int:
+        mine = Me.from_address(me)
+        self.enter(mine.first, mine.epoch)
+        return int(self.orders(_moment(Record.from_address(other)), _moment(mine.record)))
+
+
+class SerialOrder(Order):
+    """Of blocks that run one after the other. `shared` is the address range of the shared memory, which they use in turn."""
+
+    def __init__(self, shared: range) -> None:
+        super().__init__()
+        self.shared = shared
+        self.flags: dict[tuple[int, int], Flag] = {}
+        self.first = -1
+        self.enter(0, 0)
+
+    def enter(self, first: int, epoch: int) -> None:
+        if first == self.first:
+            return
         self.first = first
         self.fences: dict[tuple[int, int, int, MemoryScope], Fence] = {}
         self.read: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
         self.taken: dict[tuple[int, int, int, int], tuple[Moment, Taken]] = {}
 
     def fence(self, at: Moment, scope: MemoryScope) -> None:
-        """A thread of the running block executes a fence."""
         for moment, read in self.read.values():
             if moment.precedes(at):
                 self._take(at, Taken(read.flag, read.count, read.first, min(read.scope, scope)))
         self._add_fence(at, scope)
 
     def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
-        """A thread of the running block makes a strong access."""
         key = (self.first if address in self.shared else 0, address)
         flag = self.flags.get(key)
         if reads and flag is not None:
@@ -150,7 +194,6 @@ class Order:
                 flag.publish(fence, ordering.scope)
 
     def orders(self, other: Moment, me: Moment) -> bool:
-        """Whether an access of any block comes before what a thread of the running block does now."""
         work = [taken for at, taken in self.taken.values() if at.precedes(me)]
         seen: set[Fence] = set()
         while work:
@@ -169,28 +212,6 @@ class Order:
 
     def _take(self, at: Moment, taken: Taken) -> None:
         self.taken[at.thread, at.epoch, at.sync, id(taken.flag)] = (at, taken)
-
-    # As the compiled checks call them
-    def _event(self, first: int, epoch: int, warp: int, sync: int, serial: int, lanes: int, flags: int, addresses: int) -> None:
-        if first != self.first:
-            self._begin_block(first)
-        scope = MemoryScope(flags >> _SCOPE)
-        ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
-        places = (ctypes.c_uint64 * WARP_SIZE).from_address(addresses)
-        for lane in range(WARP_SIZE):
-            if not lanes >> lane & 1:
-                continue
-            at = Moment(WARP_SIZE * warp + lane, epoch, sync, serial)
-            if flags & FENCE:
-                self.fence(at, scope)
-            else:
-                self.access(at, places[lane], ordering, reads=bool(flags & READS), writes=bool(flags & WRITES))
-
-    def _ordered(self, me: int, other: int) -> int:
-        mine = Me.from_address(me)
-        if mine.first != self.first:
-            self._begin_block(mine.first)
-        return int(self.orders(_moment(Record.from_address(other)), _moment(mine.record)))
 
 
 def _moment(record: Record) -> Moment:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Sequence
 
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.layout import EXITED, Slot, State
 from ptxgen.emulator.runtime.reports import FindingRecords
-from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, SERIAL_SPAN, shadow_bytes
 from ptxgen.errors import PtxGenError
 from ptxgen.target import WARP_SIZE
 
 QUANTUM = 1 << 16
 SANITIZED_QUANTUM = 1 << 12
 """Backward jumps of a warp before it lets the others run: some milliseconds."""
+_LARGE = 1 << 20
 
 
 def aligned(size: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """Memory of at least `size` bytes at a multiple of 128, and its address; PtxGenError where the host has no room."""
+    """Memory of at least `size` zeros at a multiple of 128, and its address; PtxGenError where the host has no room."""
     try:
-        raw = (ctypes.c_char * (size + 128))()
-    except MemoryError as error:
+        if size < _LARGE:
+            raw = (ctypes.c_char * (size + 128))()
+        else:  # takes room where it is touched
+            pages = mmap.mmap(-1, size + 128, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            raw = (ctypes.c_char * (size + 128)).from_buffer(pages)
+    except (MemoryError, OSError) as error:
         raise PtxGenError(f"the emulator needs {size} bytes of memory in one piece, which the host does not have") from error
     return raw, -(-ctypes.addressof(raw) // 128) * 128
 
@@ -46,13 +52,13 @@ class Scratch:
         c[Slot.LOCAL], c[Slot.LOCAL_BYTES] = local_at, facts.local_bytes
         c[Slot.NTID_X], c[Slot.NTID_Y], c[Slot.NTID_Z] = block
         c[Slot.WARPS], c[Slot.WARP_COUNT], c[Slot.STATE_BYTES] = states, warps, state_bytes
-        c[Slot.THREADS], c[Slot.QUANTUM] = threads, SANITIZED_QUANTUM if facts.sanitize else QUANTUM
+        c[Slot.THREADS] = threads
         c[Slot.ARRIVED] = ctypes.addressof(self.arrived)
         if facts.sanitize:
             granules = -(-total >> facts.shared_shift)
             self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
             c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
-            c[Slot.GLOBAL_SHIFT] = facts.global_shift
+            c[Slot.GLOBAL_SHIFT], c[Slot.EPOCH_SPAN] = facts.global_shift, SERIAL_SPAN
             self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * WARP_SIZE)
             self.findings = FindingRecords()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)

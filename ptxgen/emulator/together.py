@@ -21,6 +21,8 @@ def run_together(run: Run, scratches: list[Scratch], seed: int | None, seconds: 
     """Run the blocks of a launch, one a scratch in their order, to their end. In a round each has a turn, in an order that the
     seed shuffles anew; a turn lasts until the block sleeps or has used its share up. Waiting takes nothing from its budget.
 
+    The counts of what was checked are the launch's, so each block goes on with those of the one before it.
+
     Returns what stopped the launch and the scratch of the block that did: FINISHED, a fault, STUCK where all that are left wait
     for each other, or TIMED_OUT after `seconds`.
     """
@@ -28,6 +30,7 @@ def run_together(run: Run, scratches: list[Scratch], seed: int | None, seconds: 
     shuffler = random.Random(seed)
     left = list(range(len(scratches)))
     idle = 0
+    last = scratches[0].context
     while left:
         order, left, idle = left, [], idle + 1
         if seed is not None:
@@ -36,12 +39,14 @@ def run_together(run: Run, scratches: list[Scratch], seed: int | None, seconds: 
             scratch = scratches[block]
             if deadline is not None and time.perf_counter_ns() >= deadline:
                 return TIMED_OUT, scratch
-            before = scratch.context[Slot.TURNS]
+            c = scratch.context
+            c[Slot.SERIAL], c[Slot.LAST_EVENT], last = last[Slot.SERIAL], last[Slot.LAST_EVENT], c
+            before = c[Slot.TURNS]
             status = run(scratch.address, block, block + 1)
             if status == PAUSED:
                 left.append(block)
-                if scratch.context[Slot.TURNS] == before + SLEEP_COST:
-                    scratch.context[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
+                if c[Slot.TURNS] == before + SLEEP_COST:
+                    c[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
                     continue
             elif status != FINISHED:
                 return status, scratch

@@ -112,6 +112,10 @@ def release(b: Builder, context: Value) -> None:
     with b.when(open_bits == 0):
         b.ret(1)
     c[Slot.EPOCH] = c[Slot.EPOCH] + 1
+    with b.loop(c[Slot.TOGETHER]) as (i, _):
+        known, taken = (c[slot].as_pointer().at(i, "i32") for slot in (Slot.KNOWN, Slot.TAKEN))
+        later = known.load("i32") < taken.load("i32")
+        known.store(later.select(taken.load("i32"), known.load("i32")))
     with b.loop(count) as (warp, others):
         state = warps.at(warp * state_bytes)
         s = b.state(state)

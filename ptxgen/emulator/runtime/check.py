@@ -14,6 +14,7 @@ from ptxgen.emulator.runtime.shadow import (
     EVERY_WARP,
     LINE_BITS,
     MAX_LINE,
+    OLDEST_EPOCH,
     RECORD_BYTES,
     STATE_BYTES,
     THREAD_BITS,
@@ -34,9 +35,6 @@ READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
 """Flags of a map entry: nobody may write it; it has a shadow; no kernel writes it."""
 ACCESS_BITS, SCOPE_BITS = 8, 8
 """Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
-OLDEST_EPOCH = 1
-"""Blocks are counted from here on, so that zeroed memory is a shadow of nothing."""
-
 _VERDICTS = {
     Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
     Verdict.ON_THE_WAY: FindingKind.EARLY,
@@ -126,6 +124,7 @@ def check(
     mine = b.fields(me, Me)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
+    mine["span"], mine["known"] = c[Slot.EPOCH_SPAN].resized("i32"), c[Slot.KNOWN]
     first_thread, waited = s[State.WARP] * WARP_SIZE, s[State.WAITED]
     shadow, shared_stride, shared_shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_STRIDE], c[Slot.SHARED_SHIFT]
     shared_states = shadow.at(shared_stride * Slots.END)

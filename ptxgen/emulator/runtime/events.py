@@ -24,7 +24,7 @@ def event(b: Builder, context: Value, state: Value, addresses: Value, lanes: Val
     warp, sync = s[State.WARP], s[State.SYNC_EPOCH]
     weights = b.vector([_MIX + 2 * lane for lane in range(WARP_SIZE)], "i64")
     key = b.intrinsic("llvm.vector.reduce.add.v32i64", "i64", addresses * weights)
-    for word in (epoch, warp, sync, lanes, flags):
+    for word in (first, epoch, warp, sync, lanes, flags):
         key = key * _MIX + word.resized("i64")
     is_again = c[Slot.LAST_EVENT] == key
     c[Slot.LAST_EVENT] = key

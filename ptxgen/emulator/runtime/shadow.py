@@ -2,13 +2,17 @@
 
 The idea is that of FastTrack (Flanagan and Freund, PLDI 2009) and of ThreadSanitizer's shadow words (Serebryany and
 Iskhodzhanov, WBIA 2009): for every place remember a few earlier accesses with the time at which each was made, and ask at
-the next access whether something orders the two. What orders them is the memory model of the PTX ISA (8.5 to 8.8). Vector
-clocks are not needed: the blocks run one after the other here, and a barrier orders all threads of its block.
+the next access whether something orders the two. What orders them is the memory model of the PTX ISA (8.5 to 8.8). A barrier
+orders all threads of its block. The blocks of a launch run one after the other, or all are there at once and take turns (a
+cooperative launch). Vector clocks, of a number a block, are needed only in the second case.
 
 * A time is an *epoch*: a counter of block barriers passed and blocks started. It tells the intervals between two barriers of a
-  block apart, and blocks from each other: epochs from `Me.first` on are of the running block.
+  block apart, and blocks from each other: `Me.span` epochs from `Me.first` on are of the running block. Blocks that run one
+  after the other count on, so that is all epochs from there; of those that take turns each has a range of its own (`SPAN`).
+* Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that comes
+  before all that the running block does now.
 * Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
-* Two accesses are **concurrent** (`concurrent`) if they are of two blocks, or of one interval and of two threads (in global
+* Two accesses are **concurrent** (`concurrent`) if they are of two blocks, of which mine does not know that, or of one interval and of two threads (in global
   memory: of two warps, `Me.apart`) that no `bar.warp.sync` has ordered.
 * Concurrent ones **conflict** (`conflict`) if one of them writes, unless both are strong in a scope that holds the other's
   thread (8.7.1, morally strong), or a fence and a flag order them (events.py, happens-before of 8.8).
@@ -18,7 +22,7 @@ memory, a `GranuleState`. The records of one kind lie together, so that memory w
 
 Which records are enough? Two weak writes that are concurrent conflict anyway, so of those the last is kept. The strong writes
 of one scope, and the reads of one scope, may be many without any conflict; of those two are kept (`remember`), so that every
-thread which conflicts with any conflicts with one of the two. tests/ptxgen/emulator/test_shadow.py compares all this with a
+thread which conflicts with any conflicts with one of the two, as far as no flag orders some of them for it. tests/ptxgen/emulator/test_shadow.py compares all this with a
 list of every access."""
 
 from __future__ import annotations
@@ -32,11 +36,19 @@ from ptxgen.target import WARP_SIZE
 
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
+    from ptxgen.emulator.runtime.views import Fields
 
 THREAD_BITS, LINE_BITS = 10, 20
 """Where a record's `what` holds the thread and the PTX line; the scope is above."""
 THREAD_MASK = (1 << THREAD_BITS) - 1
 MAX_LINE = (1 << LINE_BITS) - 1
+OLDEST_EPOCH = 1
+"""Blocks are counted from here on, so that zeroed memory is a shadow of nothing."""
+SPAN_BITS = 22
+SPAN = 1 << SPAN_BITS
+"""Epochs of each of the blocks that take turns, more than it has barriers: block i's first is OLDEST_EPOCH + i * SPAN."""
+SERIAL_SPAN = 1 << 31
+"""Epochs that may be the running block's where they run one after the other."""
 EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
@@ -82,8 +94,8 @@ class Record(ctypes.Structure):
 
 
 class Me(ctypes.Structure):
-    """The access that is being checked. Records of epochs before `floor` count as none, those before `first` as another
-    block's. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
+    """The access that is being checked. Records of epochs before `floor` count as none, all but `span` from `first` on as
+    another block's. `known`: the address of a u32 for each of the blocks that take turns (see above), or 0. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
     records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
     the two."""
 
@@ -92,9 +104,11 @@ class Me(ctypes.Structure):
         ("record", Record),
         ("floor", ctypes.c_uint32),
         ("first", ctypes.c_uint32),
+        ("span", ctypes.c_uint32),
         ("apart", ctypes.c_uint32),
         ("stride", ctypes.c_int64),
         ("ordered", ctypes.c_int64),
+        ("known", ctypes.c_int64),
     )
 
 
@@ -113,12 +127,20 @@ def shadow_bytes(granules: int, *, states: bool) -> int:
     return granules * (RECORD_BYTES * Slots.END + (STATE_BYTES if states else 0))
 
 
+def _elsewhere(mine: Fields, theirs: Fields) -> Value:
+    """Whether an access is another block's."""
+    return theirs["epoch"] - mine["first"] >= mine["span"]
+
+
 @runtime_function("i1", me="ptr", other="ptr")
 def concurrent(b: Builder, me: Value, other: Value) -> None:
     """Whether no barrier, and no thread's own order, puts the earlier access `other` before mine."""
     mine, theirs = b.fields(me, Me), b.fields(other, Record)
     recorded = theirs["epoch"] >= mine["floor"]
-    another_block = theirs["epoch"] < mine["first"]
+    another_block = _elsewhere(mine, theirs)
+    with b.when(recorded & another_block & (mine["known"] != 0)):
+        block = (theirs["epoch"] - OLDEST_EPOCH >> SPAN_BITS).resized("i64")
+        b.ret(theirs["epoch"] > mine["known"].as_pointer().at(block, "i32").load("i32"))
     same_interval = theirs["epoch"] == mine["epoch"]
     differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
     another_thread = (differing & mine["apart"]) != 0
@@ -135,7 +157,7 @@ def conflict(b: Builder, me: Value, other: Value) -> None:
         b.ret(0)
     with b.when(mine["serial"] == theirs["serial"]):  # lanes of one store: whether they agree is asked after it, by value
         b.ret(0)
-    scope_needed = (theirs["epoch"] >= mine["first"]).select(b.number(1), 2)
+    scope_needed = _elsewhere(mine, theirs).select(b.number(2), 1)
     scope_shift = THREAD_BITS + LINE_BITS
     both_strong = (mine["what"] >> scope_shift >= scope_needed) & (theirs["what"] >> scope_shift >= scope_needed)
     with b.when(both_strong):
@@ -152,14 +174,18 @@ def remember(b: Builder, first: Value, me: Value) -> None:
 
     A first that is not concurrent with me is blank, mine or ordered before me: whoever conflicts with it now conflicts with me,
     too, so I take its place. Else who does not conflict with the first is of its warp, so the second shall be of another warp
-    or block if any is, and else of another thread."""
+    or block if any is, and else of another thread. Where blocks take turns, who does not conflict with the first may also be of
+    a later interval of its block, so another block is the best that the second can be of."""
     mine, theirs = b.fields(me, Me), b.fields(first, Record)
     second = first.at(mine["stride"])
     with b.when(~concurrent(b, me, first)):
         b.copy_structure(Record, first, me)
         b.ret()
-    same_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) == 0
-    with b.when(~concurrent(b, me, second) | ~same_warp):
+    take_turns = mine["known"] != 0
+    first_elsewhere = take_turns & _elsewhere(mine, theirs)
+    second_elsewhere = take_turns & _elsewhere(mine, b.fields(second, Record))
+    another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
+    with b.when(~concurrent(b, me, second) | first_elsewhere | another_warp & ~second_elsewhere):
         b.copy_structure(Record, second, me)
 
 

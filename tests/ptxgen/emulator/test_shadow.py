@@ -13,7 +13,7 @@ import pytest
 
 from ptxgen.emulator import codegen
 from ptxgen.emulator.runtime.link import objects
-from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, Access, Me, Record, Slots, touches
+from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, SERIAL_SPAN, Access, Me, Record, Slots, touches
 
 GRANULES = 2
 UNWRITTEN, ON_THE_WAY, WRITER, READER = 1, 2, 4, 8
@@ -68,7 +68,7 @@ class Shadow:
         self.touches, self.stateless = touches, stateless
         self.records = (Record * (GRANULES * Slots.END))()
         self.states = (ctypes.c_uint32 * (2 * GRANULES))()
-        self.me = Me(floor=1, first=1, apart=apart, stride=GRANULES * ctypes.sizeof(Record))
+        self.me = Me(floor=1, first=1, span=SERIAL_SPAN, apart=apart, stride=GRANULES * ctypes.sizeof(Record))
         self.other = Record()
         self.block, self.epoch, self.serial = 0, 1, 0
         self.syncs = {0: 0, 1: 0}
