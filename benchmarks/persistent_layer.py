@@ -54,9 +54,9 @@ def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[Persiste
         try:
             chosen: dict[str, Any] = dict(zip(SETTINGS, values, strict=True))
             made = replace(kernel, blocks=grid.blocks, **chosen)
-        except ArgumentError:  # fewer slots than rows
+        except ArgumentError:  # fewer slots than rows, or more memory than any GPU has
             continue
-        if made != grid.fitted(kernel) and grid.holds(made):
+        if made != grid.fitted(kernel) and made.runs_on(grid.target):
             yield made
 
 

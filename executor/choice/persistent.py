@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,9 +15,6 @@ from ptxgen.target import Target
 
 EMULATED_BLOCKS = 4
 """Blocks on the emulator, which has no multiprocessors: enough to wait for each other."""
-
-STATIC_SHARED = 2048
-"""Bytes of shared memory that are left to what is not sized by a setting: the table of parts, sums of warps."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +29,14 @@ class PersistentGrid:
         """Of a device with so many multiprocessors, 0 on the emulator."""
         return cls(multiprocessors or EMULATED_BLOCKS, target)
 
-    def holds(self, kernel: PersistentLayer) -> bool:
-        """Whether the target has shared memory for a block of the kernel."""
-        return kernel.launch().dynamic_shared <= self.target.max_shared - STATIC_SHARED
-
     def fitted(self, kernel: PersistentLayer) -> PersistentLayer:
         """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
         there is none."""
         for rows, slots in _settings():
-            fitted = replace(kernel, blocks=self.blocks, rows_per_warp=rows, slots=slots)
-            if self.holds(fitted):
-                return fitted
+            with suppress(ArgumentError):  # more than any GPU has
+                fitted = replace(kernel, blocks=self.blocks, rows_per_warp=rows, slots=slots)
+                if fitted.runs_on(self.target):
+                    return fitted
         raise ArgumentError(
             f"{kernel.name} of {kernel.ffn} gated values needs more shared memory than the {self.target.max_shared} bytes of a "
             f"block on {self.target}; leave the profile's persistent_layers off"

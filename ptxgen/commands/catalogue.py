@@ -205,7 +205,7 @@ def checked_on(kernel: KernelType, target: Target) -> CheckResult:
     except PtxGenError as error:
         return CheckResult(str(kernel), str(target), error=str(error))
     spilled = assembled.spill_stores + assembled.spill_loads
-    fault = "; ".join(faults(assembled, kernel.launch().threads)) or None
+    fault = "; ".join(faults(assembled, kernel.launch().threads, kernel.most_code)) or None
     figures = (assembled.registers, spilled, assembled.stack, assembled.shared, assembled.code)
     return CheckResult(str(kernel), str(emitted.target), *figures, fault)
 

@@ -116,7 +116,7 @@ def _starts_early(kernel: KernelType, text: str) -> None:
 def assembly(kernel: KernelType) -> None:
     """It assembles for every target, and nothing is wrong with the machine code (see machine_code.py)."""
     for target in targets(kernel):
-        of_target = faults(assemble(emitted(kernel, target).text, target), kernel.launch().threads)
+        of_target = faults(assemble(emitted(kernel, target).text, target), kernel.launch().threads, kernel.most_code)
         if of_target:
             raise Nonconformity("\n".join(f"on {target}: {fault}" for fault in of_target))
 

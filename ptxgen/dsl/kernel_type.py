@@ -174,6 +174,10 @@ class HalfForm:
                 raise ArgumentError(f"activation halves have {name} {allowed[0]} or {allowed[1]}, got {value!r}")
 
 
+MOST_CODE: Final = 64 * 1024
+"""Bytes of machine code of a kernel: longer ones fall out of the instruction caches, and take seconds to assemble."""
+
+
 @dataclass(frozen=True)
 class KernelType(ABC):
     """Base of every kernel. A subclass is a frozen dataclass whose fields are its shape. What its arrays do not refuse it
@@ -189,6 +193,8 @@ class KernelType(ABC):
     waits_inside: ClassVar[bool] = False
     """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
     first. Others wait before all else."""
+    most_code: ClassVar[int] = MOST_CODE
+    """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
     """Whether a row has the bits that this kernel gives it in the forms of `batched`, too."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import Element, GlobalArray
+from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.persistent.schedule import Part
 from ptxgen.kernels.persistent.segments import Segments
-from ptxgen.types import U32, U64, DType
+from ptxgen.types import U32
 
 NEVER = 2**32 - 1
 
@@ -38,21 +38,21 @@ class StreamPart:
 
 
 class Field(IntEnum):
-    """The words of a part."""
+    """The words of a part. Addresses are not among them: what a kernel reads before it waits for the launch before it has to
+    come from its own constant arguments (conformance/early_start.py)."""
 
-    PLACE = 0  # of the first matrix's weights, from the part's first row on: u64
-    SECOND = 2  # of the second's
-    RESULT = 4  # of the result, from the part's first row on: u64
-    GROUPS = 6
-    START = 7
-    ROWS = 8  # of the part
-    HEIGHT = 9  # rows of a group, of a matrix
-    TAKEN = 10  # rows that a warp takes together, of all its matrices
-    ROW_BYTES = 11
-    SEGMENTS = 12  # of a row
-    BYTES = 13  # of a segment
-    LAST_BYTES = 14
-    WORDS = 16
+    NUMBER = 0  # of the part
+    GROUPS = 1
+    START = 2
+    FIRST = 3  # row
+    ROWS = 4
+    HEIGHT = 5  # rows of a group, of a matrix
+    TAKEN = 6  # rows that a warp takes together, of all its matrices
+    ROW_BYTES = 7
+    SEGMENTS = 8  # of a row
+    BYTES = 9  # of a segment
+    LAST_BYTES = 10
+    WORDS = 12
 
 
 ENTRY_BYTES = 4 * Field.WORDS
@@ -65,13 +65,15 @@ class PartTable:
         """warp: which of the `warps` of the grid it is."""
         self.k, self.parts, self.warp, self.warps = k, parts, warp, warps
         self._table = k.shared(U32, (len(parts) + 1) * Field.WORDS)
+        idle: dict[int, int] = {
+            Field.NUMBER: len(parts), Field.GROUPS: NEVER, Field.ROWS: NEVER, Field.HEIGHT: 1, Field.TAKEN: 1,
+            Field.SEGMENTS: NEVER,
+        }  # fmt: skip
         with k.when(k.tid.x == 0):
-            for number, one in enumerate(parts):
-                self._write(number, self._words(one))
-            idle: dict[int, int] = {
-                Field.GROUPS: NEVER, Field.ROWS: NEVER, Field.HEIGHT: 1, Field.TAKEN: 1, Field.SEGMENTS: NEVER,
-            }  # fmt: skip
-            self._write(len(parts), [k.u32(idle.get(word, 0)) for word in range(Field.WORDS)])
+            for number, words in enumerate([*(_words(*one) for one in enumerate(parts)), idle]):
+                values = [k.u32(words.get(word, 0)) for word in range(Field.WORDS)]
+                for first in range(0, Field.WORDS, 4):
+                    k.store(self._table[number * Field.WORDS + first], values[first : first + 4])
         k.barrier()
 
     def entry(self, number: Value | int) -> Value:
@@ -87,9 +89,9 @@ class PartTable:
         for number in self.k.strided(first, first + count):
             yield self.entry(number)
 
-    def word(self, entry: Value, field: Field, type: DType = U32) -> Value:
+    def word(self, entry: Value, field: Field) -> Value:
         """A field of the part at this address."""
-        value: Value = self.k.load(Element("shared", entry.register, 4 * field, type))
+        value: Value = self.k.load(Element("shared", entry.register, 4 * field, U32))
         return value
 
     def first_group(self, entry: Value) -> Value:
@@ -97,25 +99,24 @@ class PartTable:
         k, start = self.k, self.word(entry, Field.START)
         return k.select(self.warp < start, self.warp + self.warps, self.warp) - start
 
-    def result(self, entry: Value, like: GlobalArray) -> GlobalArray:
-        """Where the products of the part go."""
-        return replace(like, base=self.word(entry, Field.RESULT, U64), shape=(1,))
+    def argument(self, entry: Value, names: Sequence[str]) -> Value:
+        """The address that the part has of these arguments, of which each is one part's, in the order of parts; that of any for
+        the part without end."""
+        k = self.k
+        bases: list[Value] = [getattr(k.arg, name).base for name in names]
+        chosen = bases[0]
+        if len(set(names)) > 1:
+            number = self.word(entry, Field.NUMBER)
+            for at, (name, base) in enumerate(zip(names, bases, strict=True)):
+                if at and name != names[at - 1]:
+                    chosen = k.select(number >= at, base, chosen)
+        return chosen
 
-    def _words(self, one: StreamPart) -> list[Value]:
-        k, part, segments = self.k, one.part, one.segments
-        places = [getattr(k.arg, name).base for name in one.weights]
-        before = part.first * segments.row_bytes
-        places = [place + before if before else place for place in places]
-        result = getattr(k.arg, one.result).base
-        pointers = [places[0], places[-1], result + 4 * part.first if part.first else result]
-        halves = [half for pointer in pointers for half in k.write("mov", [pointer], result=U32)]
-        numbers: dict[int, int] = {
-            Field.GROUPS: part.groups, Field.START: part.start, Field.ROWS: part.rows, Field.HEIGHT: part.height,
-            Field.TAKEN: one.rows, Field.ROW_BYTES: segments.row_bytes, Field.SEGMENTS: segments.count,
-            Field.BYTES: segments.bytes, Field.LAST_BYTES: segments.last_bytes,
-        }  # fmt: skip
-        return [*halves, *(k.u32(numbers.get(word, 0)) for word in range(len(halves), Field.WORDS))]
 
-    def _write(self, number: int, words: Sequence[Value]) -> None:
-        for first in range(0, Field.WORDS, 4):
-            self.k.store(self._table[number * Field.WORDS + first], words[first : first + 4])
+def _words(number: int, one: StreamPart) -> dict[int, int]:
+    part, segments = one.part, one.segments
+    return {
+        Field.NUMBER: number, Field.GROUPS: part.groups, Field.START: part.start, Field.FIRST: part.first,
+        Field.ROWS: part.rows, Field.HEIGHT: part.height, Field.TAKEN: one.rows, Field.ROW_BYTES: segments.row_bytes,
+        Field.SEGMENTS: segments.count, Field.BYTES: segments.bytes, Field.LAST_BYTES: segments.last_bytes,
+    }  # fmt: skip

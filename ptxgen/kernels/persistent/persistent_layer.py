@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,17 @@ from ptxgen.kernels.persistent.propagation import LayerBound, layer_in_float64
 from ptxgen.kernels.persistent.schedule import parts_of
 from ptxgen.kernels.persistent.segments import PIECE, Segments
 from ptxgen.kernels.persistent.staged_activations import StagedActivations, layout_for
-from ptxgen.kernels.persistent.stages import Matrix, Source, Stage, Target
+from ptxgen.kernels.persistent.stages import Goal, Matrix, Source, Stage
 from ptxgen.kernels.persistent.weight_stream import WeightStream
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import ALL, WARP_SIZE, Target
 from ptxgen.types import F32, U8, U32
+
+STATIC_SHARED: Final = 2048
+"""Bytes of shared memory that are left to what no setting sizes: the table of parts, sums of warps."""
 
 
 @register
@@ -54,6 +57,8 @@ class PersistentLayer(KernelType):
     name = "persistent_layer"
     waits_inside = True
     least_sm = 80
+    most_code = 144 * 1024
+    """The text of nine kernels, whose loops fit the caches one by one."""
     bit_free = ("blocks", "num_warps", "rows_per_warp", "slots")
     hidden: int
     attended: int
@@ -96,20 +101,34 @@ class PersistentLayer(KernelType):
                 if not matrix.format.packed_width:
                     raise ArgumentError(f"{self.name}: {matrix.format} has no packed 8-bit codes")
                 matrix.format.row_bytes(stage.k)
+        if not self.targets():
+            most = max(target.max_shared for target in ALL)
+            raise ArgumentError(
+                f"{self.name}: activations and rings take {self.launch().dynamic_shared} bytes of shared memory and "
+                f"{STATIC_SHARED} more; a block has {most} at most; take fewer slots, rows_per_warp or num_warps"
+            )
+
+    def targets(self) -> tuple[Target, ...]:
+        """Those whose blocks may have as much shared memory."""
+        return tuple(target for target in super().targets() if self.runs_on(target))
+
+    def runs_on(self, gpu: Target) -> bool:
+        """Whether this GPU has the instructions, and as much shared memory for a block."""
+        return super().runs_on(gpu) and self.launch().dynamic_shared + STATIC_SHARED <= gpu.max_shared
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """What blocks do between two of their barriers."""
         gate = Matrix(find(self.ffn_gate), self.ffn, ("wg", "wu"), "gated")
         stages = [
-            Stage(Source.DIGITS, Target.STREAM, self.attended, self.attended_digits, (self._onto(self.attn_output, "wo"),)),
-            Stage(Source.NORM, Target.GATED, self.hidden, self.gate_digits, (gate,), "ffn_gamma"),
-            Stage(Source.GATED, Target.STREAM, self.ffn, self.down_digits, (self._onto(self.ffn_down, "wd"),)),
+            Stage(Source.DIGITS, Goal.STREAM, self.attended, self.attended_digits, (self._onto(self.attn_output, "wo"),)),
+            Stage(Source.NORM, Goal.GATED, self.hidden, self.gate_digits, (gate,), "ffn_gamma"),
+            Stage(Source.GATED, Goal.STREAM, self.ffn, self.down_digits, (self._onto(self.ffn_down, "wd"),)),
         ]
         named = ((self.attn_q, self.queries, "q"), (self.attn_k, self.keys, "k"), (self.attn_v, self.keys, "v"))
         following = tuple(Matrix(find(name), n, (f"w{of}",), f"y{of}") for name, n, of in named if name)
         if following:
-            stages.append(Stage(Source.NORM, Target.OWN, self.hidden, self.next_digits, following, "next_gamma"))
+            stages.append(Stage(Source.NORM, Goal.OWN, self.hidden, self.next_digits, following, "next_gamma"))
         return tuple(stages)
 
     def _onto(self, format: str, weights: str) -> Matrix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
@@ -12,10 +13,10 @@ from ptxgen.dsl.memory import Index, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import FragmentLane
 from ptxgen.kernels.gemv.iteration import advance
-from ptxgen.kernels.persistent.part_table import Field, StreamPart
+from ptxgen.kernels.persistent.part_table import NEVER, Field, StreamPart
 from ptxgen.kernels.persistent.segments import PIECE
 from ptxgen.kernels.persistent.staged_activations import StagedActivations
-from ptxgen.kernels.persistent.stages import Stage, Target
+from ptxgen.kernels.persistent.stages import Goal, Stage
 from ptxgen.kernels.persistent.weight_stream import WeightStream
 
 
@@ -32,29 +33,29 @@ class Products:
 
     def add(self, entry: Value) -> None:
         """Write the loop over the warp's groups of the part of this entry of the table."""
-        k, height, table = self.k, self.part.part.height, self.table
+        k, height, start, table = self.k, self.part.part.height, self.part.part.first, self.table
         groups, last = table.word(entry, Field.GROUPS), table.word(entry, Field.ROWS) - 1
-        result = table.result(entry, k.arg.x)
+        result = replace(k.arg.x, base=table.argument(entry, [one.result for one in table.parts]), shape=(NEVER,))
         for group in k.strided(table.first_group(entry), groups, step=table.warps):
             first = group * height
             rows = [k.min(first + i, last) if i else first for i in range(height)]
-            before = [k.load(result[row]) for row in rows] if self.stage.target is Target.STREAM else []
+            before = [k.load(result[row + start if start else row]) for row in rows] if self.stage.goal is Goal.STREAM else []
             totals = [k.f32(0.0) for _ in range(self.part.rows)]
             self._add_segments(totals, rows * len(self.part.weights))
             sums = [k.warp_sum(total) for total in totals]
             with k.when(k.lane == 0):
                 for i, value in enumerate(self._results(sums, before)):
                     with k.when(first + i <= last):
-                        k.store(result[rows[i]], value)
+                        k.store(result[rows[i] + start if start else rows[i]], value)
 
     def _results(self, sums: Sequence[Value], before: Sequence[Value]) -> list[Value]:
-        match self.stage.target:
-            case Target.STREAM:
+        match self.stage.goal:
+            case Goal.STREAM:
                 return [held + total for held, total in zip(before, sums, strict=True)]
-            case Target.GATED:
+            case Goal.GATED:
                 half = len(sums) // 2
                 return [mathlib.silu(self.k, gate) * up for gate, up in zip(sums[:half], sums[half:], strict=True)]
-            case Target.OWN:
+            case Goal.OWN:
                 return list(sums)
 
     def _add_segments(self, totals: Sequence[Value], rows: Sequence[Value]) -> None:

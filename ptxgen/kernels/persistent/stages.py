@@ -16,7 +16,7 @@ class Source(StrEnum):
     GATED = "gated"
 
 
-class Target(StrEnum):
+class Goal(StrEnum):
     """Where its products go: onto the stream; gate and up together to the gated values; to an array of each matrix."""
 
     STREAM = "stream"
@@ -40,7 +40,7 @@ class Stage:
     """Products of the same k activations. gamma: of its norm, an argument."""
 
     source: Source
-    target: Target
+    goal: Goal
     k: int
     digits: int
     matrices: tuple[Matrix, ...]

@@ -112,5 +112,7 @@ class WeightStream:
         k.assign(self._live, k.min(table.word(self._part, Field.ROWS) - first, self._height))
         whole, last = (table.word(self._part, field) for field in (Field.BYTES, Field.LAST_BYTES))
         k.assign(self._bytes, k.select(self._left == 1, last, whole))
-        for variable, field in zip(self._places, (Field.PLACE, Field.SECOND), strict=False):
-            k.assign(variable, k.mad_wide(first, self._stride, table.word(self._part, field, U64)))
+        row = table.word(self._part, Field.FIRST) + first
+        for which, variable in enumerate(self._places):
+            names = [one.weights[min(which, len(one.weights) - 1)] for one in table.parts]
+            k.assign(variable, k.mad_wide(row, self._stride, table.argument(self._part, names)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from executor.choice.choice import GpuProfile
-from executor.choice.persistent import STATIC_SHARED, PersistentGrid, choose_persistent
+from executor.choice.persistent import PersistentGrid, choose_persistent
 from executor.device import open_device
 from executor.launch.graph import LaunchGraph
 from executor.model.engine import Engine
@@ -99,7 +99,7 @@ def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, rows: int) ->
     assert fitted.blocks == 132
     assert fitted.rows_per_warp == rows
     assert rows < fitted.slots
-    assert fitted.launch().dynamic_shared + STATIC_SHARED <= Target(sm).max_shared
+    assert fitted.runs_on(Target(sm))
 
 
 def test_a_layer_that_does_not_fit_says_what_to_do() -> None:
