@@ -3,12 +3,13 @@ not through cuda-core: docs/design-records/cuda-core.md."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import re
 import threading
 from collections import deque
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -23,10 +24,11 @@ from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
-from executor.device.pinned import PAGE, Readback, Staging
+from executor.device.pinned import PAGE, Page, PinnedFetch, Readback, Staging
 from executor.device.protocol import (
     BytesCopied,
     Device,
+    Fetch,
     Grid,
     LoadedKernel,
     MemoryUse,
@@ -71,6 +73,7 @@ class CudaDevice(Device):
 
     kind: Literal["cuda"] = "cuda"
     wants_lines = False
+    sanitize = False
 
     def __init__(self, ordinal: int = 0) -> None:
         self.closed = True  # until it is open
@@ -100,9 +103,10 @@ class CudaDevice(Device):
         self.allocations = Allocations(self.name)
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
-        self._readback: Readback | None = None
+        self._pages: Readback | None = None
         self._graphs: list[CudaGraph] = []
         self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
+        self._launches = 0
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
         self._stream: Any = None
         self._events = EventPool(cuda, self._checked)
@@ -211,11 +215,9 @@ class CudaDevice(Device):
         nbytes = checked_bytes(array, writable=True)
         self.allocations.check(pointer, nbytes, "download")
         if nbytes <= PAGE:
-            if self._readback is None:
-                self._readback = Readback(self._cuda, self._stream, self._checked)
-            self._readback.start(pointer, nbytes)
+            page = self._readback.start(pointer, nbytes)
             self.synchronize()
-            self._readback.finish(array)
+            ctypes.memmove(array.ctypes.data, page.pointer, nbytes)
             return
         copied = self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream)
         self._checked(copied, "downloading")
@@ -261,7 +263,7 @@ class CudaDevice(Device):
         (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream, parameters.pointers, 0)
         if status:
             self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block})")
-        self._launched.append(work or kernel.entry)
+        self._note_launch(work or kernel.entry)
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
@@ -272,7 +274,7 @@ class CudaDevice(Device):
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
         graph.launch(self._stream, work or "a graph")
-        self._launched.append(work or "a graph")
+        self._note_launch(work or "a graph")
 
     def free_graph(self, graph: Any) -> None:
         self._graphs.remove(graph)
@@ -280,6 +282,16 @@ class CudaDevice(Device):
             return
         self.enter("freeing a graph")
         graph.close()
+
+    def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
+        self.enter("fetching", immediate=True)
+        nbytes = checked_bytes(array, writable=True)
+        self.allocations.check(pointer, nbytes, "fetch")
+        if nbytes > PAGE:
+            raise DeviceError(f"{self.name}: cannot fetch {nbytes} bytes at once; allowed: up to {PAGE}")
+        page = self._readback.start(pointer, nbytes)
+        self._readback.mark(page)
+        return PinnedFetch(page, array, partial(self._wait_for, self._launches))
 
     def record(self) -> CudaEvent:
         self.enter("recording an event")
@@ -318,7 +330,7 @@ class CudaDevice(Device):
             if status:  # the last chance to hear of a fault
                 self._context.failure(status, f"closing {self.name}", self._launched, self.name)
         self._launched.clear()
-        for pinned in (self._staging, self._readback):
+        for pinned in (self._staging, self._pages):
             steps += [] if pinned is None else pinned.close()
         if not self.failed:  # else nothing can be given back but the context, and all goes with it
             held = self._sharing.held()
@@ -335,6 +347,25 @@ class CudaDevice(Device):
             if status and not failed:
                 _log.warning("closing %s: %s", self.name, driver_message(cuda, status))
                 break
+
+    @property
+    def _readback(self) -> Readback:
+        if self._pages is None:
+            self._pages = Readback(self._cuda, self._stream, self._checked)
+        return self._pages
+
+    def _note_launch(self, work: object) -> None:
+        self._launched.append(work)
+        self._launches += 1
+
+    def _wait_for(self, launches: int, page: Page) -> None:
+        """Wait for a page's event, which comes after so many launches of the device."""
+        self.enter("waiting for a copy")
+        self.waits += 1
+        self._checked(self._cuda.cuEventSynchronize(page.event), "waiting for a copy")
+        while len(self._launched) > self._launches - launches:
+            self._launched.popleft()
+        self.owner.run_deferred()
 
     def enter(self, doing: str, *, immediate: bool = False) -> None:
         """Pass the checks of the owner, and make this device's context the current one of the thread."""

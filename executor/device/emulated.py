@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from executor.base.errors import DeviceError, SanitizerError
 from executor.device.allocations import ALIGNMENT, BorrowedMemory
 from executor.device.host_memory import HostMemory
 from executor.device.parameters import ArrayArgument, ParameterBlock
-from executor.device.protocol import Device, Grid, LoadedKernel, MemorySharing, MemoryUse, Node, ReadInto
+from executor.device.protocol import Device, Fetch, Grid, LoadedKernel, MemorySharing, MemoryUse, Node, ReadInto
 from ptxgen.emulator import REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 
@@ -179,6 +180,10 @@ class EmulatedDevice(HostMemory, Device):
         if findings:
             raise SanitizerError(str(work or kernel.entry), findings)
 
+    def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
+        super().download(pointer, array)
+        return _Fetched(self, array)
+
     def record(self) -> float:
         self.enter("recording an event")
         return time.perf_counter()
@@ -268,6 +273,17 @@ class EmulatorSharing(MemorySharing):
 def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:
     """Memory of the host as an array, which does not keep it."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(pointer))
+
+
+@dataclass(frozen=True)
+class _Fetched(Fetch):
+    device: EmulatedDevice
+    array: NDArray[Any]
+
+    def to_numpy(self) -> NDArray[Any]:
+        self.device.enter("waiting for a copy")
+        self.device.waits += 1
+        return self.array
 
 
 def _cpu() -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.cuda_event import Check
-from executor.device.protocol import BytesCopied, ReadInto
+from executor.device.protocol import MOST_FETCHED, BytesCopied, Fetch, ReadInto
 
 CHUNK = 16 << 20
 """Bytes of an upload's buffer: long enough for full PCIe speed, short enough for a lively progress bar."""
@@ -22,7 +23,7 @@ ONE_THREAD_BELOW = 1 << 20
 """Bytes below which one thread has filled a buffer before others have begun."""
 COPIERS = 4
 """Most threads that fill a buffer. One is held up by the system's copy out of its page cache long before memory is."""
-PAGE = 64 << 10
+PAGE = MOST_FETCHED
 """Bytes of a small download. A token or a flag has 4; what is larger is bound by the copy itself."""
 
 
@@ -88,23 +89,67 @@ class Staging:
         return answers + [self._cuda.cuMemFreeHost(pointer) for pointer in self._pointers]
 
 
+class Page:
+    """A page of a Readback with bytes on their way into it, and an event that may say when they are there. It is used again
+    when the last reference has gone."""
+
+    __slots__ = ("_idle", "event", "pointer")
+
+    def __init__(self, pointer: int, event: Any, idle: list[tuple[int, Any]]) -> None:
+        self.pointer = pointer
+        self.event = event
+        self._idle = idle
+
+    def __del__(self) -> None:
+        # A copy that nobody waited for may be under way still: the next one into the page comes after it on the stream.
+        self._idle.append((self.pointer, self.event))
+
+
+class PinnedFetch(Fetch):
+    """A fetch through a page. wait: waits for its event."""
+
+    def __init__(self, page: Page, array: NDArray[Any], wait: Callable[[Page], None]) -> None:
+        self._page: Page | None = page
+        self._array = array
+        self._wait = wait
+
+    def to_numpy(self) -> NDArray[Any]:
+        if self._page is not None:
+            self._wait(self._page)
+            ctypes.memmove(self._array.ctypes.data, self._page.pointer, self._array.nbytes)
+            self._page = None
+        return self._array
+
+
 class Readback:
-    """The page of one device's small downloads: from pageable memory the driver would copy once more and wait itself."""
+    """The pages of one device's small downloads, as many as are held at once: from pageable memory the driver would copy once
+    more and wait itself."""
 
     def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check
-        self._page = int(check(cuda.cuMemHostAlloc(PAGE, 0), "pinning memory"))
+        self._pages: list[int] = []
+        self._events: list[Any] = []
+        self._idle: list[tuple[int, Any]] = []
 
-    def start(self, pointer: int, nbytes: int) -> None:
+    def start(self, pointer: int, nbytes: int) -> Page:
         """Copy at most PAGE bytes, when the stream has come so far."""
-        self._check(self._cuda.cuMemcpyDtoHAsync(self._page, pointer, nbytes, self._stream), "downloading")
+        page = Page(*(self._idle.pop() if self._idle else self._made()), self._idle)
+        self._check(self._cuda.cuMemcpyDtoHAsync(page.pointer, pointer, nbytes, self._stream), "downloading")
+        return page
 
-    def finish(self, array: NDArray[Any]) -> None:
-        """Fill the array with what was copied; the stream must have been waited for."""
-        ctypes.memmove(array.ctypes.data, self._page, array.nbytes)
+    def mark(self, page: Page) -> None:
+        """Have the page's event say when what was started last is there."""
+        self._check(self._cuda.cuEventRecord(page.event, self._stream), "marking a copy")
 
     def close(self) -> list[tuple[Any, ...]]:
         """Give the memory back; returns the driver's answers."""
-        return [self._cuda.cuMemFreeHost(self._page)]
+        answers = [self._cuda.cuEventDestroy(event) for event in self._events]
+        return answers + [self._cuda.cuMemFreeHost(page) for page in self._pages]
+
+    def _made(self) -> tuple[int, Any]:
+        self._pages.append(int(self._check(self._cuda.cuMemHostAlloc(PAGE, 0), "pinning memory")))
+        flags = self._cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING.value
+        self._events.append(self._check(self._cuda.cuEventCreate(flags), "making an event"))
+        return self._pages[-1], self._events[-1]

@@ -20,6 +20,8 @@ from ptxgen.target import Target
 Grid = tuple[int, int, int]
 BytesCopied = Callable[[int], None]
 """Called during a long copy with the number of bytes copied since the last call."""
+MOST_FETCHED = 64 << 10
+"""Bytes of the largest `fetch`."""
 ReadInto = Callable[[int, NDArray[np.uint8]], None]
 """Fills an array with the bytes of something from a start on, wholly, or raises. May be called on several threads at once."""
 
@@ -61,6 +63,13 @@ class MemoryUse:
 
 class Event(Protocol):
     """A moment in the device's work."""
+
+
+class Fetch(Protocol):
+    """Bytes on their way to the host."""
+
+    def to_numpy(self) -> NDArray[Any]:
+        """The array that was given to `fetch`, filled: waits for that copy and what came before it, and for nothing later."""
 
 
 class DeviceMemory(Protocol):
@@ -147,6 +156,8 @@ class KernelRunner(Protocol):
     """What kernels are emitted for."""
     wants_lines: bool
     """Whether text should carry `.loc` lines (the sanitiser names the author's line)."""
+    sanitize: bool
+    """Whether every access of a kernel is checked: a launch then raises what it finds."""
     waits: int
     """Counts how often the host has waited for the device."""
 
@@ -181,6 +192,10 @@ class KernelRunner(Protocol):
 
     def free_graph(self, graph: Any) -> None:
         """Give back what `make_graph` gave, once."""
+
+    def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
+        """Start to fill a C-contiguous, writable array of at most MOST_FETCHED bytes with what the memory holds after all work
+        before. The host does not wait; work that is started later may overwrite the memory."""
 
     def record(self) -> Event:
         """Mark this moment of the stream."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from executor.choice.attention import AttentionChoice, TokenAttentionChoice
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.choice.persistent import PersistentGrid, choose_persistent
 from executor.device.gpu import GpuModel
-from executor.device.protocol import Device
+from executor.device.protocol import Device, Fetch
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, LayerOperation
 from executor.launch.modules import Modules
@@ -49,6 +49,25 @@ from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
+
+
+@dataclass
+class _Ahead:
+    """A step that was started for the likeliest token before anybody had read that. position: of the token; coming: its number,
+    u32[1]; token: the same, once it was read; plans: what was launched; likeliest: as Decoder._likeliest, of the token that
+    this step found, if it was launched wholly."""
+
+    position: int
+    coming: Fetch
+    plans: TokenPlans
+    likeliest: object = None
+    token: int | None = None
+
+    def read(self) -> int:
+        """The token, as soon as it has come."""
+        if self.token is None:
+            self.token = int(self.coming.to_numpy()[0])
+        return self.token
 
 
 class Decoder:
@@ -92,6 +111,9 @@ class Decoder:
         self._token = TokenPosition(self.workspace)
         self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
         self._read: tuple[object, int] | None = None  # of which `_likeliest` the host has read which token
+        self._ahead: _Ahead | None = None
+        """It does not count; only the token and the logits of the step before have gone by it."""
+        self._overwritten = False  # for good, the token and the logits of the last step with a head
         self._computed = ComputedTokens()
         self._written = weights.writes  # when it was last known that what is computed came from these weights
         self._activity = ""
@@ -234,16 +256,27 @@ class Decoder:
         return self.flagged
 
     def step(self, token: int | None = None, *, head: bool = True) -> None:
-        """Run one more token: `token`, or the likeliest one after the last. Without `head` its logits are not computed. Raises
-        ArgumentError for what is no token of the vocabulary, when the context is full, and where no step with a head has found
-        the likeliest token. After an exception of any kind the sequence is as it was."""
+        """Run one more token: `token`, or the likeliest one after the last, whose step `run_ahead` may have started. Without
+        `head` its logits are not computed. Raises ArgumentError for what is no token of the vocabulary, when the context is
+        full, and where no step with a head has found the likeliest token. After an exception of any kind the sequence is as it
+        was."""
         if token is not None:
             token = checked_token("the token", token, self.config.vocab)
         plans = self.prepare()
         position, chosen = self.position, plans.launches.token
-        if token is None and self._likeliest != (position, chosen.allocation.writes, chosen.version):
-            raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; give a token")
-        known = token if token is not None or self._read is None or self._read[0] != self._likeliest else self._read[1]
+        known = token
+        if token is None and (ahead := self._ahead) is not None and ahead.position == position:
+            known = token = ahead.read()
+            if head and ahead.plans is plans and ahead.likeliest == (position + 1, chosen.allocation.writes, chosen.version):
+                self._count(ahead)
+                return
+        elif token is None:
+            if self._likeliest != (position, chosen.allocation.writes, chosen.version):
+                raise ArgumentError(
+                    f"no step with a head has computed the likeliest token for position {position}; give a token"
+                )
+            known = None if self._read is None or self._read[0] != self._likeliest else self._read[1]
+        self._forget_ahead()
         self._computed.cut(position)
         self.cache.advance()
         try:
@@ -259,6 +292,36 @@ class Decoder:
         if position + 1 < self.cache.max_len:  # `advance` leaves no length beyond the room, which may grow
             self._token.moved_to(position + 1)
         self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
+        self._overwritten = self._overwritten and not head
+
+    def run_ahead(self) -> None:
+        """Start the step of the likeliest token while its number is on its way to the host, so that the device need not wait
+        until that was read. The step does not count until `step` is called without a token: `position` is what it was, `argmax`
+        gives the token, and anything else that runs does so as if it had never been. `logits` has the last token run again,
+        because they were overwritten; where other tokens ran, or the sequence was cut, since this step was thrown away, they
+        are lost.
+
+        Nothing is started where no step with a head has found the likeliest token, where the context is full, and where steps
+        keep their plain order: while the launcher has observers, steps are profiled, or the device checks every access."""
+        position, plans = self.position, self._plans
+        if plans is None or self._plans_of != self._dependencies() or position >= self.context or self._ahead is not None:
+            return
+        chosen = plans.launches.token
+        if self._likeliest != (position, chosen.allocation.writes, chosen.version) or self._computed.at(position - 1) is None:
+            return
+        if self.launcher.observers or self.profiler is not None or self.device.sanitize:
+            return
+        self._computed.cut(position)
+        self._token.move_to(position)
+        self._ahead = ahead = _Ahead(position, self.device.fetch(chosen.pointer, np.empty(1, np.uint32)), plans)
+        try:
+            self._run(plans, position, head=True)
+        except BaseException:
+            self.workspace.settle()
+            raise
+        if position + 1 < self.cache.max_len:
+            self._token.moved_to(position + 1)
+        ahead.likeliest = position + 1, chosen.allocation.writes, chosen.version
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Run more tokens of which no logits are wanted, up to `chunk` of them at a time. One by one, as by `step` without a
@@ -288,6 +351,8 @@ class Decoder:
             raise ModelError("a bundle has the kernels of one token; load the model without it to verify drafts")
         if self.context % PAGE_UNIT:
             raise ArgumentError(f"drafts need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
+        if self._ahead is not None and self._ahead.position == self.position:
+            self._restore()
         launches, position = self.prepare().launches, self.position
         if self._likeliest != (position, launches.token.allocation.writes, launches.token.version):
             raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; run one first")
@@ -322,6 +387,7 @@ class Decoder:
                 self.persistent,
             ),
         )
+        self._forget_ahead()
         self._computed.cut(self.position)
         position = self.cache.advance(len(tokens))
         try:
@@ -353,11 +419,17 @@ class Decoder:
         return self.prepare().graph(head=head, stamped=self._stamped)
 
     def logits(self) -> NDArray[np.float32]:
-        """f32[vocab], of the last token that ran with its head."""
+        """f32[vocab], of the last token that ran with its head. That is run again where a step ahead of it was started that
+        does not count. ModelError where that cannot be done: other tokens have run since then, or the sequence was cut."""
+        self._restore()
         return (self._plans or self.prepare()).launches.logits.to_numpy()
 
     def argmax(self) -> int:
-        """The likeliest token after the last one that ran with its head, found on the device."""
+        """The likeliest token after the last one that ran with its head, found on the device. ModelError as for `logits`, if it
+        is not on its way to the host."""
+        if self._ahead is not None:
+            return self._ahead.read()
+        self._restore()
         token = int((self._plans or self.prepare()).launches.token.to_numpy()[0])
         self._read = self._likeliest, token
         return token
@@ -402,6 +474,28 @@ class Decoder:
     def _stamped(self) -> bool:
         """Whether the launches of the graphs are to leave their times."""
         return self.timing.profiler is not None and self.modules.stamps
+
+    def _count(self, ahead: _Ahead) -> None:
+        """The step was the next one."""
+        self.cache.advance()
+        self._computed.put(ahead.position, [ahead.token], by_rows=False, model=self._computing)
+        self._likeliest, self._ahead = ahead.likeliest, None
+
+    def _forget_ahead(self) -> None:
+        """Something else runs."""
+        if self._ahead is not None:
+            self._ahead, self._overwritten = None, True
+
+    def _restore(self) -> None:
+        """Have the last token's logits and the likeliest token after it on the device, whatever ran ahead of it."""
+        if self._ahead is None and not self._overwritten:
+            return
+        position = self.position
+        token = self._computed.at(position - 1)
+        if self._ahead is None or self._ahead.position != position or token is None:
+            raise ModelError("the logits were overwritten by a step that does not count; read them before other tokens run")
+        self.cache.truncate(position - 1)
+        self.step(token)
 
     def _find_outliers(self) -> None:
         """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on

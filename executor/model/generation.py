@@ -207,7 +207,9 @@ class LanguageModel:
         of the same model.
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
-        costs its new tokens, and `cached_prompt_tokens` says how many others there were. The answer is that of a new sequence;
+        costs its new tokens, and `cached_prompt_tokens` says how many others there were. A greedy step is started before the
+        token before it was read (`Decoder.run_ahead`); where that token ends the answer, the step does not count. The answer is
+        that of a new sequence;
         its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed again then)."""
         ids = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
@@ -235,8 +237,10 @@ class LanguageModel:
         generation.cached_prompt_tokens = self.decoder.rewind(before)
         self.decoder.feed(before[generation.cached_prompt_tokens :])
         while True:
-            # The likeliest token is on the device already: no copy.
+            # The likeliest token is on the device already: no copy, and the step after it need not wait until it was read.
             self.decoder.step(None if sampler.is_greedy and generation.tokens else token)
+            if sampler.is_greedy and len(generation.tokens) + 1 < most:
+                self.decoder.run_ahead()
             token = self._likeliest() if sampler.is_greedy else sampler.sample(self.decoder.logits())
             now = time.perf_counter()
             if not generation.tokens:

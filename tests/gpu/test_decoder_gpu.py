@@ -12,6 +12,7 @@ from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.device.protocol import Device
 from executor.launch.launch import LaunchRecord
+from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from tests.executor.model.test_decoder import MIXED, POSITIONS, buffers
@@ -85,3 +86,22 @@ def test_a_greedy_step_allocates_nothing_and_waits_once(path: Path, gpu: Device)
             [1, 2, 3], max_tokens=20, sampler=Sampler(), on_token=lambda _: marks.append((gpu.allocations.mark(), gpu.waits))
         )
     assert {(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)} == {(0, 1)}
+
+
+def test_steps_that_run_ahead_give_the_answers_of_those_that_wait(
+    path: Path, gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers() -> list[object]:
+        with LanguageModel.load(path, gpu, context=64) as model:
+            said: list[object] = []
+            for prompt in ([1, 2, 3], [4, 5]):
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(), stop=())
+                said.append((made.tokens, made.stopped, model.decoder.logits().tobytes()))
+                end = {made.tokens[10]}
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(), stop=end)
+                said.append((made.tokens, made.stopped, model.decoder.argmax(), model.decoder.logits().tobytes()))
+            return said
+
+    ahead = answers()
+    monkeypatch.setattr(Decoder, "run_ahead", lambda self: None)
+    assert answers() == ahead

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, ModelError
+from executor.base.errors import DeviceError, DeviceFailed, ModelError
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
+from executor.device.parameters import ParameterBlock
 from executor.device.pinned import CHUNK, PAGE
+from executor.device.protocol import LoadedKernel
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
@@ -191,6 +193,58 @@ def test_downloads_small_and_large_give_what_was_uploaded(driver: FakeDriver, nb
         np.testing.assert_array_equal(buffer.to_numpy(), content)
         assert device.waits == waits + 1
     assert not any(driver.live.values())
+
+
+def test_a_fetch_gives_what_was_there_when_it_was_started_and_waits_for_its_own_event(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[object] = []
+    waited: list[object] = []
+    monkeypatch.setattr(driver, "cuEventCreate", lambda flags: (driver.live.update(event=1) or R.CUDA_SUCCESS, object()))
+
+    def record(event: object, stream: object) -> tuple[R]:
+        recorded.append(event)
+        return (R.CUDA_SUCCESS,)
+
+    def wait(event: object) -> tuple[R]:
+        waited.append(event)
+        return (R.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(driver, "cuEventRecord", record)
+    monkeypatch.setattr(driver, "cuEventSynchronize", wait)
+    with CudaDevice() as device:
+        buffer = GpuBuffer.from_numpy(device, np.zeros(1, np.uint32))
+        waits = device.waits
+        for start in (0, 10, 20):  # two are held at a time, so two pages are enough
+            fetches = []
+            for number in range(2):
+                buffer.upload(np.array([start + number], np.uint32))
+                fetches.append(device.fetch(buffer.pointer, np.zeros(1, np.uint32)))
+            assert [int(fetch.to_numpy()[0]) for fetch in fetches] == [start, start + 1]
+            assert [int(fetch.to_numpy()[0]) for fetch in fetches] == [start, start + 1]  # once waited for
+            del fetches
+        assert device.waits == waits + 6
+        assert waited == recorded
+        assert driver.live["pinned"] == len(set(recorded)) == 2
+        with pytest.raises(DeviceError, match="cannot fetch 65537 bytes at once; allowed: up to 65536"):
+            device.fetch(device.alloc(PAGE + 1), np.zeros(PAGE + 1, np.uint8))
+    assert not any(driver.live.values())
+
+
+def test_a_fault_names_the_launches_since_the_fetch_that_came(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        buffer = GpuBuffer.from_numpy(device, np.zeros(1, np.uint32))
+        kernel, parameters = LoadedKernel("k", "k"), ParameterBlock({})
+        for work in ("first", "second", "third"):
+            device.launch(kernel, (1, 1, 1), (1, 1, 1), parameters, work)
+            if work == "first":
+                fetch = device.fetch(buffer.pointer, np.zeros(1, np.uint32))
+        fetch.to_numpy()
+        driver.fault()
+        with pytest.raises(DeviceFailed) as caught:
+            device.synchronize()
+        assert "second" in str(caught.value)
+        assert "first" not in str(caught.value)
 
 
 @pytest.mark.parametrize("nbytes", [1000, CHUNK + (5 << 20)])
