@@ -117,6 +117,15 @@ class Engine:
         self.steps.use(self.model, self._step_model)
         return self.steps.run(rows)
 
+    def step_ahead(self) -> StepScores | None:
+        """As StepEngine.step_ahead; None while launches are observed, or checked by the device. Raises ArgumentError where the
+        last step is none that it could follow, or the model is another one by now, and as `step`."""
+        if self.launcher.observers or self.device.sanitize:
+            return None
+        self.steps.use(self.model, self._step_model)
+        self._check(self.steps.next_rows)
+        return self.steps.run_next()
+
     def free(self) -> None:
         """Give back what the engine has taken beside the weights. A second time does nothing."""
         self.steps.drop()

@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.base.errors import ModelError
 from executor.measure.speed import SpeedCase, room_for
-from executor.model.step import Row, StepEngine
+from executor.model.step import Row, Scores, StepEngine
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
@@ -21,7 +21,8 @@ WARM_UPS = 2
 class EngineSpeed:
     """An engine with sequences that are as long as the cases need. Each slot has pages of its own: nothing is shared.
 
-    The tokens are random; those of a prompt are the same each time, decoded ones are the engine's own. Positions are computed
+    The tokens are random; those of a prompt are the same each time, decoded ones are the engine's own, and the step of a token
+    is started before that was read, if the engine does that. Positions are computed
     anew as often as they are timed, so a cache holds what a run up to there would have left in it."""
 
     def __init__(self, engine: StepEngine, cases: Sequence[SpeedCase], seed: int = 0) -> None:
@@ -84,9 +85,12 @@ class EngineSpeed:
 
     def _decode(self, case: SpeedCase, tokens: int) -> None:
         answers = [text[case.depth] for text in self._texts[: case.sequences]]
+        ahead: Scores | None = None
         for position in range(case.depth, case.depth + tokens):
             rows = [Row(slot, answer, position, True) for slot, answer in enumerate(answers)]
-            answers = _checked(self.engine.step(rows).greedy())
+            scores = self.engine.step(rows) if ahead is None else ahead
+            ahead = self.engine.step_ahead() if position + 1 < case.depth + tokens else None
+            answers = _checked(scores.greedy())
 
 
 def _checked(answers: list[int]) -> list[int]:

@@ -13,13 +13,16 @@ from numpy.typing import NDArray
 from executor.base.arguments import whole
 from executor.base.errors import ModelError
 from executor.choice.attention import AttentionChoice
+from executor.device.protocol import Device, Fetch
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.layers.calls import KernelCall, kernels_of, plans_of
+from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.step import Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
+from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import run_starts, tiles_of
 
 MOST_ROWS = 4096
@@ -67,6 +70,7 @@ class RowSteps:
         """How many steps there have been."""
         self.replayed: LaunchGraph | None = None
         """What the last step replayed, until plans are given back; None if it launched them one by one."""
+        self.device = launcher.device
         self._launcher = launcher
         self._modules = modules
         self._model: StepModel
@@ -74,6 +78,7 @@ class RowSteps:
         self._bodies: dict[tuple[int, int], _Body] = {}  # by rows and lone ones
         self._heads: dict[StepSize, _Head] = {}
         self._graphs: dict[StepSize, LaunchGraph] = {}
+        self._last: tuple[Sequence[Row], StepScores] | None = None
 
     def use(self, dependencies: object, model: Callable[[], StepModel]) -> None:
         """The steps from now on are of this model. dependencies: what plans and graphs depend on; they are made anew when it is
@@ -82,15 +87,38 @@ class RowSteps:
             self.drop()
             self._model, self._made_of = model(), dependencies
 
-    def run(self, rows: Sequence[Row], least: int = 1) -> StepScores:
+    @property
+    def next_rows(self) -> list[Row]:
+        """The rows that `run_next` would run, with any token. ArgumentError where there was no step, where a row of it was not
+        scored, or where two were of one slot."""
+        rows = () if self._last is None else self._last[0]
+        if not rows or not all(row.scored for row in rows) or len({row.slot for row in rows}) < len(rows):
+            raise ArgumentError("a step ahead follows one whose rows were all scored, each of another slot; run that first")
+        return [Row(row.slot, 0, row.position + 1, True) for row in rows]
+
+    def run_next(self) -> StepScores:
+        """Run `next_rows`, each with the likeliest token after the row of the last step; the device hands these over. Their
+        numbers are on the way to the host from now on."""
+        rows = self.next_rows
+        assert self._last is not None
+        before = self._last[1]
+        return self.run(rows, tokens=before.fetch())
+
+    def run(self, rows: Sequence[Row], least: int = 1, tokens: GpuBuffer | None = None) -> StepScores:
         """Run rows, which must be good: at least one, of slots, tokens and positions that there are. least: the size of the
-        step, if it is larger than they need: few sizes have few kernels."""
+        step, if it is larger than they need: few sizes have few kernels. tokens: u32[rows] on the device that count in the
+        place of the rows' own."""
+        if self._last is not None:
+            self._last[1].end()
+            self._last = None
         self.count += 1
         scored = [number for number, row in enumerate(rows) if row.scored]
         inputs = _Inputs.of(rows, scored, self._model.attention)
         size = StepSize.of(len(rows), len(scored), least, inputs.lone)
         body, head = self._body(size.rows, size.lone), self._head(size)
         body.launches.inputs.upload(inputs.for_body(body.launches))
+        if tokens is not None:
+            self.device.copy(body.launches.tokens.pointer, tokens.pointer, tokens.nbytes)
         self.replayed = None
         try:
             if self._launcher.observers:
@@ -103,7 +131,9 @@ class RowSteps:
             for part in (body, head) if head else (body,):
                 part.workspace.settle()
             raise
-        return StepScores(self, len(scored), head.launches if head else None)
+        scores = StepScores(self.device, len(scored), head.launches if head else None)
+        self._last = rows, scores
+        return scores
 
     def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:
         """What a step of so many rows launches before its head, of which so many attend on their own; all unless told
@@ -113,7 +143,7 @@ class RowSteps:
 
     def drop(self) -> None:
         """Give plans, graphs and their memory back."""
-        self.replayed = None
+        self.replayed = self._last = None
         for graph in self._graphs.values():
             graph.close()
         for workspace in (
@@ -153,16 +183,33 @@ class RowSteps:
 
 
 class StepScores:
-    """What came out of the scored rows of a step, in their order, until the next step."""
+    """What came out of the scored rows of a step, in their order, until the next step; the likeliest tokens for as long as they
+    are held, if they are fetched before that."""
 
-    def __init__(self, steps: RowSteps, scored: int, head: StepHead | None) -> None:
-        self._steps = steps
-        self._step = steps.count
+    def __init__(self, device: Device, scored: int, head: StepHead | None) -> None:
+        self._device = device
         self._scored = scored
         self._head = head
+        self._ended = False
+        self._coming: Fetch | None = None
+
+    def end(self) -> None:
+        """The next step begins."""
+        self._ended = True
+
+    def fetch(self) -> GpuBuffer:
+        """Have the likeliest tokens on their way to the host, where at least one row was scored: `greedy` waits for this step
+        alone then. Returns where they are on the device, u32[scored rows]."""
+        head = self._valid()
+        assert head is not None
+        likeliest = head.likeliest.view(0, (self._scored,))
+        self._coming = self._device.fetch(likeliest.pointer, np.empty(likeliest.shape, np.uint32))
+        return likeliest
 
     def greedy(self) -> list[int]:
         """The likeliest token after each, the lowest id among equals; NOT_A_NUMBER where the logits hold NaN."""
+        if self._coming is not None:
+            return [int(token) for token in self._coming.to_numpy()]
         head = self._valid()
         return [] if head is None else [int(token) for token in head.likeliest.to_numpy()[: self._scored]]
 
@@ -175,7 +222,7 @@ class StepScores:
         return head.logits.view(index * head.logits.nbytes // head.scored, (vocab,)).to_numpy()
 
     def _valid(self) -> StepHead | None:
-        if self._step != self._steps.count:
+        if self._ended:
             raise ModelError("these scores are of an earlier step; read them before the next one")
         return self._head
 

@@ -23,7 +23,8 @@ class Row:
 
 
 class Scores(Protocol):
-    """What came out of the scored rows of a step, in their order. Valid until the next step."""
+    """What came out of the scored rows of a step, in their order. Valid until the next step; `greedy` until the one after it,
+    if the next one is a step ahead."""
 
     def greedy(self) -> list[int]:
         """The likeliest token after each scored row, the lowest id among equals; NOT_A_NUMBER of
@@ -71,3 +72,9 @@ class StepEngine(Protocol):
     def step(self, rows: Sequence[Row]) -> Scores:
         """Run 1 to `rows` rows: those of one slot at positions that follow each other, all inside its table. After an exception
         what the pages hold at the positions of these rows is undefined; other positions are as they were."""
+
+    def step_ahead(self) -> Scores | None:
+        """Start the step in which each row of the last one is followed by its likeliest token at the next position, before
+        anybody has read that token. For a step whose rows were all scored, each of another slot, with room for one more. A row
+        whose token turns out to end its sequence is to be ignored; one of NOT_A_NUMBER has no scores that mean anything. None
+        if the engine keeps the plain order: nothing has run then. Exceptions as `step`."""

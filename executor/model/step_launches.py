@@ -68,6 +68,11 @@ class StepBody:
     activations: Activations
     calls: tuple[KernelCall, ...]
 
+    @property
+    def tokens(self) -> GpuBuffer:
+        """u32[rows]: the line of the inputs that holds them."""
+        return _line(self.inputs, "token", self.rows)
+
     @classmethod
     def build(cls, model: StepModel, workspace: Workspace, rows: int, lone: int) -> StepBody:
         """Choose the kernels and lay the buffers out in the workspace. lone: of the rows, how many attend on their own; they

@@ -71,6 +71,24 @@ class SchedulerStatus:
     accepted_tokens: int
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """A step that was started before the tokens of its rows were read. shares: those of the step before; lengths: how many
+    tokens each sequence has by now, if it goes on; scores: what comes out, or why it has failed."""
+
+    shares: list[Share]
+    lengths: list[int]
+    scores: Scores | Exception
+
+    @property
+    def is_next(self) -> bool:
+        """Whether its rows are those of sequences that run, but for some that have ended. Not after an interrupt that came
+        before all tokens were delivered."""
+        pairs = zip(self.shares, self.lengths, strict=True)
+        left = [(share.sequence, length) for share, length in pairs if share.sequence.state == "running"]
+        return bool(left) and all(len(sequence.tokens) == length for sequence, length in left)
+
+
 class Scheduler:
     """Runs sequences that come and go at any time, in the order of arrival; belongs to the thread of its device.
 
@@ -104,6 +122,7 @@ class Scheduler:
         self._arrived = 0
         self._steps = self._rows = self._prompt_rows = self._drafted = self._agreed = 0
         self._finished: Counter[Stopped] = Counter()
+        self._ahead: _Ahead | None = None
         self._stepping = False
         self._turn: asyncio.Future[None] | None = None
         self._ended = ""  # why nothing can run any more
@@ -156,6 +175,10 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step of the engine, unless nothing is there to run. Whether anything is left to do.
 
+        If all that runs decodes greedily, without drafts, the next step is started before the tokens of this one were read, and
+        the next call delivers it: what arrives meanwhile gets its rows one step later. Rows of sequences that have ended by
+        then do not count.
+
         If the engine raises an Exception, the sequences that had rows in the step have failed with it, their pages go back, and
         the others go on; after DeviceFailed all have failed, and nothing can be submitted. Anything else that is raised
         (Ctrl-C) passes through, and the next step does again what was not done. ModelError in a callback of this scheduler."""
@@ -164,12 +187,13 @@ class Scheduler:
             if self._model != self.engine.model:  # what was computed with another one must not be found
                 self.pool.forget()
                 self._model = self.engine.model
+                self._ahead = None
             self._batch.admit()
-            planned = self._batch.plan()
-            if self._batch.queue and not planned:
-                raise ModelError(f"no sequence can run: {self.pool.held} of {self.pool.pages} pages are held by others")
-            if shares := planned if self._draft is None else self._with_drafts(planned):
-                self._run(shares)
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and ahead.is_next:
+                self._finish(ahead.shares, ahead.scores)
+            else:
+                self._plan_and_run()
         return bool(self._batch.running or self._batch.queue)
 
     def run(self) -> None:
@@ -223,6 +247,7 @@ class Scheduler:
             self._ended = self._ended or "it is closed"
             for sequence in (*self._batch.queue, *self._batch.running):
                 self._end(sequence, "cancelled")
+            self._ahead = None
             self.pool.forget()
 
     def __enter__(self) -> Self:
@@ -283,21 +308,62 @@ class Scheduler:
                 left -= len(drafted[-1].draft)
         return drafted
 
-    def _run(self, shares: list[Share]) -> None:
+    def _plan_and_run(self) -> None:
+        planned = self._batch.plan()
+        if self._batch.queue and not planned:
+            raise ModelError(f"no sequence can run: {self.pool.held} of {self.pool.pages} pages are held by others")
+        if shares := planned if self._draft is None else self._with_drafts(planned):
+            self._finish(shares, self._started(shares))
+
+    def _started(self, shares: list[Share]) -> Scores | Exception:
+        """The scores of a step, or why it has failed."""
         rows: list[Row] = []
         for share in shares:
             sequence = share.sequence
             rows += rows_of(sequence.slot, [*share.tokens, *share.draft], sequence.computed, share.scored)
         try:
             self._set_tables(share.sequence for share in shares)
-            scores = self.engine.step(rows)
+            return self.engine.step(rows)
+        except Exception as error:
+            return error
+
+    def _start_next(self, shares: list[Share]) -> None:
+        """Start the step after one that was started, if it is already certain which rows it has: those of sequences that all
+        decode greedily and go on, as far as their tokens are not the last ones by what these are."""
+        sequences = [share.sequence for share in shares]
+        if self._draft is not None or not all(share.decodes for share in shares) or sequences != self._batch.running:
+            return
+        if not all(sequence.sampler.is_greedy and sequence.left > 1 for sequence in sequences):
+            return
+        lengths = [len(sequence.tokens) + 1 for sequence in sequences]
+        needed = sum(sequence.table.missing(length) for sequence, length in zip(sequences, lengths, strict=True))
+        if needed > self.pool.available:
+            return
+        scores: Scores | Exception | None
+        try:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                sequence.table.reserve(length)
+            self._set_tables(sequences)
+            scores = self.engine.step_ahead()
+        except Exception as error:
+            scores = error  # of the step that was not to come before this one's tokens are delivered
+        if scores is not None:
+            self._ahead = _Ahead(shares, lengths, scores)
+
+    def _finish(self, shares: list[Share], scores: Scores | Exception) -> None:
+        """Deliver what came out of a step that was started; start the next one before that is read, if there is no doubt."""
+        try:
+            if isinstance(scores, Exception):
+                raise scores
+            self._start_next(shares)
             greedy = scores.greedy() if any(share.scored and share.sequence.sampler.is_greedy for share in shares) else []
         except Exception as error:
             self._fail_step(shares, error)
             return
         self._steps += 1
-        self._rows += len(rows)
-        self._prompt_rows += sum(share.rows for share in shares if not share.decodes)
+        counted = [share for share in shares if share.sequence.state == "running"]
+        self._rows += sum(share.rows for share in counted)
+        self._prompt_rows += sum(share.rows for share in counted if not share.decodes)
         at = 0
         for share in shares:
             if share.sequence.state == "running":  # no callback of this step has cancelled it
@@ -349,7 +415,7 @@ class Scheduler:
 
     def _fail_step(self, shares: list[Share], error: Exception) -> None:
         _log.error("a step with rows of requests %s failed", [share.sequence.number for share in shares])
-        failed = [share.sequence for share in shares]
+        failed = [share.sequence for share in shares if share.sequence.state == "running"]
         if isinstance(error, DeviceFailed):
             self._ended = f"its device has failed: {error}"
             failed = [*self._batch.running, *self._batch.queue]

@@ -26,6 +26,11 @@ class FakeScores:
         self._hashes = hashes
 
     def greedy(self) -> list[int]:
+        self._engine.order.append("read")
+        return self.tokens
+
+    @property
+    def tokens(self) -> list[int]:
         return [self._engine.choose(value) for value in self._hashes]
 
     def logits(self, index: int) -> NDArray[np.float32]:
@@ -37,10 +42,18 @@ class FakeScores:
 
 class FakeEngine:
     """`choose`: the likeliest token for the hash of all that a row attends to. `before_step`: is called with the rows, and may
-    raise."""
+    raise. ahead: whether steps may be started before tokens were read."""
 
     def __init__(
-        self, *, slots: int = 4, rows: int = 16, vocab: int = 32, context: int = 64, page_len: int = 4, pages: int = 64
+        self,
+        *,
+        slots: int = 4,
+        rows: int = 16,
+        vocab: int = 32,
+        context: int = 64,
+        page_len: int = 4,
+        pages: int = 64,
+        ahead: bool = True,
     ):
         self.slots, self.rows, self.vocab, self.context, self.page_len, self.pages = (
             slots,
@@ -54,6 +67,9 @@ class FakeEngine:
         self.model = 0
         self.tables: dict[int, tuple[int, ...]] = {}
         self.steps: list[list[Row]] = []
+        self.scores = FakeScores(self, [])
+        self.ahead = ahead
+        self.order: list[str] = []  # of steps, steps ahead and reads of their tokens
         self.choose: Callable[[int], int] = lambda value: value % vocab
         self.before_step: Callable[[Sequence[Row]], None] = lambda rows: None
 
@@ -67,6 +83,7 @@ class FakeEngine:
         assert len({(row.slot, row.position) for row in rows}) == len(rows)
         self.before_step(rows)
         self.steps.append(list(rows))
+        self.order.append("step")
         written = set()
         for row in rows:
             assert 0 <= row.token < self.vocab
@@ -75,7 +92,19 @@ class FakeEngine:
             assert place not in written
             written.add(place)
             self.memory[place] = row.token
-        return FakeScores(self, [self._hash(row) for row in rows if row.scored])
+        self.scores = FakeScores(self, [self._hash(row) for row in rows if row.scored])
+        return self.scores
+
+    def step_ahead(self) -> FakeScores | None:
+        """A token that is none goes on as token 0."""
+        if not self.ahead:
+            return None
+        rows = self.steps[-1]
+        assert all(row.scored for row in rows)
+        tokens = [token if token < self.vocab else 0 for token in self.scores.tokens]
+        scores = self.step([Row(row.slot, token, row.position + 1, True) for row, token in zip(rows, tokens, strict=True)])
+        self.order[-1] = "ahead"
+        return scores
 
     def _hash(self, row: Row) -> int:
         seen = self.memory[list(self.tables[row.slot])].reshape(-1)[: row.position + 1]

@@ -18,7 +18,7 @@ from executor.device.protocol import Device
 from executor.launch.graph import LaunchGraph
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.row_steps import StepSize, lone_rows
+from executor.model.row_steps import StepScores, StepSize, lone_rows
 from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
@@ -269,6 +269,59 @@ def test_scores_of_an_earlier_step_are_refused(engine: Engine) -> None:
     engine.step([Row(0, 1, 1, True)])
     with pytest.raises(ModelError, match="earlier step"):
         scores.greedy()
+
+
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_steps_that_are_started_before_tokens_were_read_have_the_bits_of_those_that_wait(
+    engine: Engine, sequences: int
+) -> None:
+    """Over the end of a page."""
+
+    def start() -> StepScores:
+        return engine.step([Row(slot, 5 + slot, 0, True) for slot in range(sequences)])
+
+    tokens, waiting = list[list[int]](), start()
+    for step in range(1, 36):
+        tokens.append(waiting.greedy())
+        waiting = engine.step([Row(slot, token, step, True) for slot, token in enumerate(tokens[-1])])
+    expected = [waiting.logits(slot) for slot in range(sequences)]
+    for layer in engine.cache.pages.layers:
+        for pages in layer.values():
+            pages.fill(0xFF)
+    seen, scores = list[list[int]](), start()
+    for _ in range(1, 36):
+        ahead = engine.step_ahead()
+        assert ahead is not None
+        seen.append(scores.greedy())
+        scores = ahead
+    assert seen == tokens
+    assert np.array_equal(np.array([scores.logits(slot) for slot in range(sequences)]), np.array(expected))
+    assert engine.steps.captures == 1
+
+
+def test_a_step_ahead_follows_one_whose_rows_all_go_on(engine: Engine, model: LanguageModel) -> None:
+    follows = "whose rows were all scored, each of another slot"
+    with pytest.raises(ArgumentError, match=follows):
+        engine.step_ahead()
+    for rows in ([Row(0, 1, 0, False)], [Row(0, 1, 0, True), Row(0, 2, 1, True)]):
+        engine.step(rows)
+        with pytest.raises(ArgumentError, match=follows):
+            engine.step_ahead()
+    engine.set_table(1, [9])
+    engine.step([Row(1, 3, engine.page_len - 1, True)])
+    with pytest.raises(ArgumentError, match=f"row 0: slot 1 has no page for position {engine.page_len}"):
+        engine.step_ahead()
+    engine.step([Row(0, 1, 0, True)])
+    model.decoder.profile = GpuProfile(batch_invariant=True)
+    try:
+        with pytest.raises(ArgumentError, match=follows):
+            engine.step_ahead()
+    finally:
+        model.decoder.profile = GpuProfile()
+    scores = engine.step([Row(0, 1, 0, True)])
+    engine.launcher.observers.append(lambda record: None)
+    assert engine.step_ahead() is None
+    assert scores.greedy() == [int(np.argmax(scores.logits(0)))]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Recorder:
     pages: int = 64
     model: object = None
     nan: bool = False
+    ahead: bool = True
     steps: list[list[Row]] = field(default_factory=list)
     tables: dict[int, list[int]] = field(default_factory=dict)
 
@@ -51,6 +52,11 @@ class Recorder:
             assert row.position < len(self.tables[row.slot]) * self.page_len
         self.steps.append(list(rows))
         return Answers([NOT_A_NUMBER if self.nan else (row.token + 1) % self.vocab for row in rows if row.scored])
+
+    def step_ahead(self) -> Answers | None:
+        if not self.ahead:
+            return None
+        return self.step([Row(row.slot, (row.token + 1) % self.vocab, row.position + 1, True) for row in self.steps[-1]])
 
 
 def timed(engine: Recorder, case: SpeedCase, *others: SpeedCase) -> list[list[Row]]:
@@ -69,8 +75,9 @@ def test_a_prompt_goes_in_as_large_steps_and_its_last_row_is_scored() -> None:
     assert [row.scored for row in rows] == [False] * 18 + [True]
 
 
-def test_every_token_that_is_decoded_is_the_answer_to_the_one_before() -> None:
-    steps = timed(Recorder(), SpeedCase("depth", 5, depth=7))
+@pytest.mark.parametrize("ahead", [True, False])
+def test_every_token_that_is_decoded_is_the_answer_to_the_one_before(ahead: bool) -> None:
+    steps = timed(Recorder(ahead=ahead), SpeedCase("depth", 5, depth=7))
     assert [row.position for (row,) in steps] == [7, 8, 9, 10, 11]
     first = steps[0][0].token
     assert [row.token for (row,) in steps] == [first + number for number in range(5)]

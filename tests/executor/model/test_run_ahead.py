@@ -8,48 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
-from executor.device.protocol import Fetch
 from executor.gguf.gguf_file import GgufFile
 from executor.model.decoder import Decoder
 from executor.model.generation import Generation, LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
+from tests.executor.model.recording import Recording
 from tests.synthetic import Q, write_model
 
 PROMPT = [5, 77, 301, 12]
 CONTEXT = 32
-
-
-class Recording(EmulatedDevice):
-    """`order` holds what was started and what was read: `step`, `read` a token."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.order: list[str] = []
-
-    def launch_graph(self, graph: Any, work: object | None = None) -> None:
-        self.order.append("step")
-        super().launch_graph(graph, work)
-
-    def download(self, pointer: int, array: NDArray[Any]) -> None:
-        self.order.append("read")
-        super().download(pointer, array)
-
-    def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
-        fetch, order = super().fetch(pointer, array), self.order
-
-        class Read(Fetch):
-            def to_numpy(self) -> NDArray[Any]:
-                order.append("read")
-                return fetch.to_numpy()
-
-        return Read()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,11 @@ import pytest
 from benchmarks import soak_scheduler
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
+from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
+from tests.executor.model.recording import Recording
 from tests.synthetic import Q, write_model
 
 VOCABULARY = 512
@@ -45,6 +47,31 @@ def test_sequences_that_come_and_go_have_the_bits_of_their_lone_runs(device: Dev
     assert set(found["finished"]) == {"length", "context", "cancelled", "failed"}
     assert min(found["preemptions"], found["accepted_tokens"]) > 0
     assert min(found["rows_compared"], found["cached_prompt_tokens"]) > sequences
+
+
+def test_while_all_decode_each_step_is_started_before_the_last_one_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all decode the same for longer than a page, then with one that ends before the other."""
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=CONTEXT)
+    with Recording() as device, LanguageModel.load(path, device, context=CONTEXT, profile=GpuProfile()) as model:
+
+        def answers(ends: Collection[int] = ()) -> list[tuple[list[int], object]]:
+            with model.scheduler(context=CONTEXT, rows=2) as running:
+                device.order.clear()
+                requests = [running.submit([token], max_tokens=36, stop_tokens=ends) for token in (5, 9)]
+                running.run()
+                return [(request.tokens, request.stopped) for request in requests]
+
+        ahead = answers()
+        assert device.order == ["step", *["step", "read"] * 35, "read"]
+        free = ahead[0][0]
+        end = free[3:4]
+        ahead += answers(end)
+        monkeypatch.setattr(Engine, "step_ahead", lambda self: None)
+        assert [*answers(), *answers(end)] == ahead
+        assert device.order == ["step", "read"] * 36
+        assert [(len(tokens), stopped) for tokens, stopped in ahead[2:]] == [(free.index(*end), "eos"), (36, "length")]
 
 
 def test_a_second_turn_computes_only_its_new_tokens(model: LanguageModel) -> None:

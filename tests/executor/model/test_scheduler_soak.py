@@ -39,7 +39,7 @@ def wish(random_: random.Random) -> Wish:
     return Wish(tuple(prompt), random_.randint(1, 30), stop, random_.randrange(4) if random_.random() < 0.1 else None)
 
 
-def engine(**options: int) -> FakeEngine:
+def engine(**options: Any) -> FakeEngine:
     """Half of its tokens are of three, so that texts repeat; 31 ends an answer."""
     fake = FakeEngine(context=CONTEXT, page_len=4, **options)
     fake.choose = lambda value: 31 if value % 41 == 0 else value % 3 if value % 2 else value % 29
