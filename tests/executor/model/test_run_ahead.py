@@ -156,15 +156,24 @@ def test_a_callback_finds_the_sequence_that_it_would_find_without(model: Languag
     assert watched() == plainly(watched)
 
 
-def test_a_callback_may_change_what_the_next_step_runs_on(model: LanguageModel, plainly: Callable[..., Any]) -> None:
+def change_profile(decoder: Decoder) -> None:
+    decoder.profile = GpuProfile(gemv={"q8_0": "q8_0_gemv"})
+
+
+def grow_workspace(decoder: Decoder) -> None:
+    decoder.workspace.buffer("normed", (decoder.workspace.buffer("normed", (1,)).allocation.nbytes // 4 + 64,))
+
+
+@pytest.mark.parametrize("change", [change_profile, grow_workspace])
+def test_a_callback_may_change_what_the_next_step_runs_on(
+    model: LanguageModel, plainly: Callable[..., Any], change: Callable[[Decoder], None]
+) -> None:
     def changing() -> object:
         model.forget()
         model.decoder.profile = GpuProfile()
-
-        def change(token: int) -> None:
-            model.decoder.profile = GpuProfile(gemv={"q8_0": "q8_0_gemv"})
-
-        return generate(model, on_token=change).tokens, left(model)
+        made = generate(model, on_token=lambda token: change(model.decoder))
+        cached = generate(model, [*PROMPT, *made.tokens, 1]).cached_prompt_tokens
+        return made.tokens, cached, left(model)
 
     try:
         assert changing() == plainly(changing)

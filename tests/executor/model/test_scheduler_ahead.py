@@ -109,6 +109,35 @@ def test_a_step_ahead_that_fails_does_so_after_the_tokens_before_it_and_not_for_
     assert scheduler.pool.held == 0
 
 
+def test_an_interrupt_before_all_tokens_were_delivered_throws_the_next_step_away() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+
+    def interrupt(token: int) -> None:
+        if len(requests[0].tokens) == 3:
+            raise KeyboardInterrupt
+
+    requests = [greedy(scheduler, LONG[at : at + 4], on_token=None if at else interrupt) for at in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.run()
+    assert [len(request.tokens) for request in requests] == [3, 2, 2]
+    scheduler.run()
+    assert [request.tokens for request in requests] == [alone(engine, LONG[at : at + 4], 8) for at in range(3)]
+
+
+def test_a_step_that_another_model_has_started_is_thrown_away() -> None:
+    engine = FakeEngine()
+    scheduler = fresh(engine)
+    request = greedy(scheduler, LONG[:4])
+    for _ in range(3):
+        scheduler.step()
+    engine.model = 1
+    engine.order.clear()
+    scheduler.step()
+    assert engine.order == ["step", "ahead", "read"]
+    assert list(request.result().tokens) == alone(engine, LONG[:4], 8)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_comes_and_goes_the_answers_are_those_of_a_scheduler_that_waits(seed: int) -> None:
     def answers(ahead: bool) -> list[object]:
