@@ -112,8 +112,8 @@ class Decoder:
         self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
         self._read: tuple[object, int] | None = None  # of which `_likeliest` the host has read which token
         self._ahead: _Ahead | None = None
-        """It does not count; only the token and the logits of the step before have gone by it."""
-        self._overwritten = False  # for good, the token and the logits of the last step with a head
+        """Whatever it is, it does not count; what the step before it left, the token and the logits, it has overwritten."""
+        self._overwritten = False  # what the last step with a head left is lost: a step ahead of it was thrown away
         self._computed = ComputedTokens()
         self._written = weights.writes  # when it was last known that what is computed came from these weights
         self._activity = ""
@@ -420,7 +420,8 @@ class Decoder:
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head. That is run again where a step ahead of it was started that
-        does not count. ModelError where that cannot be done: other tokens have run since then, or the sequence was cut."""
+        does not count; an exception meanwhile leaves the sequence without it. ModelError where it cannot be run again: other
+        tokens have run since then, or the sequence was cut."""
         self._restore()
         return (self._plans or self.prepare()).launches.logits.to_numpy()
 

@@ -132,7 +132,7 @@ class RowSteps:
                 part.workspace.settle()
             raise
         scores = StepScores(self.device, len(scored), head.launches if head else None)
-        self._last = rows, scores
+        self._last = tuple(rows), scores
         return scores
 
     def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:
