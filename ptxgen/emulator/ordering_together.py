@@ -9,8 +9,10 @@ themselves (`Slot.KNOWN`), and only for the rest they come here."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from typing import NamedTuple
 
 from ptxgen.emulator.ordering import Moment, Order
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN_BITS
@@ -38,17 +40,37 @@ def joined(a: Known, b: Known) -> Known:
 
 def _last(a: tuple[Moment, ...], b: tuple[Moment, ...]) -> tuple[Moment, ...]:
     """The moments of two such lists that come before no other of them."""
+    if len(a) == len(b) == 1 and a[0].epoch != b[0].epoch:  # as mostly
+        return a if a[0].epoch > b[0].epoch else b
     kept = [moment for moment in a if not any(moment != other and moment.precedes(other) for other in b)]
     return (*kept, *(moment for moment in b if not any(moment.precedes(other) for other in a)))
 
 
+class Step(NamedTuple):
+    """What was over for a thread at a moment, after what it took over then or when it fenced that, for threads of a scope."""
+
+    at: Moment
+    known: Known
+    scope: MemoryScope = MemoryScope.DEVICE
+
+
+def _latest(steps: Iterable[Step]) -> list[Step]:
+    """The steps of a block whose knowledge no other of them has. A later one has that of those before it."""
+    given = list(steps)
+    return [
+        step
+        for step in given
+        if not any(step.at != other.at and step.at.precedes(other.at) and step.scope <= other.scope for other in given)
+    ]
+
+
 @dataclass
 class Flag:
-    """What was over where something was published with a place in memory since a plain store to it: for all threads of the
-    device, and for those of the same block."""
+    """What was published with a place in memory since a plain store to it: for all threads of the device, and by each block for
+    its own threads."""
 
     device: Known = field(default_factory=dict)
-    own: dict[int, Known] = field(default_factory=dict)
+    own: dict[int, list[Step]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,37 +84,33 @@ class Seen:
 
 @dataclass
 class Block:
-    """A block up to its epoch. What all its threads have taken over, and what some have in this epoch; the same of what was
-    read, of fences by their scope, and of those in this epoch."""
+    """A block up to its epoch: what all its threads have taken over, what some have in this epoch, what they have read, and
+    their fences. Of the last two the latest of earlier epochs are here, too."""
 
     epoch: int = 0
     known: Known = field(default_factory=dict)
-    taken: list[tuple[Moment, Known]] = field(default_factory=list)
-    read: tuple[Known, Known] = ({}, {})
+    taken: list[Step] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
-    fenced: dict[MemoryScope, Known] = field(default_factory=dict)
-    fences: list[tuple[Moment, MemoryScope, Known]] = field(default_factory=list)
+    fences: list[Step] = field(default_factory=list)
 
     def reach(self, epoch: int) -> None:
-        """Go on to an epoch: what its threads did in the one before is over for all of them."""
+        """Go on to an epoch: what its threads did in those before is over for all of them."""
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        for _, known in self.taken:
-            self.known = joined(self.known, known)
-        for seen in self.seen:
-            self.read = joined(self.read[0], seen.device), joined(self.read[1], seen.own)
-        for _, scope, known in self.fences:
-            self.fenced[scope] = joined(self.fenced.get(scope, {}), known)
-        self.taken, self.seen, self.fences = [], [], []
+        self.known = self._over(self.taken)
+        self.taken, self.fences = [], _latest(self.fences)
+        if len(self.seen) > 1:
+            device, own = (reduce(joined, parts) for parts in zip(*((s.device, s.own) for s in self.seen), strict=True))
+            self.seen = [Seen(self.seen[-1].at, device, own)]
 
     def over(self, at: Moment) -> Known:
         """What a thread has taken over by a moment."""
-        known = self.known
-        for moment, taken in self.taken:
-            if moment.precedes(at):
-                known = joined(known, taken)
-        return known
+        return self._over(step for step in self.taken if step.at.precedes(at))
+
+    def _over(self, steps: Iterable[Step]) -> Known:
+        latest = [step.known for step in _latest(steps)]
+        return reduce(joined, latest) if latest else self.known
 
 
 class TogetherOrder(Order):
@@ -111,8 +129,7 @@ class TogetherOrder(Order):
         self.blocks[self.number].reach(epoch)
 
     def fence(self, at: Moment, scope: MemoryScope) -> None:
-        block = self.blocks[self.number]
-        for seen in [Seen(at, *block.read), *block.seen]:
+        for seen in self.blocks[self.number].seen:
             if seen.at.precedes(at):
                 self._take(at, seen, scope)
         self._add_fence(at, scope)
@@ -120,8 +137,9 @@ class TogetherOrder(Order):
     def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
         block, flag = self.blocks[self.number], self.flags.get(address)
         if reads and flag is not None:
-            own = flag.own.get(self.number, {})
-            seen = Seen(at, flag.device if ordering.scope is MemoryScope.DEVICE else {}, own)
+            far = ordering.scope is MemoryScope.DEVICE
+            mine = (s.known for s in flag.own.get(self.number, ()) if not far or s.scope is not MemoryScope.DEVICE)
+            seen = Seen(at, flag.device if far else {}, reduce(joined, mine, {}))
             if ordering.acquires:
                 self._take(at, seen, ordering.scope)
             else:
@@ -132,28 +150,33 @@ class TogetherOrder(Order):
             self._add_fence(at, ordering.scope)
         if flag is None or not reads:
             flag = self.flags[address] = Flag()
-        fenced = [*block.fenced.items(), *((scope, known) for moment, scope, known in block.fences if moment.precedes(at))]
-        for scope, known in fenced:
-            flag.own[self.number] = joined(flag.own.get(self.number, {}), known)
-            if min(scope, ordering.scope) is MemoryScope.DEVICE:
-                flag.device = joined(flag.device, known)
+        fences = _latest(step for step in block.fences if step.at.precedes(at))
+        if not fences:
+            return
+        fences = [fence._replace(scope=min(fence.scope, ordering.scope)) for fence in fences]
+        flag.own[self.number] = _latest([*flag.own.get(self.number, ()), *fences])
+        for fence in fences:
+            if fence.scope is MemoryScope.DEVICE:
+                flag.device = joined(flag.device, fence.known)
 
     def orders(self, other: Moment, me: Moment) -> bool:
-        block, of = self.blocks[self.number], block_of(other.epoch)
-        over = [block.known, *(known for moment, known in block.taken if moment.precedes(me))]
-        return any(other.precedes(moment) for known in over for moment in known.get(of, ()))
+        moments = self.blocks[self.number].over(me).get(block_of(other.epoch), ())
+        return any(other.precedes(moment) for moment in moments)
 
     def _add_fence(self, at: Moment, scope: MemoryScope) -> None:
         block = self.blocks[self.number]
-        block.fences.append((at, scope, joined(block.over(at), {self.number: (at,)})))
+        block.fences.append(Step(at, joined(block.over(at), {self.number: (at,)}), scope))
 
     def _take(self, at: Moment, seen: Seen, scope: MemoryScope) -> None:
         """A thread takes over what it read, as far as the scope of its fence goes."""
         block, taken = self.blocks[self.number], self.taken[self.number]
-        known = joined(seen.own, seen.device) if scope is MemoryScope.DEVICE else seen.own
-        if not known or any(known is had and moment.precedes(at) for moment, had in block.taken):
+        before = block.over(at)
+        known = joined(before, seen.own)
+        if scope is MemoryScope.DEVICE:
+            known = joined(known, seen.device)
+        if known is before:
             return
-        block.taken.append((at, known))
+        block.taken.append(Step(at, known))
         for number, moments in known.items():
-            if moments is not block.known.get(number):
+            if moments is not before.get(number):
                 taken[number] = max(taken[number], *(moment.epoch - 1 for moment in moments))
