@@ -77,6 +77,7 @@ int main(int count, char** words) {
     const size_t n = std::stoul(value(kernel, "n"));
     const Size grid = size(kernel, "grid"), block = size(kernel, "block");
     const unsigned shared = std::stoul(value(kernel, "dynamic_shared_bytes"));
+    const bool cooperative = value(kernel, "cooperative") == "true";  // then all blocks must be on the GPU at once
 
     CUdevice device;
     CUcontext context;
@@ -98,7 +99,10 @@ int main(int count, char** words) {
     CALL(cuMemcpyHtoD, x, left.data(), n * sizeof(float));
     CALL(cuMemcpyHtoD, delta, right.data(), n * sizeof(float));
     void* arguments[] = {&x, &delta};  // in the order of the manifest's parameters
-    CALL(cuLaunchKernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, nullptr, arguments, nullptr);
+    if (cooperative)
+        CALL(cuLaunchCooperativeKernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, nullptr, arguments);
+    else
+        CALL(cuLaunchKernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared, nullptr, arguments, nullptr);
     CALL(cuMemcpyDtoH, sum.data(), x, n * sizeof(float));
 
     for (size_t i = 0; i < n; i++)

@@ -107,6 +107,7 @@ class CudaDevice(Device):
         self._graphs: list[CudaGraph] = []
         self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
         self._launches = 0
+        self._cooperative = False  # whether blocks of one of them wait for each other
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
         self._stream: Any = None
         self._events = EventPool(cuda, self._checked)
@@ -243,10 +244,17 @@ class CudaDevice(Device):
             return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
-    ) -> tuple[LoadedKernel, bool]:
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         self.enter("loading a kernel")
-        return self._modules.load(text, entry, image, dynamic_shared), False
+        return self._modules.load(text, entry, image, dynamic_shared, cooperative=cooperative), False
+
+    def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
+        self.enter("counting blocks")
+        threads = block[0] * block[1] * block[2]
+        answer = self._cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.handle, threads, kernel.dynamic_shared)
+        return int(self._checked(answer, f"counting the blocks of {kernel.entry} that fit")) * self.multiprocessors
 
     def unload(self, kernel: LoadedKernel) -> None:
         if self.failed:
@@ -259,10 +267,14 @@ class CudaDevice(Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        shared = kernel.dynamic_shared
-        (status,) = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream, parameters.pointers, 0)
-        if status:
-            self._checked((status,), f"launching {work or kernel.entry} (grid {grid}, block {block})")
+        shared, pointers = kernel.dynamic_shared, parameters.pointers
+        if kernel.cooperative:
+            launched = self._cuda.cuLaunchCooperativeKernel(kernel.handle, *grid, *block, shared, self._stream, pointers)
+            self._cooperative = True
+        else:
+            launched = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream, pointers, 0)
+        if launched[0]:
+            self._checked(launched, f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._note_launch(work or kernel.entry)
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
@@ -275,6 +287,7 @@ class CudaDevice(Device):
         self.enter("launching a graph", immediate=True)
         graph.launch(self._stream, work or "a graph")
         self._note_launch(work or "a graph")
+        self._cooperative |= graph.cooperative
 
     def free_graph(self, graph: Any) -> None:
         self._graphs.remove(graph)
@@ -311,6 +324,7 @@ class CudaDevice(Device):
         self.waits += 1
         self._checked(self._cuda.cuStreamSynchronize(self._stream), "waiting for the work")
         self._launched.clear()
+        self._cooperative = False
         self.owner.run_deferred()
         self._sharing.release_all()
 
@@ -328,7 +342,7 @@ class CudaDevice(Device):
             steps += [cuda.cuStreamSynchronize(self._stream)] if self._stream is not None else []
         for status, *_ in steps:
             if status:  # the last chance to hear of a fault
-                self._context.failure(status, f"closing {self.name}", self._launched, self.name)
+                self._context.failure(status, f"closing {self.name}", self._launched, self.name, cooperative=self._cooperative)
         self._launched.clear()
         for pinned in (self._staging, self._pages):
             steps += [] if pinned is None else pinned.close()
@@ -388,7 +402,8 @@ class CudaDevice(Device):
         fault on."""
         status, *values = result
         if status:
-            raise self._context.failure(status, f"{doing} on {self.name}", self._launched, self.name)
+            doing = f"{doing} on {self.name}"
+            raise self._context.failure(status, doing, self._launched, self.name, cooperative=self._cooperative)
         return values[0] if len(values) == 1 else tuple(values)
 
     def _attribute(self, attribute: Any) -> int:

@@ -21,6 +21,8 @@ class CudaGraph:
     what was being done, and gives the values or raises."""
 
     def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check) -> None:
+        self.cooperative = any(node.kernel.cooperative for node in nodes)
+        """Whether blocks of a launch wait for each other."""
         self._cuda = cuda
         self._check = check
         self._graph = self._check(cuda.cuGraphCreate(0), "making a graph")
@@ -59,10 +61,11 @@ class CudaGraph:
 
     def _add_all(self, nodes: Sequence[Node]) -> None:
         added: list[Any] = []
-        for node in nodes:
-            before = [added[number] for number in node.after]
-            early = node.early and len(before) == 1
-            added.append(self._add(node, [] if early else before))
+        beside = _beside_each_other(nodes)
+        for number, node in enumerate(nodes):
+            before = [added[earlier] for earlier in node.after]
+            early = node.early and len(before) == 1 and number not in beside
+            added.append(self._add(node, [] if early else before, early=early))
             if early:
                 edge = self._cuda.CUgraphEdgeData()
                 edge.from_port = PROGRAMMATIC_PORT
@@ -70,7 +73,7 @@ class CudaGraph:
                 answer = self._cuda.cuGraphAddDependencies(self._graph, before, added[-1:], [edge], 1)
                 self._check(answer, f"letting {node.kernel.entry} start early in a graph")
 
-    def _add(self, node: Node, waits: list[Any]) -> Any:
+    def _add(self, node: Node, waits: list[Any], *, early: bool = False) -> Any:
         cuda = self._cuda
         parameters = cuda.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = node.kernel.handle
@@ -79,4 +82,23 @@ class CudaGraph:
         parameters.sharedMemBytes = node.kernel.dynamic_shared
         parameters.kernelParams = node.parameters.pointers
         doing = f"adding {node.kernel.entry} (grid {node.grid}, block {node.block}) to a graph"
-        return self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
+        added = self._check(cuda.cuGraphAddKernelNode(self._graph, waits, len(waits), parameters), doing)
+        # A launch that starts early may not be cooperative, too, and needs not: it starts when all blocks of the one before it
+        # are on the GPU or over. Those end without it, and nothing that comes after it starts before all blocks of this one
+        # have: so they get the room that was counted (Device.most_blocks), if some of them later than others.
+        if node.kernel.cooperative and not early:
+            value = cuda.CUlaunchAttributeValue()
+            value.cooperative = 1
+            attribute = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            self._check(cuda.cuGraphKernelNodeSetAttribute(added, attribute, value), doing)
+        return added
+
+
+def _beside_each_other(nodes: Sequence[Node]) -> set[int]:
+    """The cooperative launches that may run while another one does: if each had some of its blocks on the GPU and no room for
+    the others, both would wait for ever. The driver sees to that, but not where they start early."""
+    before: list[set[int]] = []
+    for node in nodes:
+        before.append({*node.after, *(number for earlier in node.after for number in before[earlier])})
+    waiting = [number for number, node in enumerate(nodes) if node.kernel.cooperative]
+    return {a for a in waiting for b in waiting if a != b and a not in before[b] and b not in before[a]}

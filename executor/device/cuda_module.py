@@ -26,16 +26,18 @@ class CudaModules:
         self._name = name
         self._modules: list[Any] = []
 
-    def load(self, text: str, entry: str, image: bytes | None, dynamic_shared: int) -> LoadedKernel:
-        """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory. Raises
-        DeviceError if the driver refuses it; nothing stays loaded then."""
+    def load(
+        self, text: str, entry: str, image: bytes | None, dynamic_shared: int, *, cooperative: bool
+    ) -> LoadedKernel:  # fmt: skip
+        """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory and are
+        cooperative or not. Raises DeviceError if the driver refuses it; nothing stays loaded then."""
         if image is None:
             module = self._compiled(text, entry)
         else:
             module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry}")
         self._modules.append(module)
         try:
-            return self._kernel(module, entry, dynamic_shared)
+            return self._kernel(module, entry, dynamic_shared, cooperative)
         except BaseException:
             self.forget(module)
             self._cuda.cuModuleUnload(module)
@@ -56,7 +58,7 @@ class CudaModules:
         self._modules.clear()
         return answers
 
-    def _kernel(self, module: Any, entry: str, dynamic_shared: int) -> LoadedKernel:
+    def _kernel(self, module: Any, entry: str, dynamic_shared: int, cooperative: bool) -> LoadedKernel:
         function = self._check(self._cuda.cuModuleGetFunction(module, entry.encode()), f"finding entry {entry}")
         attributes = self._cuda.CUfunction_attribute
         if dynamic_shared:
@@ -76,6 +78,7 @@ class CudaModules:
             local_bytes=figure(attributes.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES),
             registers=figure(attributes.CU_FUNC_ATTRIBUTE_NUM_REGS),
             dynamic_shared=dynamic_shared,
+            cooperative=cooperative,
         )
 
     def _compiled(self, text: str, entry: str) -> Any:

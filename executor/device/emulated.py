@@ -22,7 +22,7 @@ from executor.device.allocations import ALIGNMENT, BorrowedMemory
 from executor.device.host_memory import HostMemory
 from executor.device.parameters import ArrayArgument, ParameterBlock
 from executor.device.protocol import Device, Fetch, Grid, LoadedKernel, MemorySharing, MemoryUse, Node, ReadInto
-from ptxgen.emulator import REDZONE, MemoryMap, compile_module
+from ptxgen.emulator import MOST_BLOCKS, REDZONE, MemoryMap, compile_module
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -127,12 +127,18 @@ class EmulatedDevice(HostMemory, Device):
         return None
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
-    ) -> tuple[LoadedKernel, bool]:
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         self.enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)
-        loaded = LoadedKernel(entry, kernel, shared_bytes=kernel.shared_bytes, dynamic_shared=dynamic_shared)
+        loaded = LoadedKernel(
+            entry, kernel, shared_bytes=kernel.shared_bytes, dynamic_shared=dynamic_shared, cooperative=cooperative
+        )
         return loaded, kernel.from_cache
+
+    def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
+        return MOST_BLOCKS
 
     def unload(self, kernel: LoadedKernel) -> None:
         self.enter("unloading a kernel")  # its code goes with the last reference
@@ -175,7 +181,7 @@ class EmulatedDevice(HostMemory, Device):
         with self.owner.running():
             findings = kernel.handle.launch(
                 grid, block, parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers, seed=self.seed,
-                early=early,
+                early=early, cooperative=kernel.cooperative,
             )  # fmt: skip
         if findings:
             raise SanitizerError(str(work or kernel.entry), findings)

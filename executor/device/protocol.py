@@ -29,7 +29,8 @@ ReadInto = Callable[[int, NDArray[np.uint8]], None]
 @dataclass(frozen=True)
 class LoadedKernel:
     """An entry that a device can launch. `handle`, `module`: the device's own. Sizes in bytes; registers are 0 where there
-    are none. dynamic_shared: the shared memory that every launch asks for, beside the static `shared_bytes`."""
+    are none. dynamic_shared: the shared memory that every launch asks for, beside the static `shared_bytes`; cooperative: its
+    blocks wait for each other, so a launch holds them all at once."""
 
     entry: str
     handle: Any
@@ -38,6 +39,7 @@ class LoadedKernel:
     registers: int = 0
     module: Any = None
     dynamic_shared: int = 0
+    cooperative: bool = False
 
 
 class Node(NamedTuple):
@@ -169,11 +171,15 @@ class KernelRunner(Protocol):
         """Code for `load` that may be kept on disk; None if the device keeps or makes its own."""
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
-    ) -> tuple[LoadedKernel, bool]:
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         """The kernel `entry` of a PTX text, and whether its code came from `cache_dir`. `image` is what `compile` gave for the
-        text; `dynamic_shared` the bytes of shared memory that its launches ask for. Raises DeviceError for code that the device
-        refuses; nothing stays loaded then."""
+        text; `dynamic_shared` the bytes of shared memory that its launches ask for; `cooperative`: its blocks wait for each
+        other. Raises DeviceError for code that the device refuses; nothing stays loaded then."""
+
+    def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
+        """How many blocks of a kernel it can hold at once."""
 
     def unload(self, kernel: LoadedKernel) -> None:
         """Give back what `load` gave, once. It must not be launched again."""

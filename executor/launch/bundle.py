@@ -23,10 +23,11 @@ from ptxgen.files import read_regular
 from ptxgen.target import Target
 
 FORMAT: Final = "ptxgen bundle"
-VERSION: Final = 4
+VERSION: Final = 5
 """Rises when a reader of older manifests would misunderstand a new one."""
-KNOWN: Final = (2, 3, VERSION)
-"""Version 2 has no `sequences` in its batches, which the executor does not read; 3 no launches that ask for shared memory."""
+KNOWN: Final = (2, 3, 4, VERSION)
+"""Version 2 has no `sequences` in its batches, which the executor does not read; 3 no launches that ask for shared memory; 4
+none whose blocks wait for each other."""
 MANIFEST: Final = "manifest.json"
 LARGEST: Final = 16 << 20
 """Bytes of a file that are read. A manifest has 300 to 700 KB, a kernel at most some hundred KB."""
@@ -34,13 +35,14 @@ LARGEST: Final = 16 << 20
 
 @dataclass(frozen=True)
 class Packed:
-    """A kernel of a bundle: its PTX, the machine code for the bundle's target if it is there, and the bytes of shared memory
-    that its launches ask for."""
+    """A kernel of a bundle: its PTX, the machine code for the bundle's target if it is there, the bytes of shared memory that
+    its launches ask for, and whether their blocks wait for each other."""
 
     entry: str
     text: str
     cubin: bytes | None
     dynamic_shared: int = 0
+    cooperative: bool = False
 
 
 class Bundle:
@@ -110,7 +112,8 @@ class Bundle:
             self._fail(f"{kernel}: its PTX is not ASCII")
         if not re.search(rf"\.entry\s+{re.escape(entry)}\b", text):
             self._fail(f"{kernel}: its PTX has no entry {shown(entry)}")
-        return Packed(entry, text, cubin, kernel.launch().dynamic_shared)
+        launch = kernel.launch()
+        return Packed(entry, text, cubin, launch.dynamic_shared, launch.cooperative)
 
     def _check(self, kernel: KernelType, facts: Mapping[str, Any]) -> None:
         launch = kernel.launch()
@@ -118,6 +121,7 @@ class Bundle:
             "grid": list(launch.grid),
             "block": list(launch.block),
             "dynamic_shared_bytes": launch.dynamic_shared,
+            "cooperative": launch.cooperative,
             "parameters": _parameters(kernel),
         }
         try:
@@ -125,6 +129,7 @@ class Bundle:
                 "grid": facts["grid"],
                 "block": facts["block"],
                 "dynamic_shared_bytes": facts.get("dynamic_shared_bytes", 0),  # before version 4 no launch asked for any
+                "cooperative": facts.get("cooperative", False),  # and before 5 none was
                 "parameters": list(map(_recorded, facts["parameters"])),
             }
         except (KeyError, TypeError) as error:

@@ -14,7 +14,7 @@ from executor.device.parameters import ParameterBlock, scalar_fault
 from executor.device.protocol import Device, Grid, LoadedKernel, Node
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
-from ptxgen.dsl.kernel_type import Array, KernelType, Scalar, Signature
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature
 from ptxgen.dsl.stamps import NAME as STAMPS
 from ptxgen.dsl.stamps import stamped_signature
 from ptxgen.errors import ArgumentError
@@ -102,6 +102,8 @@ class Plan:
         self.kernel = kernel
         self.place = place
         self.loaded = launcher.modules.load(kernel, early=early)
+        if launch.cooperative:
+            _check_room(kernel, launch, launcher.device.most_blocks(self.loaded, launch.block), launcher.device)
         self._early = early
         self._launcher = launcher
         self._device = launcher.device
@@ -286,6 +288,15 @@ def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
             raise LaunchError(f"{kernel}: {what} {sizes} is out of range; from (1, 1, 1) to {limits}")
     if block[0] * block[1] * block[2] > MAX_THREADS:
         raise LaunchError(f"{kernel}: block {block} has {block[0] * block[1] * block[2]} threads; at most {MAX_THREADS}")
+
+
+def _check_room(kernel: KernelType, launch: LaunchConfig, most: int, device: Device) -> None:
+    """Blocks that wait for each other must be there all at once."""
+    if launch.blocks > most:
+        raise LaunchError(
+            f"{kernel}: the {launch.blocks} blocks of grid {launch.grid} wait for each other, and {device.name} holds {most} "
+            "at once; write it with fewer blocks, or with blocks that take less (threads, registers, shared memory)"
+        )
 
 
 def _check_names(kernel: KernelType, signature: Signature, arguments: Iterable[str]) -> None:

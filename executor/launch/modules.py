@@ -126,7 +126,8 @@ class Modules:
         emitted = emit(kernel, self.device.target, lines=self.device.wants_lines, early=early, stamped=stamped)
         self.counts.emissions += 1
         self.counts.emit_seconds += time.perf_counter() - start
-        return Packed(emitted.entry, emitted.text, None, kernel.launch().dynamic_shared)
+        launch = kernel.launch()
+        return Packed(emitted.entry, emitted.text, None, launch.dynamic_shared, launch.cooperative)
 
     def _load(self, kernel: KernelType, packed: Packed) -> LoadedKernel:
         start = time.perf_counter()
@@ -141,7 +142,7 @@ class Modules:
         device, bundle = self.device, self.bundle
         if bundle is None or packed.cubin is None or device.kind != "cuda" or not bundle.has_code_for(device.target):
             return None
-        loaded, _ = device.load(packed.text, packed.entry, packed.cubin, dynamic_shared=packed.dynamic_shared)
+        loaded, _ = device.load(packed.text, packed.entry, packed.cubin, None, packed.dynamic_shared, packed.cooperative)
         self.counts.bundle_hits += 1
         return loaded, "machine code of the bundle"
 
@@ -156,7 +157,7 @@ class Modules:
         image = device.compile(packed.text)
         if image is not None and disk is not None:
             disk.put(key, image)
-        loaded, own = device.load(packed.text, packed.entry, image, folder, packed.dynamic_shared)
+        loaded, own = device.load(packed.text, packed.entry, image, folder, packed.dynamic_shared, packed.cooperative)
         if disk is not None and folder is not None and image is None and not own:
             trim(disk.folder, disk.limit_bytes)  # the device may have written there itself
         if own:
@@ -171,7 +172,10 @@ class Modules:
         if image is None:
             return None
         try:
-            return self.device.load(packed.text, packed.entry, image, disk.folder, packed.dynamic_shared)[0]
+            loaded, _ = self.device.load(
+                packed.text, packed.entry, image, disk.folder, packed.dynamic_shared, packed.cooperative
+            )  # fmt: skip
+            return loaded
         except DeviceFailed:
             raise
         except DeviceError as error:

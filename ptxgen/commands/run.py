@@ -39,6 +39,7 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.option("--block", metavar="X[,Y[,Z]]", callback=_dimensions, default="1", show_default=True, help="Threads of a block.")
 @click.option("words", "--arg", multiple=True, metavar="ARG", help="An argument, in the order of the entry's parameters.")
 @click.option("--shared", type=click.IntRange(min=0), default=0, show_default=True, help="Dynamic shared memory in bytes.")
+@click.option("--cooperative", is_flag=True, help="All blocks are there at once and may wait for each other.")
 @click.option(
     "--sanitize/--no-sanitize", default=True, show_default=True, help="Look for wrong accesses, races, stuck barriers."
 )
@@ -55,7 +56,8 @@ def _dimensions(ctx: click.Context, param: click.Parameter, value: str) -> tuple
 @click.pass_context
 def run_command(
     ctx: click.Context, path: Path, entry: str | None, grid: tuple[int, ...], block: tuple[int, ...], words: tuple[str, ...],
-    shared: int, sanitize: bool, seed: int | None, timeout: float, source: bool, saves: tuple[str, ...], as_json: bool,
+    shared: int, cooperative: bool, sanitize: bool, seed: int | None, timeout: float, source: bool, saves: tuple[str, ...],
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
@@ -94,7 +96,7 @@ def run_command(
     try:
         findings = run(
             text, chosen, grid, block, values,
-            shared=shared, sanitize=sanitize, seed=seed, seconds=timeout, sources=source,
+            shared=shared, sanitize=sanitize, seed=seed, seconds=timeout, sources=source, cooperative=cooperative,
         )  # fmt: skip
     except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
         findings = [error.finding]

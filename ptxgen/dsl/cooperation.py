@@ -144,13 +144,12 @@ class Cooperation(MemoryAccess, ControlFlow):
                 "and be 0 again after the last", self.where(), "add one at the end if there is one alone",
             )  # fmt: skip
         arrived, opened = words.at(*[0] * len(words.shape)), words.at(*[0] * (len(words.shape) - 1), 1)
-        ordered = {"scope": "gpu", "space": "global"}
-        count: dict[str, str] = {**ordered, "op": "inc", "type": "u32"}
+        count = {"scope": "gpu", "space": "global", "op": "inc", "type": "u32"}
         self.barrier()  # what all threads of the block wrote comes before the arrival, which publishes it
         with self.when(self.special("%tid.x") == 0):
             last = self.blocks - 1
             before = self.load(opened[0], order="relaxed", scope="gpu")  # before the arrival: after it the last may open
-            number = self.op("atom", arrived[0].address, last, **count, order="acq_rel")  # inc goes from `last` to 0
+            (number,) = self.write("atom", [arrived[0].address, last], {**count, "order": "acq_rel"})  # from `last` to 0
             with self.when(number == last):
                 self.write("red", [opened[0].address, barriers - 1], {**count, "order": "release"})
             with self.otherwise():

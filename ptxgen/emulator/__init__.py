@@ -19,12 +19,14 @@ from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
 from ptxgen.emulator.redzones import kept_apart
 from ptxgen.emulator.sanitizer import Finding, MemoryMap
+from ptxgen.emulator.together import MOST_BLOCKS
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "MOST_BLOCKS",
     "REDZONE",
     "EmulationError",
     "Finding",

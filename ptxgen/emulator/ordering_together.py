@@ -114,7 +114,7 @@ class Block:
 
 
 class TogetherOrder(Order):
-    """The order of a launch of so many blocks. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN` are for each block."""
+    """The order of a launch of so many blocks. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN` are of each block."""
 
     def __init__(self, blocks: int) -> None:
         super().__init__()

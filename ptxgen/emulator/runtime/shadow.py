@@ -9,11 +9,11 @@ cooperative launch). Vector clocks, of a number a block, are needed only in the 
 * A time is an *epoch*: a counter of block barriers passed and blocks started. It tells the intervals between two barriers of a
   block apart, and blocks from each other: `Me.span` epochs from `Me.first` on are of the running block. Blocks that run one
   after the other count on, so that is all epochs from there; of those that take turns each has a range of its own (`SPAN`).
-* Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that comes
-  before all that the running block does now.
+* Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that
+  comes before all that the running block does now.
 * Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
-* Two accesses are **concurrent** (`concurrent`) if they are of two blocks, of which mine does not know that, or of one interval and of two threads (in global
-  memory: of two warps, `Me.apart`) that no `bar.warp.sync` has ordered.
+* Two accesses are **concurrent** (`concurrent`) if they are of two blocks, and mine does not know that the other comes before,
+  or of one interval and of two threads (in global memory: of two warps, `Me.apart`) that no `bar.warp.sync` has ordered.
 * Concurrent ones **conflict** (`conflict`) if one of them writes, unless both are strong in a scope that holds the other's
   thread (8.7.1, morally strong), or a fence and a flag order them (events.py, happens-before of 8.8).
 
@@ -22,8 +22,8 @@ memory, a `GranuleState`. The records of one kind lie together, so that memory w
 
 Which records are enough? Two weak writes that are concurrent conflict anyway, so of those the last is kept. The strong writes
 of one scope, and the reads of one scope, may be many without any conflict; of those two are kept (`remember`), so that every
-thread which conflicts with any conflicts with one of the two, as far as no flag orders some of them for it. tests/ptxgen/emulator/test_shadow.py compares all this with a
-list of every access."""
+thread which conflicts with any conflicts with one of the two, as long as no flag orders some of them for it.
+tests/ptxgen/emulator/test_shadow.py compares all this with a list of every access."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Record(ctypes.Structure):
 
 class Me(ctypes.Structure):
     """The access that is being checked. Records of epochs before `floor` count as none, all but `span` from `first` on as
-    another block's. `known`: the address of a u32 for each of the blocks that take turns (see above), or 0. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
-    records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
-    the two."""
+    another block's. `known`: the address of a u32 for each of the blocks that take turns (see above), or 0. `apart`: bits of a
+    thread's number; threads that agree in them are in order anyway. `stride` is the distance of two records of one granule;
+    `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order the two."""
 
     _anonymous_ = ("record",)
     _fields_ = (

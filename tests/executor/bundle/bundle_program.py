@@ -66,7 +66,7 @@ class BundleProgram:
             parameters = parameters.ljust(-(-len(parameters) // size) * size, b"\0") + struct.pack("<" + code, value)
         if name not in self.kernels:
             self.kernels[name] = compile_module((self.folder / facts["ptx"]["path"]).read_text()).kernel(facts["entry"])
-        self.kernels[name].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters)
+        self.kernels[name].launch(tuple(facts["grid"]), tuple(facts["block"]), parameters, cooperative=facts["cooperative"])
 
     def packed(self, parameter: dict[str, Any], argument: dict[str, Any], sequence: int) -> tuple[str, Any]:
         if parameter["kind"] == "scalar":

@@ -227,8 +227,9 @@ class Gpu(EmulatedDevice):
         self.images: list[bytes | None] = []
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
-    ) -> Any:
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> Any:  # fmt: skip
         self.images.append(image)
         return super().load(text, entry)
 

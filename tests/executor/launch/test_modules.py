@@ -40,8 +40,9 @@ class Assembling(RememberingDevice):
         return assemble(text, self.target).cubin
 
     def load(
-        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0
-    ) -> tuple[LoadedKernel, bool]:
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         assert image is not None
         self.images.append(image)
         return LoadedKernel(entry, None), False
