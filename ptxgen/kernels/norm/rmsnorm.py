@@ -92,6 +92,7 @@ class RmsNorm(KernelType):
         return k.min(start, self.hidden - self.width), inside
 
     def load_values(self, k: KernelBuilder, array: Any, start: Value) -> list[Value]:
+        """The thread's values of a chunk that starts there, of x or of gamma."""
         return list(k.load_vector(array[start], self.width)) if self.width > 1 else [k.load(array[start])]
 
     def _fetch_gamma(self, k: KernelBuilder, start: Value) -> None:
@@ -113,6 +114,7 @@ class RmsNorm(KernelType):
         return start, inside, self.scaled(values, self._scale(k, total), gammas)
 
     def add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
+        """Add the squares of a chunk's values, where these are in the row, to a variable: chunk after chunk."""
         for value in values:
             counted = k.select(inside, value, 0.0)
             total @= k.fma(counted, counted, total)
@@ -128,6 +130,7 @@ class RmsNorm(KernelType):
         return mathlib.rsqrt(k, mean + k.arg.eps)
 
     def scaled(self, values: list[Value], scale: Value, gammas: list[Value]) -> list[Value]:
+        """The results: in this order of products."""
         return [value * scale * gamma for value, gamma in zip(values, gammas, strict=True)]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:

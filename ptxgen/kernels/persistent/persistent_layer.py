@@ -268,9 +268,9 @@ class PersistentLayer(KernelType):
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[PersistentLayer]:
-        small: dict[str, Any] = {"blocks": 3, "num_warps": 8}
-        yield cls(512, 512, 1536, "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K", queries=131, keys=37, **small)
-        yield cls(576, 576, 864, "Q8_0", "Q8_0", "Q8_0", gate_digits=1, attended_digits=2, **small)
+        mixed = "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K"
+        yield cls(64, 96, 160, "Q8_0", "Q8_0", "Q8_0", gate_digits=1, attended_digits=2, blocks=2, rows_per_warp=2, slots=3)
+        yield cls(256, 512, 4864, *mixed, queries=67, keys=37, blocks=3)
 
 
 def _runs(plan: Sequence[StreamPart]) -> list[list[StreamPart]]:

@@ -89,7 +89,7 @@ def test_a_layer_of_any_format_has_the_bits_of_its_kernels_one_by_one(name: str)
         {"gate_digits": 1, "down_digits": 2, "next_digits": 1, "attended_digits": 1},
         {"queries": 0, "keys": 0, "attn_q": "", "attn_k": "", "attn_v": ""},  # the last layer
         {"keys": 0, "attn_k": "", "attn_v": ""},  # an output head alone
-        {"attn_v": "Q8_0", "ffn_down": "Q6_K", "ffn": 1280},  # of formats in one stage that differ in all
+        {"attn_v": "Q8_0", "ffn_down": "Q6_K", "ffn": 14336},  # of formats in one stage that differ in all; a long row
     ],
     ids=lambda settings: "-".join(settings),
 )
