@@ -106,7 +106,7 @@ def _take_turns(contexts: Sequence[Context]) -> TogetherOrder:
     """Give each block its epochs, and what it knows of the others; what tells it."""
     order = TogetherOrder(len(contexts))
     for number, c in enumerate(contexts):
-        c[Slot.EPOCH], c[Slot.EPOCH_SPAN], c[Slot.TOGETHER] = number * SPAN, SPAN, len(contexts)  # a block starts at the next
+        c[Slot.EPOCH], c[Slot.TOGETHER] = number * SPAN, len(contexts)  # a block starts at the next
         c[Slot.KNOWN], c[Slot.TAKEN] = (ctypes.addressof(words[number]) for words in (order.known, order.taken))
     return order
 

@@ -54,10 +54,9 @@ class Slot(IntEnum):
     ORDERED = 43  # address of what says whether fences and flags order two accesses, or 0 (ordering.py)
     EVENT = 44  # address of what hears of fences and of strong accesses, or 0
     LAST_EVENT = 45  # what tells the last such from others
-    EPOCH_SPAN = 46  # epochs from FIRST_EPOCH on that are the running block's
-    TOGETHER = 47  # blocks that are there at once and take turns, or 0 where they run one after the other
-    KNOWN = 48  # address of a u32 for each of those: its last epoch that comes before all that this block does now
-    TAKEN = 49  # the same of what some thread does, so of all that this block does after its next barrier
+    TOGETHER = 46  # blocks that are there at once and take turns, or 0 where they run one after the other
+    KNOWN = 47  # address of a u32 for each of those: its last epoch that comes before all that this block does now
+    TAKEN = 48  # the same of what some thread does, so of all that this block does after its next barrier
 
 
 BARRIERS = 16

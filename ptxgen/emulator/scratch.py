@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ptxgen.emulator.facts import Facts
 from ptxgen.emulator.layout import EXITED, Slot, State
 from ptxgen.emulator.runtime.reports import FindingRecords
-from ptxgen.emulator.runtime.shadow import RECORD_BYTES, SERIAL_SPAN, shadow_bytes
+from ptxgen.emulator.runtime.shadow import RECORD_BYTES, shadow_bytes
 from ptxgen.errors import PtxGenError
 from ptxgen.target import WARP_SIZE
 
@@ -58,7 +58,7 @@ class Scratch:
             granules = -(-total >> facts.shared_shift)
             self.shadow, c[Slot.SHADOW] = aligned(shadow_bytes(granules, states=True))
             c[Slot.SHARED_SHIFT], c[Slot.SHARED_STRIDE] = facts.shared_shift, granules * RECORD_BYTES
-            c[Slot.GLOBAL_SHIFT], c[Slot.EPOCH_SPAN] = facts.global_shift, SERIAL_SPAN
+            c[Slot.GLOBAL_SHIFT] = facts.global_shift
             self.local_shadow, c[Slot.LOCAL_SHADOW] = aligned(facts.local_bytes * warps * WARP_SIZE)
             self.findings = FindingRecords()
             c[Slot.FINDINGS] = ctypes.addressof(self.findings)

@@ -124,7 +124,7 @@ def check(
     mine = b.fields(me, Me)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
-    mine["span"], mine["known"] = c[Slot.EPOCH_SPAN].resized("i32"), c[Slot.KNOWN]
+    mine["known"] = c[Slot.KNOWN]
     first_thread, waited = s[State.WARP] * WARP_SIZE, s[State.WAITED]
     shadow, shared_stride, shared_shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_STRIDE], c[Slot.SHARED_SHIFT]
     shared_states = shadow.at(shared_stride * Slots.END)

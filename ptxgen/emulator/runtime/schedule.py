@@ -58,29 +58,27 @@ def run_block(b: Builder, context: Value) -> None:
     c = b.context(context)
     begun = c[Slot.TURNS]
     warps, state_bytes, order = c[Slot.WARPS].as_pointer(), c[Slot.STATE_BYTES], c[Slot.WARP_ORDER]
-    turns = b.memory("i64")
-    waits, yields, sleeps, idle = flags = [b.memory("i1") for _ in range(4)]
+    turns, seen, idle = b.memory("i64"), b.memory("i32"), b.memory("i1")
     turns.store(begun)
     with b.loop() as (_, rounds):
-        for flag in flags:
-            flag.store(0, "i1")
+        seen.store(0)
+        idle.store(0, "i1")
         with b.loop(c[Slot.WARP_COUNT]) as (i, _):
             status = warp(b, warps.at(_ordered(b, order, i) * state_bytes), context)
             with b.when(status == TRAPPED):
                 b.ret(TRAPPED)
-            waits.store(waits.load("i1") | (status == BLOCKED))
-            yields.store(yields.load("i1") | (status == YIELDED))
-            sleeps.store(sleeps.load("i1") | (status == SLEPT))
-        with b.when(~yields.load("i1")):
-            with b.when(~(waits.load("i1") | sleeps.load("i1"))):
+            seen.store(seen.load("i32") | b.number(1) << status)
+        yields, sleeps, waits = ((seen.load("i32") & 1 << kind) != 0 for kind in (YIELDED, SLEPT, BLOCKED))
+        with b.when(~yields):
+            with b.when(~(waits | sleeps)):
                 with b.when(c[Slot.FINDINGS] != 0):
                     compare_warps(b, context)
                 b.ret(FINISHED)
             idle.store(release(b, context))
-            with b.when(idle.load("i1") & ~sleeps.load("i1")):
+            with b.when(idle.load("i1") & ~sleeps):
                 b.ret(DEADLOCKED)
         rested = idle.load("i1").select(b.number(SLEEP_COST, "i64"), _BLOCKED_COST)
-        turns.store(turns.load("i64") + yields.load("i1").select(b.number(YIELD_COST, "i64"), rested))
+        turns.store(turns.load("i64") + yields.select(b.number(YIELD_COST, "i64"), rested))
         with b.when(turns.load("i64") > c[Slot.BUDGET]):
             b.ret(ENDLESS)
         with b.when(idle.load("i1") | (turns.load("i64") >= begun + YIELD_COST)):

@@ -7,8 +7,8 @@ orders all threads of its block. The blocks of a launch run one after the other,
 cooperative launch). Vector clocks, of a number a block, are needed only in the second case.
 
 * A time is an *epoch*: a counter of block barriers passed and blocks started. It tells the intervals between two barriers of a
-  block apart, and blocks from each other: `Me.span` epochs from `Me.first` on are of the running block. Blocks that run one
-  after the other count on, so that is all epochs from there; of those that take turns each has a range of its own (`SPAN`).
+  block apart, and blocks from each other. Blocks that run one after the other count on, so epochs from `Me.first` on are of the
+  running block; of those that take turns each has a range of its own, SPAN epochs.
 * Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that
   comes before all that the running block does now.
 * Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
@@ -47,8 +47,6 @@ OLDEST_EPOCH = 1
 SPAN_BITS = 22
 SPAN = 1 << SPAN_BITS
 """Epochs of each of the blocks that take turns, more than it has barriers: block i's first is OLDEST_EPOCH + i * SPAN."""
-SERIAL_SPAN = 1 << 31
-"""Epochs that may be the running block's where they run one after the other."""
 EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
@@ -94,17 +92,17 @@ class Record(ctypes.Structure):
 
 
 class Me(ctypes.Structure):
-    """The access that is being checked. Records of epochs before `floor` count as none, all but `span` from `first` on as
-    another block's. `known`: the address of a u32 for each of the blocks that take turns (see above), or 0. `apart`: bits of a
-    thread's number; threads that agree in them are in order anyway. `stride` is the distance of two records of one granule;
-    `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order the two."""
+    """The access that is being checked. Records of epochs before `floor` count as none, those before `first` as another
+    block's. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
+    records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
+    the two. `known`, if not 0, is the address of a u32 for each of the blocks that take turns; then epochs from `first` + SPAN
+    on are another block's, too."""
 
     _anonymous_ = ("record",)
     _fields_ = (
         ("record", Record),
         ("floor", ctypes.c_uint32),
         ("first", ctypes.c_uint32),
-        ("span", ctypes.c_uint32),
         ("apart", ctypes.c_uint32),
         ("stride", ctypes.c_int64),
         ("ordered", ctypes.c_int64),
@@ -129,7 +127,18 @@ def shadow_bytes(granules: int, *, states: bool) -> int:
 
 def _elsewhere(mine: Fields, theirs: Fields) -> Value:
     """Whether an access is another block's."""
-    return theirs["epoch"] - mine["first"] >= mine["span"]
+    beyond = (mine["known"] != 0) & (theirs["epoch"] - mine["first"] >= SPAN)
+    return beyond | (theirs["epoch"] < mine["first"])
+
+
+def _in_interval(mine: Fields, theirs: Fields) -> Value:
+    """Whether nothing orders two accesses between two barriers of a block."""
+    same_interval = theirs["epoch"] == mine["epoch"]
+    differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
+    another_thread = (differing & mine["apart"]) != 0
+    another_warp = differing >= WARP_SIZE
+    not_met_since = mine["sync"] == theirs["sync"]
+    return same_interval & another_thread & (another_warp | not_met_since)
 
 
 @runtime_function("i1", me="ptr", other="ptr")
@@ -137,24 +146,32 @@ def concurrent(b: Builder, me: Value, other: Value) -> None:
     """Whether no barrier, and no thread's own order, puts the earlier access `other` before mine."""
     mine, theirs = b.fields(me, Me), b.fields(other, Record)
     recorded = theirs["epoch"] >= mine["floor"]
-    another_block = _elsewhere(mine, theirs)
-    with b.when(recorded & another_block & (mine["known"] != 0)):
+    another_block = theirs["epoch"] < mine["first"]
+    b.ret(recorded & (another_block | _in_interval(mine, theirs)))
+
+
+@runtime_function("i1", me="ptr", other="ptr")
+def concurrent_together(b: Builder, me: Value, other: Value) -> None:
+    """`concurrent` where blocks take turns."""
+    mine, theirs = b.fields(me, Me), b.fields(other, Record)
+    with b.when(theirs["epoch"] < mine["floor"]):
+        b.ret(0)
+    with b.when(_elsewhere(mine, theirs)):
         block = (theirs["epoch"] - OLDEST_EPOCH >> SPAN_BITS).resized("i64")
         b.ret(theirs["epoch"] > mine["known"].as_pointer().at(block, "i32").load("i32"))
-    same_interval = theirs["epoch"] == mine["epoch"]
-    differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
-    another_thread = (differing & mine["apart"]) != 0
-    another_warp = differing >= WARP_SIZE
-    not_met_since = mine["sync"] == theirs["sync"]
-    b.ret(recorded & (another_block | same_interval & another_thread & (another_warp | not_met_since)))
+    b.ret(_in_interval(mine, theirs))
 
 
 @runtime_function("i1", me="ptr", other="ptr")
 def conflict(b: Builder, me: Value, other: Value) -> None:
     """Whether an earlier access races with mine, one of the two being a write."""
     mine, theirs = b.fields(me, Me), b.fields(other, Record)
-    with b.when(~concurrent(b, me, other)):
-        b.ret(0)
+    with b.when(mine["known"] != 0):
+        with b.when(~concurrent_together(b, me, other)):
+            b.ret(0)
+    with b.when(mine["known"] == 0):
+        with b.when(~concurrent(b, me, other)):
+            b.ret(0)
     with b.when(mine["serial"] == theirs["serial"]):  # lanes of one store: whether they agree is asked after it, by value
         b.ret(0)
     scope_needed = _elsewhere(mine, theirs).select(b.number(2), 1)
@@ -178,14 +195,19 @@ def remember(b: Builder, first: Value, me: Value) -> None:
     a later interval of its block, so another block is the best that the second can be of."""
     mine, theirs = b.fields(me, Me), b.fields(first, Record)
     second = first.at(mine["stride"])
+    another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
+    with b.when(mine["known"] != 0):
+        with b.when(~concurrent_together(b, me, first)):
+            b.copy_structure(Record, first, me)
+            b.ret()
+        better = _elsewhere(mine, theirs) | another_warp & ~_elsewhere(mine, b.fields(second, Record))
+        with b.when(~concurrent_together(b, me, second) | better):
+            b.copy_structure(Record, second, me)
+        b.ret()
     with b.when(~concurrent(b, me, first)):
         b.copy_structure(Record, first, me)
         b.ret()
-    take_turns = mine["known"] != 0
-    first_elsewhere = take_turns & _elsewhere(mine, theirs)
-    second_elsewhere = take_turns & _elsewhere(mine, b.fields(second, Record))
-    another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
-    with b.when(~concurrent(b, me, second) | first_elsewhere | another_warp & ~second_elsewhere):
+    with b.when(~concurrent(b, me, second) | another_warp):
         b.copy_structure(Record, second, me)
 
 

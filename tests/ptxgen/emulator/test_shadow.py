@@ -13,11 +13,11 @@ import pytest
 
 from ptxgen.emulator import codegen
 from ptxgen.emulator.runtime.link import objects
-from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, SERIAL_SPAN, Access, Me, Record, Slots, touches
+from ptxgen.emulator.runtime.shadow import EVERY_THREAD, EVERY_WARP, OLDEST_EPOCH, SPAN, Access, Me, Record, Slots, touches
 
 GRANULES = 2
 UNWRITTEN, ON_THE_WAY, WRITER, READER = 1, 2, 4, 8
-BARRIER, NEXT_BLOCK = "barrier", "next block"
+BARRIER, NEXT_BLOCK, GRID_BARRIER = "barrier", "next block", "grid barrier"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Past:
     serial: int
 
 
+def is_over(past: Past, now: Past, known: list[int]) -> bool:
+    """Whether what happened in another block is known to be over."""
+    return past.block != now.block and past.epoch <= known[past.block]
+
+
 def is_race(a: Past, b: Past, apart: int) -> bool:
     """Whether two accesses race: by the definition, without any shadow."""
     if a.touch.access is LOAD and b.touch.access is LOAD:
@@ -68,7 +73,7 @@ class Shadow:
         self.touches, self.stateless = touches, stateless
         self.records = (Record * (GRANULES * Slots.END))()
         self.states = (ctypes.c_uint32 * (2 * GRANULES))()
-        self.me = Me(floor=1, first=1, span=SERIAL_SPAN, apart=apart, stride=GRANULES * ctypes.sizeof(Record))
+        self.me = Me(floor=1, first=1, apart=apart, stride=GRANULES * ctypes.sizeof(Record))
         self.other = Record()
         self.block, self.epoch, self.serial = 0, 1, 0
         self.syncs = {0: 0, 1: 0}
@@ -96,6 +101,35 @@ class Shadow:
 
     def past(self, touch: Touch) -> Past:
         return Past(touch, self.block, self.epoch, self.syncs[touch.thread // 32], self.serial)
+
+
+class Turns(Shadow):
+    """The same for blocks that take turns on global memory: NEXT_BLOCK goes on with another that has begun before."""
+
+    BLOCKS = 3
+
+    def __init__(self, touches: Any) -> None:
+        super().__init__(touches, apart=EVERY_WARP, stateless=True)
+        self.epochs = [OLDEST_EPOCH + block * SPAN for block in range(self.BLOCKS)]
+        self.known = (ctypes.c_uint32 * self.BLOCKS)()
+        self.me.known = ctypes.addressof(self.known)
+
+    def step(self, event: Event, granule: int = 0, many: int = 1, serial: int | None = None) -> int:
+        if event == GRID_BARRIER:
+            for block, epoch in enumerate(self.epochs):
+                self.known[block], self.epochs[block] = epoch, epoch + 1
+        elif event == BARRIER:
+            self.epochs[self.block] += 1
+        elif event == NEXT_BLOCK:
+            self.block = (self.block + 1) % self.BLOCKS
+            self.me.first = OLDEST_EPOCH + self.block * SPAN
+        else:
+            return super().step(event, granule, many, serial)
+        return 0
+
+    def past(self, touch: Touch) -> Past:
+        self.epoch = self.epochs[self.block]
+        return super().past(touch)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +198,30 @@ def test_long_traces(compiled: Any, seed: int, apart: int, stateless: bool) -> N
             if rng.random() < 0.4:
                 trace.append(rng.choice(syncs))
         races += follow(compiled, trace, apart, stateless)
+    assert 500 < races < 2900
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None:
+    rng = random.Random(seed)
+    races = 0
+    for _ in range(3000):
+        shadow, seen = Turns(compiled), list[Past]()
+        threads, common = rng.sample([0, 1, 32, 33], 3), rng.choice(KINDS)
+        for _ in range(rng.randrange(4, 14)):
+            event: Event = Touch(rng.choice(threads), *(common if rng.random() < 0.8 else rng.choice(KINDS)))
+            if rng.random() < 0.5:
+                event = rng.choice([Sync(0), BARRIER, NEXT_BLOCK, NEXT_BLOCK, GRID_BARRIER])
+            code = shadow.step(event)
+            if not isinstance(event, Touch):
+                continue
+            now = shadow.past(event)
+            rivals = [p for p in seen if not is_over(p, now, list(shadow.known)) and is_race(p, now, EVERY_WARP)]
+            assert (code != 0) == bool(rivals), (seen, now)
+            if rivals:
+                races += 1
+                break
+            seen.append(now)
     assert 500 < races < 2900
 
 
