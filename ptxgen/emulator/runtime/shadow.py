@@ -166,12 +166,10 @@ def concurrent_together(b: Builder, me: Value, other: Value) -> None:
 def conflict(b: Builder, me: Value, other: Value) -> None:
     """Whether an earlier access races with mine, one of the two being a write."""
     mine, theirs = b.fields(me, Me), b.fields(other, Record)
-    with b.when(mine["known"] != 0):
-        with b.when(~concurrent_together(b, me, other)):
-            b.ret(0)
-    with b.when(mine["known"] == 0):
-        with b.when(~concurrent(b, me, other)):
-            b.ret(0)
+    with b.when(mine["known"] != 0), b.when(~concurrent_together(b, me, other)):
+        b.ret(0)
+    with b.when(mine["known"] == 0), b.when(~concurrent(b, me, other)):
+        b.ret(0)
     with b.when(mine["serial"] == theirs["serial"]):  # lanes of one store: whether they agree is asked after it, by value
         b.ret(0)
     scope_needed = _elsewhere(mine, theirs).select(b.number(2), 1)
