@@ -29,6 +29,9 @@ class PersistentGrid:
         """Of a device with so many multiprocessors, 0 on the emulator."""
         return cls(multiprocessors or EMULATED_BLOCKS, target)
 
+    def __str__(self) -> str:
+        return f"{PersistentLayer.name} with {self.blocks} blocks, where all matrices have hw_dp4a"
+
     def fitted(self, kernel: PersistentLayer) -> PersistentLayer:
         """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
         there is none."""

@@ -33,7 +33,9 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
       ptxrun explain model.gguf --precision fast
     """
     from executor.choice.choice import GpuProfile
+    from executor.choice.persistent import choose_persistent
     from executor.device import open_device
+    from executor.device.gpu import GpuModel
     from executor.gguf.gguf_file import GgufFile
     from executor.model.config import ModelConfig
     from executor.model.explain import explain
@@ -43,6 +45,7 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     with open_device(device) as opened:
         profile, target = GpuProfile.for_device(opened), opened.target
         name, reason = opened.name, opened.reason
+        grid = choose_persistent(profile, target, GpuModel.of(opened).multiprocessors)
     if precision is not None:
         profile = replace(profile, precision=precision)
     with GgufFile.open(path) as file:
@@ -55,12 +58,14 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
             | {"attention": attention.facts(), "attention_of_one": alone.facts()}
+            | {"persistent_layers": None if grid is None else {"blocks": grid.blocks}}
         )
         return
     _print(rows)
     console.echo()
     _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
+    _wrap(f"from one attention to the next, of a token alone: {'a launch for each operation' if grid is None else grid}")
 
 
 def _print(rows: list[Explained]) -> None:

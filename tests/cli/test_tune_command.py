@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
+from executor.choice.persistent import EMULATED_BLOCKS
 from executor.model import step_times
 from ptxgen.commands import console
 from ptxgen.dsl.kernel_type import KernelType
@@ -23,6 +24,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "m.gguf"
     types = {"": Q.Q8_0, "ffn_down": Q.Q4_0}
     return write_model(path, types=types, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=32)
+
+
+def test_explain_says_how_a_token_goes_from_one_attention_to_the_next(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] is None
+    monkeypatch.setenv("PTXGEN_PERSISTENT_LAYERS", "1")
+    assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == {"blocks": EMULATED_BLOCKS}
 
 
 def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
