@@ -204,6 +204,7 @@ def test_long_traces(compiled: Any, seed: int, apart: int, stateless: bool) -> N
 @pytest.mark.parametrize("seed", range(3))
 def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None:
     rng = random.Random(seed)
+    others: list[Event] = [Sync(0), BARRIER, NEXT_BLOCK, NEXT_BLOCK, GRID_BARRIER]
     races = 0
     for _ in range(3000):
         shadow, seen = Turns(compiled), list[Past]()
@@ -211,7 +212,7 @@ def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None
         for _ in range(rng.randrange(4, 14)):
             event: Event = Touch(rng.choice(threads), *(common if rng.random() < 0.8 else rng.choice(KINDS)))
             if rng.random() < 0.5:
-                event = rng.choice([Sync(0), BARRIER, NEXT_BLOCK, NEXT_BLOCK, GRID_BARRIER])
+                event = rng.choice(others)
             code = shadow.step(event)
             if not isinstance(event, Touch):
                 continue
