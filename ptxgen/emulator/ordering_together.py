@@ -84,14 +84,16 @@ class Seen:
 
 @dataclass
 class Block:
-    """A block up to its epoch: what all its threads have taken over, what some have in this epoch, what they have read, and
-    their fences. Of the last two the latest of earlier epochs are here, too."""
+    """A block up to its epoch: what all its threads have taken over, what some have in this epoch, what they have read, their
+    fences, and their releases by address, which are fences for later accesses to that place alone (PTX ISA 8.8, release
+    pattern). Of the last three the latest of earlier epochs are here, too."""
 
     epoch: int = 0
     known: Known = field(default_factory=dict)
     taken: list[Step] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     fences: list[Step] = field(default_factory=list)
+    releases: dict[int, list[Step]] = field(default_factory=dict)
 
     def reach(self, epoch: int) -> None:
         """Go on to an epoch: what its threads did in those before is over for all of them."""
@@ -132,7 +134,7 @@ class TogetherOrder(Order):
         for seen in self.blocks[self.number].seen:
             if seen.at.precedes(at):
                 self._take(at, seen, scope)
-        self._add_fence(at, scope)
+        self.blocks[self.number].fences.append(self._fenced(at, scope))
 
     def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
         block, flag = self.blocks[self.number], self.flags.get(address)
@@ -147,10 +149,11 @@ class TogetherOrder(Order):
         if not writes:
             return
         if ordering.releases:
-            self._add_fence(at, ordering.scope)
+            block.releases[address] = _latest([*block.releases.get(address, ()), self._fenced(at, ordering.scope)])
         if flag is None or not reads:
             flag = self.flags[address] = Flag()
-        fences = _latest(step for step in block.fences if step.at.precedes(at))
+        before = (*block.fences, *block.releases.get(address, ()))
+        fences = _latest(step for step in before if step.at.precedes(at))
         if not fences:
             return
         fences = [fence._replace(scope=min(fence.scope, ordering.scope)) for fence in fences]
@@ -163,9 +166,8 @@ class TogetherOrder(Order):
         moments = self.blocks[self.number].over(me).get(block_of(other.epoch), ())
         return any(other.precedes(moment) for moment in moments)
 
-    def _add_fence(self, at: Moment, scope: MemoryScope) -> None:
-        block = self.blocks[self.number]
-        block.fences.append(Step(at, joined(block.over(at), {self.number: (at,)}), scope))
+    def _fenced(self, at: Moment, scope: MemoryScope) -> Step:
+        return Step(at, joined(self.blocks[self.number].over(at), {self.number: (at,)}), scope)
 
     def _take(self, at: Moment, seen: Seen, scope: MemoryScope) -> None:
         """A thread takes over what it read, as far as the scope of its fence goes."""

@@ -18,10 +18,12 @@ ARGUMENTS: Signature = {"x": read(F32, 256), "n": read(U32, 256), "y": write(F32
 
 
 def written(
-    body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None
+    body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None,
+    cooperative: bool = False,
 ) -> Function:  # fmt: skip
     """The function that `body` writes, not verified. `k.arg` has x: f32[256], n: u32[256], y: f32[256] unless told other."""
-    k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, LaunchConfig(1, block), target)
+    launch = LaunchConfig(1, block, cooperative=cooperative)
+    k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, launch, target)
     body(k)
     return k.finish()
 
@@ -33,9 +35,12 @@ def verified(body: Body, *, block: int | tuple[int, ...] = 64, target: Target = 
     return function
 
 
-def text(body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None) -> str:
+def text(
+    body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None,
+    cooperative: bool = False,
+) -> str:  # fmt: skip
     """The text of a module with this one kernel, verified."""
-    function = written(body, block=block, target=target, signature=signature)
+    function = written(body, block=block, target=target, signature=signature, cooperative=cooperative)
     verify(function, target)
     return module_text([function], target)
 

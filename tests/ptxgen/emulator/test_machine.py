@@ -96,10 +96,10 @@ def test_a_failed_launch_on_several_workers_leaves_each_its_own_memory(monkeypat
     monkeypatch.setattr("ptxgen.emulator.machine._PARALLEL_NS", 0)  # however fast the machine is, blocks are spread
     check = "ld.param.u32 %r6, [p1];\nsetp.eq.u32 %p1, %r2, %r6;\n@%p1 trap;\nst.global.u32 [%rd3], %r4;"
     k = compile_module(kernel(INDEX + check, "u64", "u32")).kernel("k")
-    x = array(1 << 18)
+    x = array(1 << 20)
 
     def launch(trapping: int) -> None:
-        k.launch(1 << 12, 64, pointer(x) + trapping.to_bytes(4, "little"), workers=3)
+        k.launch(1 << 14, 64, pointer(x) + trapping.to_bytes(4, "little"), workers=3)
 
     launch(1 << 20)
     for trapping in (4000, 2000, 4095, 10):
