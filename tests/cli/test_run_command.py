@@ -199,3 +199,19 @@ def test_an_array_has_the_type_and_shape_that_its_word_says(name: str, shape: li
 def test_any_word_is_an_argument_or_an_error_of_the_package(word: str) -> None:
     with contextlib.suppress(PtxGenError):
         parse_argument(word)
+
+
+def test_blocks_may_wait_for_each_other_if_told_so(tmp_path: Path) -> None:
+    """Block 0 waits for block 1."""
+    path = tmp_path / "waits.ptx"
+    path.write_text(
+        kernel(
+            "ld.param.u64 %rd1, [p0];\nmov.u32 %r2, %ctaid.x;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra WAITS;\n"
+            "st.relaxed.gpu.u32 [%rd1], 7;\nret;\nWAITS:\nnanosleep.u32 20;\nld.relaxed.gpu.u32 %r4, [%rd1];\n"
+            "setp.eq.u32 %p2, %r4, 0;\n@%p2 bra WAITS;",
+            "u64",
+        )
+    )
+    words = ("ptxgen", "run", path, "--grid", "2", "--arg", "u32[1]=zeros")
+    assert facts(*words, "--cooperative")["arguments"][0]["head"] == [7]
+    assert "makes no progress" in invoke(*words).stdout

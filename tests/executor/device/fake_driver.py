@@ -24,6 +24,8 @@ class FakeDriver:
     CUjit_option = real.CUjit_option
     CUstream_flags = real.CUstream_flags
     CUevent_flags = real.CUevent_flags
+    CUlaunchAttributeID = real.CUlaunchAttributeID
+    CUlaunchAttributeValue = type("Value", (), {})
     CUDA_KERNEL_NODE_PARAMS = type("Parameters", (), {})
 
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
@@ -193,12 +195,22 @@ class FakeDriver:
         self.launches.append(call)
         return (OK,)
 
+    def cuLaunchCooperativeKernel(self, *call: Any) -> tuple[Any]:
+        self.launches.append(("cooperative", *call))
+        return (OK,)
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, function: Any, threads: int, shared: int) -> tuple[Any, int]:
+        return OK, 1024 // threads
+
     def cuGraphCreate(self, flags: int) -> tuple[Any, str]:
         self.live["graph"] += 1
         return OK, "graph"
 
     def cuGraphAddKernelNode(self, graph: Any, before: list[Any], count: int, parameters: Any) -> tuple[Any, Any]:
         return OK, parameters
+
+    def cuGraphKernelNodeSetAttribute(self, node: Any, attribute: Any, value: Any) -> tuple[Any]:
+        return (OK,)
 
     def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, str]:
         self.live["instance"] += 1

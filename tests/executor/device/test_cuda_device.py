@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, DeviceFailed, ModelError
+from executor.base.errors import DeviceError, DeviceFailed, LaunchError, ModelError
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
 from executor.device.parameters import ParameterBlock
@@ -20,7 +20,7 @@ from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
 from ptxgen.types import F32
 from tests.executor.device.fake_driver import FakeDriver, R
-from tests.executor.launch.kernels import Alone, Scale
+from tests.executor.launch.kernels import Alone, Scale, together_plan
 
 
 def test_everything_made_is_given_back_on_close(driver: FakeDriver) -> None:
@@ -42,6 +42,17 @@ def test_a_launch_passes_the_addresses_of_the_packed_arguments(driver: FakeDrive
     assert (function, sizes, shared, stream, extra) == ("function test_scale", [2, 1, 1, 64, 1, 1], 0, "stream", 0)
     assert isinstance(parameters, int)
     assert parameters != 0
+
+
+def test_blocks_that_wait_for_each_other_are_launched_all_at_once_if_there_is_room(driver: FakeDriver) -> None:
+    most = 132 * 16
+    with CudaDevice() as device:
+        together_plan(device, most)()
+        with pytest.raises(LaunchError, match=rf"the {most + 1} blocks of grid .* wait for each other.* holds {most} at once"):
+            together_plan(device, most + 1)
+    ((kind, function, *sizes, shared, stream, _),) = driver.launches
+    assert (kind, function, sizes) == ("cooperative", "function test_turned_together", [most, 1, 1, 64, 1, 1])
+    assert (shared, stream) == (0, "stream")
 
 
 def test_a_plan_keeps_its_parameters_alive(driver: FakeDriver) -> None:

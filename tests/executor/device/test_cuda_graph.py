@@ -25,6 +25,9 @@ class Driver:
     edges: list[tuple[str, str, int]] = field(default_factory=list)
     alive: int = 0
     refused: str = ""
+    cooperative: list[str] = field(default_factory=list)
+    CUlaunchAttributeValue = SimpleNamespace
+    CUlaunchAttributeID = real.CUlaunchAttributeID
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUgraphEdgeData = SimpleNamespace
     CUgraphDependencyType = real.CUgraphDependencyType
@@ -39,6 +42,11 @@ class Driver:
 
     def cuGraphAddKernelNode(self, graph: Any, waits: list[str], count: int, parameters: Any) -> tuple[Any, str | None]:
         return self._add(parameters.func, waits, count)
+
+    def cuGraphKernelNodeSetAttribute(self, node: str, attribute: Any, value: Any) -> tuple[Any]:
+        assert attribute == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        self.cooperative += [node] * value.cooperative
+        return (OK,)
 
     def cuGraphAddDependencies(self, graph: Any, starts: list[str], ends: list[str], data: Any, count: int) -> tuple[Any]:
         self.edges.append((starts[0], ends[0], data[0].from_port))
@@ -73,8 +81,9 @@ def answered(answer: tuple[Any, ...], doing: str) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def node(number: int, *after: int, early: bool = False) -> Node:
-    return Node(LoadedKernel(f"entry{number}", f"kernel{number}"), (1, 1, 1), (32, 1, 1), ParameterBlock({}), after, early)
+def node(number: int, *after: int, early: bool = False, cooperative: bool = False) -> Node:
+    kernel = LoadedKernel(f"entry{number}", f"kernel{number}", cooperative=cooperative)
+    return Node(kernel, (1, 1, 1), (32, 1, 1), ParameterBlock({}), after, early)
 
 
 NODES = [node(0), node(1, 0, early=True), node(2, 0), node(3, 1, 2, early=True)]
@@ -90,6 +99,18 @@ def test_a_launch_waits_for_those_it_comes_after_and_starts_early_only_after_a_s
     graph.close()
     graph.close()
     assert driver.alive == 0
+
+
+def test_blocks_that_wait_for_each_other_start_together_or_early_where_no_others_do_beside_them() -> None:
+    driver, chain = Driver(), [node(0, cooperative=True), node(1, 0, early=True, cooperative=True), node(2, 1)]
+    assert CudaGraph(driver, chain, answered).cooperative
+    assert driver.cooperative == ["kernel0"]
+    assert driver.edges == [("kernel0", "kernel1", PROGRAMMATIC_PORT), ("kernel1", "kernel2", 0)]
+    driver, fork = Driver(), [node(0), *(node(number, 0, early=True, cooperative=True) for number in (1, 2))]
+    CudaGraph(driver, fork, answered)
+    assert driver.cooperative == ["kernel1", "kernel2"]
+    assert driver.edges == [("kernel0", "kernel1", 0), ("kernel0", "kernel2", 0)]
+    assert not CudaGraph(Driver(), NODES, answered).cooperative
 
 
 def test_the_nodes_read_back_are_the_launches() -> None:

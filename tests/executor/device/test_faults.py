@@ -18,7 +18,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.types import F32
 from tests.executor.device.fake_driver import FakeDriver, R
-from tests.executor.launch.kernels import Accumulate, Scale
+from tests.executor.launch.kernels import Accumulate, Scale, together_plan
 
 
 def scale_plan(device: CudaDevice, name: str = "logits") -> Plan:
@@ -82,6 +82,24 @@ def test_launches_that_were_waited_for_are_not_suspected(driver: FakeDriver) -> 
             device.synchronize()
     assert "late" in caught.value.cause
     assert "early" not in caught.value.cause
+
+
+@pytest.mark.parametrize("in_a_graph", [False, True])
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_fault_says_if_blocks_that_wait_for_each_other_may_have_given_up(
+    driver: FakeDriver, in_a_graph: bool, waited: bool
+) -> None:  # fmt: skip
+    with CudaDevice() as device:
+        plan = together_plan(device, blocks=2)
+        launch = LaunchGraph(device, [plan]).replay if in_a_graph else plan
+        launch()
+        if waited:
+            device.synchronize()
+            scale_plan(device)()
+        driver.fault(R.CUDA_ERROR_LAUNCH_FAILED)
+        with pytest.raises(DeviceFailed) as caught:
+            device.synchronize()
+    assert ("wait for each other, and give up" in caught.value.cause) == (not waited)
 
 
 def test_the_message_lists_some_of_many_launches_and_counts_all(driver: FakeDriver) -> None:

@@ -9,6 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.device import Device
+from executor.launch.launch import Launcher, Plan
+from executor.launch.modules import Modules
+from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.kernels.accuracy import UNIT
@@ -104,6 +108,53 @@ class Turned(Scale):
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         return {"y": arguments["x"][::-1]}
+
+
+@dataclass(frozen=True)
+class TurnedTogether(Scale):
+    """y = x backwards, f32[n], through `staged`, which other blocks wrote. n is a multiple of 64."""
+
+    name = "test_turned_together"
+
+    def signature(self) -> Signature:
+        return {
+            "y": write(F32, self.n),
+            "x": read(F32, self.n),
+            "staged": write(F32, self.n),
+            "words": update(U32, 2, zeros=True),
+        }
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.n // 64, block=64, cooperative=True)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * 64 + k.tid.x
+        k.store(k.arg.staged[i], k.load(k.arg.x[i]))
+        k.grid_barrier(k.arg.words, 2)
+        k.store(k.arg.y[i], k.load(k.arg.staged[self.n - 1 - i]))
+        k.grid_barrier(k.arg.words, 2)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        yield cls(n=192)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        y, x, staged = (rng.normal(size=self.n).astype(np.float32) for _ in range(3))
+        return {"y": y, "x": x, "staged": staged, "words": np.zeros(2, np.uint32)}
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        return {"y": arguments["x"][::-1], "staged": arguments["x"], "words": np.zeros(2, np.uint32)}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        return {"y": 0, "staged": 0, "words": 0}
+
+
+def together_plan(device: Device, blocks: int) -> Plan:
+    """A launch of TurnedTogether on so many blocks, on memory of its own."""
+    n = 64 * blocks
+    y, x, staged = (GpuBuffer.zeros(device, F32, (n,), name) for name in ("y", "x", "staged"))
+    launcher, words = Launcher(device, Modules(device, limit_bytes=0)), GpuBuffer.zeros(device, U32, (2,), "words")
+    return launcher.prepare(TurnedTogether(n=n), y=y, x=x, staged=staged, words=words)
 
 
 @dataclass(frozen=True)

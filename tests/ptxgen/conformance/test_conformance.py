@@ -13,7 +13,7 @@ from ptxgen.commands.catalogue import checked_on
 from ptxgen.conformance import Nonconformity, check, shape_checks, type_checks
 from ptxgen.conformance.execution import CANARY, compare, deviation, emitted, emulate, inputs, placed
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels import registry
 from ptxgen.kernels.registry import KernelEntry
@@ -22,7 +22,7 @@ from ptxgen.target import ALL, HOPPER, WARPGROUP_SIZE, Target
 from ptxgen.toolchain import assemble as assembling
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit as emit_anew
-from ptxgen.types import F32
+from ptxgen.types import F32, U32
 
 THREADS = 32
 
@@ -84,6 +84,48 @@ def test_a_right_kernel_passes_every_check() -> None:
         "cases", "refusals", "tails", "signature", "text", "assembly", "emulator"
     }  # fmt: skip
     report.raise_failures()
+
+
+class Summed(Doubled):
+    """y = 2 x, of which other blocks hold the halves that each needs until all have written theirs."""
+
+    def signature(self) -> Signature:
+        return {**super().signature(), "halves": write(F32, self.n), "words": update(U32, 2, zeros=True)}
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=-(-self.n // THREADS), block=THREADS, cooperative=True)
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        with k.when(i < self.n):
+            k.store(k.arg.halves[self.n - 1 - i], k.load(k.arg.x[self.n - 1 - i]))
+        self.wait(k)
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.load(k.arg.halves[i]) * 2.0)
+        self.wait(k)
+
+    def wait(self, k: KernelBuilder) -> None:
+        k.grid_barrier(k.arg.words, 2)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {**super().inputs(rng), "halves": np.zeros(self.n, np.float32), "words": np.zeros(2, np.uint32)}
+
+    def reference(self, **arguments: Any) -> dict[str, Any]:
+        return {**super().reference(**arguments), "halves": arguments["x"], "words": np.zeros(2)}
+
+    def tolerance(self, **arguments: Any) -> dict[str, Any]:
+        return {"y": 0.0, "halves": 0.0, "words": 0.0}
+
+
+def test_blocks_that_wait_for_each_other_pass_every_check_and_fail_where_they_do_not_wait() -> None:
+    summed = dataclass(frozen=True)(Summed)
+    assert check(summed(n=65)).passed
+    hasty: type[Summed] = dataclass(frozen=True)(
+        type("Hasty", (Summed,), {"wait": lambda self, k: None, "__annotations__": {}})
+    )
+    failed = {result.check: result.reason for result in check(hasty(n=65)).failures}
+    assert list(failed) == ["emulator"]
+    assert failed["emulator"].startswith(("race", "uninitialised"))
 
 
 def test_a_shape_alone_has_the_checks_of_a_shape() -> None:

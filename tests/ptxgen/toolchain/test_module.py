@@ -115,7 +115,7 @@ def test_a_manifest_is_json_with_what_a_launch_needs() -> None:
         "name": "eps", "ptx_type": "f32", "dtype": "f32", "kind": "scalar", "low": 0.0, "high": None,
     }  # fmt: skip
     assert (facts["grid"], facts["block"], facts["shared_bytes"]) == ([1, 1, 1], [256, 1, 1], 32)
-    assert facts["dynamic_shared_bytes"] == 0
+    assert (facts["dynamic_shared_bytes"], facts["cooperative"]) == (0, False)
     assert (facts["target"], facts["ptx_version"], facts["sha256"]) == ("sm_90", "7.8", emitted.sha256)
 
 
