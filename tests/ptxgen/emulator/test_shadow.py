@@ -208,7 +208,7 @@ def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None
     races = 0
     for _ in range(3000):
         shadow, seen = Turns(compiled), list[Past]()
-            threads, common = rng.sample([0, 1, 32, 33], 3), rng.choice(KINDS)
+        threads, common = rng.sample([0, 1, 32, 33], 3), rng.choice(KINDS)
         for _ in range(rng.randrange(4, 14)):
             event: Event = Touch(rng.choice(threads), *(common if rng.random() < 0.8 else rng.choice(KINDS)))
             if rng.random() < 0.5:
