@@ -17,9 +17,24 @@ from typing import NamedTuple
 from ptxgen.emulator.ordering import Moment, Order
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN_BITS
 from ptxgen.isa.effects import MemoryScope, Ordering
+from ptxgen.target import WARP_SIZE
 
-Known = Mapping[int, tuple[Moment, ...]]
-"""Blocks, and of each the last moments that are over, none of which comes before another; with one is over what precedes it."""
+
+class Over(NamedTuple):
+    """What is over of a block: all before an epoch, and in it what precedes one of these moments, one a thread."""
+
+    epoch: int
+    moments: Mapping[int, Moment]
+
+    def holds(self, other: Moment) -> bool:
+        """Whether a moment of the block is over."""
+        if other.epoch != self.epoch:
+            return other.epoch < self.epoch
+        return any(other.precedes(moment) for moment in self.moments.values())
+
+
+Known = Mapping[int, Over]
+"""What is over, by block."""
 Words = ctypes.Array[ctypes.c_uint32]
 
 
@@ -30,24 +45,22 @@ def block_of(epoch: int) -> int:
 
 def joined(a: Known, b: Known) -> Known:
     """What is over where both are."""
+    if a is b:
+        return a
     more = {}
-    for block, moments in b.items():
-        mine = a.get(block, ())
-        if mine is not moments and (both := _last(mine, moments)) != mine:
-            more[block] = both
+    for block, theirs in b.items():
+        mine = a.get(block)
+        if mine is None or theirs.epoch > mine.epoch:
+            more[block] = theirs
+        elif mine is not theirs and theirs.epoch == mine.epoch:
+            later = {t: at for t, at in theirs.moments.items() if t not in mine.moments or mine.moments[t].serial < at.serial}
+            if later:
+                more[block] = Over(mine.epoch, {**mine.moments, **later})
     return {**a, **more} if more else a
 
 
-def _last(a: tuple[Moment, ...], b: tuple[Moment, ...]) -> tuple[Moment, ...]:
-    """The moments of two such lists that come before no other of them."""
-    if len(a) == len(b) == 1 and a[0].epoch != b[0].epoch:  # as mostly
-        return a if a[0].epoch > b[0].epoch else b
-    kept = [moment for moment in a if not any(moment != other and moment.precedes(other) for other in b)]
-    return (*kept, *(moment for moment in b if not any(moment.precedes(other) for other in a)))
-
-
 class Step(NamedTuple):
-    """What was over for a thread at a moment, after what it took over then or when it fenced that, for threads of a scope."""
+    """What is over for a thread from a moment on, or for whom a fence of it serves: threads of the scope."""
 
     at: Moment
     known: Known
@@ -55,7 +68,7 @@ class Step(NamedTuple):
 
 
 def _latest(steps: Iterable[Step]) -> list[Step]:
-    """The steps of a block whose knowledge no other of them has. A later one has that of those before it."""
+    """The steps of a block that matter: what is over at one is over at a later one."""
     given = list(steps)
     return [
         step
@@ -73,8 +86,7 @@ class Flag:
     own: dict[int, list[Step]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What a thread read from a flag, which it takes over at a fence of the device, or of the block."""
 
     at: Moment
@@ -84,35 +96,48 @@ class Seen:
 
 @dataclass
 class Block:
-    """A block up to its epoch: what all its threads have taken over, what some have in this epoch, what they have read, their
-    fences, and their releases by address, which are fences for later accesses to that place alone (PTX ISA 8.8, release
-    pattern). Of the last three the latest of earlier epochs are here, too."""
+    """A block up to its epoch: what its threads have taken over, what they have read by place, and their fences by scope. All
+    of it in the earlier epochs, which is over for all its threads, and in this one by warp, since only within a warp one thread
+    may come before another. Releases are fences for later accesses to the same place alone (PTX ISA 8.8, release pattern)."""
 
     epoch: int = 0
     known: Known = field(default_factory=dict)
-    taken: list[Step] = field(default_factory=list)
-    seen: list[Seen] = field(default_factory=list)
-    fences: list[Step] = field(default_factory=list)
+    read: tuple[Known, Known] = ({}, {})
+    fenced: dict[MemoryScope, Known] = field(default_factory=dict)
+    taken: dict[int, list[Step]] = field(default_factory=dict)
+    seen: dict[int, dict[tuple[int, int], Seen]] = field(default_factory=dict)
+    fences: dict[int, list[Step]] = field(default_factory=dict)
     releases: dict[int, list[Step]] = field(default_factory=dict)
 
     def reach(self, epoch: int) -> None:
-        """Go on to an epoch: what its threads did in those before is over for all of them."""
+        """Go on to an epoch."""
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self.known = self._over(self.taken)
-        self.taken, self.fences = [], _latest(self.fences)
-        if len(self.seen) > 1:
-            device, own = (reduce(joined, parts) for parts in zip(*((s.device, s.own) for s in self.seen), strict=True))
-            self.seen = [Seen(self.seen[-1].at, device, own)]
+        for step in (step for steps in self.taken.values() for step in steps):
+            self.known = joined(self.known, step.known)
+        for seen in (seen for places in self.seen.values() for seen in places.values()):
+            self.read = joined(self.read[0], seen.device), joined(self.read[1], seen.own)
+        new: dict[MemoryScope, Known] = {}
+        for step in (step for steps in self.fences.values() for step in steps):
+            new[step.scope] = joined(new.get(step.scope, {}), step.known)
+        self.fenced |= new  # which hold what was over at those before
+        self.taken, self.seen, self.fences = {}, {}, {}
 
     def over(self, at: Moment) -> Known:
         """What a thread has taken over by a moment."""
-        return self._over(step for step in self.taken if step.at.precedes(at))
-
-    def _over(self, steps: Iterable[Step]) -> Known:
-        latest = [step.known for step in _latest(steps)]
+        steps = self.taken.get(at.thread // WARP_SIZE)
+        if not steps:
+            return self.known
+        latest = [step.known for step in _latest(step for step in steps if step.at.precedes(at))]
         return reduce(joined, latest) if latest else self.known
+
+    def published(self, at: Moment, address: int) -> list[Step]:
+        """The fences that an access makes known."""
+        near = (*self.fences.get(at.thread // WARP_SIZE, ()), *self.releases.get(address, ()))
+        steps = _latest(step for step in near if step.at.precedes(at))
+        scope = max((step.scope for step in steps), default=MemoryScope.NONE)
+        return [*steps, *(Step(at, known, wider) for wider, known in self.fenced.items() if wider > scope)]
 
 
 class TogetherOrder(Order):
@@ -125,16 +150,18 @@ class TogetherOrder(Order):
         self.flags: dict[int, Flag] = {}
         self.blocks = [Block() for _ in range(blocks)]
         self.number = 0
+        self._last: tuple[Known, Known, Known] = ({}, {}, {})
 
     def enter(self, first: int, epoch: int) -> None:
         self.number = block_of(first)
         self.blocks[self.number].reach(epoch)
 
     def fence(self, at: Moment, scope: MemoryScope) -> None:
-        for seen in self.blocks[self.number].seen:
+        block, warp = self.blocks[self.number], at.thread // WARP_SIZE
+        for seen in (Seen(at, *block.read), *block.seen.get(warp, {}).values()):
             if seen.at.precedes(at):
                 self._take(at, seen, scope)
-        self.blocks[self.number].fences.append(self._fenced(at, scope))
+        block.fences.setdefault(warp, []).append(self._fenced(at, scope))
 
     def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
         block, flag = self.blocks[self.number], self.flags.get(address)
@@ -145,40 +172,40 @@ class TogetherOrder(Order):
             if ordering.acquires:
                 self._take(at, seen, ordering.scope)
             else:
-                block.seen.append(seen)
+                places = block.seen.setdefault(at.thread // WARP_SIZE, {})
+                before = places.get((at.thread, address), seen)
+                places[at.thread, address] = Seen(at, joined(before.device, seen.device), joined(before.own, seen.own))
         if not writes:
             return
         if ordering.releases:
             block.releases[address] = _latest([*block.releases.get(address, ()), self._fenced(at, ordering.scope)])
         if flag is None or not reads:
             flag = self.flags[address] = Flag()
-        before = (*block.fences, *block.releases.get(address, ()))
-        fences = _latest(step for step in before if step.at.precedes(at))
-        if not fences:
-            return
-        fences = [fence._replace(scope=min(fence.scope, ordering.scope)) for fence in fences]
-        flag.own[self.number] = _latest([*flag.own.get(self.number, ()), *fences])
-        for fence in fences:
-            if fence.scope is MemoryScope.DEVICE:
-                flag.device = joined(flag.device, fence.known)
+        steps = [step._replace(scope=min(step.scope, ordering.scope)) for step in block.published(at, address)]
+        flag.own[self.number] = _latest([*flag.own.get(self.number, ()), *steps])
+        for step in steps:
+            if step.scope is MemoryScope.DEVICE:
+                flag.device = joined(flag.device, step.known)
 
     def orders(self, other: Moment, me: Moment) -> bool:
-        moments = self.blocks[self.number].over(me).get(block_of(other.epoch), ())
-        return any(other.precedes(moment) for moment in moments)
+        over = self.blocks[self.number].over(me).get(block_of(other.epoch))
+        return over is not None and over.holds(other)
 
     def _fenced(self, at: Moment, scope: MemoryScope) -> Step:
-        return Step(at, joined(self.blocks[self.number].over(at), {self.number: (at,)}), scope)
+        return Step(at, joined(self.blocks[self.number].over(at), {self.number: Over(at.epoch, {at.thread: at})}), scope)
 
     def _take(self, at: Moment, seen: Seen, scope: MemoryScope) -> None:
         """A thread takes over what it read, as far as the scope of its fence goes."""
         block, taken = self.blocks[self.number], self.taken[self.number]
         before = block.over(at)
-        known = joined(before, seen.own)
-        if scope is MemoryScope.DEVICE:
-            known = joined(known, seen.device)
+        read = joined(seen.own, seen.device) if scope is MemoryScope.DEVICE and seen.device else seen.own
+        again = before is self._last[0] and read is self._last[1]  # as another lane
+        known = self._last[2] if again else joined(before, read)
         if known is before:
             return
-        block.taken.append(Step(at, known))
-        for number, moments in known.items():
-            if moments is not before.get(number):
-                taken[number] = max(taken[number], *(moment.epoch - 1 for moment in moments))
+        self._last = before, read, known
+        block.taken.setdefault(at.thread // WARP_SIZE, []).append(Step(at, known))
+        if not again:
+            for number, over in known.items():
+                if over is not before.get(number):
+                    taken[number] = max(taken[number], over.epoch - 1)

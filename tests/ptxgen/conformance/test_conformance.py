@@ -120,9 +120,8 @@ class Summed(Doubled):
 def test_blocks_that_wait_for_each_other_pass_every_check_and_fail_where_they_do_not_wait() -> None:
     summed = dataclass(frozen=True)(Summed)
     assert check(summed(n=65)).passed
-    hasty: type[Summed] = dataclass(frozen=True)(
-        type("Hasty", (Summed,), {"wait": lambda self, k: None, "__annotations__": {}})
-    )
+    methods = {"wait": lambda self, k: None, "__annotations__": {}}
+    hasty: type[Summed] = dataclass(frozen=True)(type("Hasty", (Summed,), methods))
     failed = {result.check: result.reason for result in check(hasty(n=65)).failures}
     assert list(failed) == ["emulator"]
     assert failed["emulator"].startswith(("race", "uninitialised"))
