@@ -35,7 +35,7 @@ FILL = kernel(
 LOOP = kernel("L1:\nbra L1;", "u64")
 
 STORM = """
-import random, signal, sys
+import random, signal, sys, time
 import numpy as np
 from ptxgen.emulator import compile_module
 from tests.ptxgen.emulator.test_interrupts import FILL
@@ -52,13 +52,15 @@ def thrown_away(x):
 kernel = compile_module(FILL).kernel("k")
 x = np.zeros(1 << 19, np.uint32)
 for _ in range(2):
+    started = time.perf_counter()
     thrown_away(x)  # measures, so that the next ones are spread
+took = time.perf_counter() - started
 signal.signal(signal.SIGALRM, interrupt)
 chance, interrupted = random.Random(1), 0
 for turn in range(150):
     x = np.zeros(1 << 19, np.uint32)
     # one interrupt in half of the turns, one a millisecond (which hits the waiting, too) in the others
-    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 0.02), 0.001 * (turn % 2))
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.01, 0.9) * took, 0.001 * (turn % 2))
     try:
         thrown_away(x)
     except KeyboardInterrupt:
