@@ -87,9 +87,9 @@ class CudaGraph:
         # are on the GPU or over. Those end without it, and nothing that comes after it starts before all blocks of this one
         # have: so they get the room that was counted (Device.most_blocks), if some of them later than others.
         if node.kernel.cooperative and not early:
-            value = cuda.CUlaunchAttributeValue()
+            value = cuda.CUkernelNodeAttrValue()
             value.cooperative = 1
-            attribute = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attribute = cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             self._check(cuda.cuGraphKernelNodeSetAttribute(added, attribute, value), doing)
         return added
 

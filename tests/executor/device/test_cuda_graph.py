@@ -19,10 +19,11 @@ OK = real.CUresult.CUDA_SUCCESS
 
 @dataclass
 class Driver:
-    """`nodes` and `edges` of the graph that was made; an edge ends with its port (0: after the node's end)."""
+    """`nodes` and `edges` of the graph that was made, an edge with its port (0: after the node's end); `cooperative` nodes."""
 
     nodes: list[str] = field(default_factory=list)
     edges: list[tuple[str, str, int]] = field(default_factory=list)
+    cooperative: list[str] = field(default_factory=list)
     alive: int = 0
     refused: str = ""
     cooperative: list[str] = field(default_factory=list)
@@ -31,6 +32,8 @@ class Driver:
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUgraphEdgeData = SimpleNamespace
     CUgraphDependencyType = real.CUgraphDependencyType
+    CUkernelNodeAttrID = real.CUkernelNodeAttrID
+    CUkernelNodeAttrValue = real.CUkernelNodeAttrValue
 
     def cuGraphCreate(self, flags: int) -> tuple[Any, str]:
         self.alive += 1
@@ -50,6 +53,12 @@ class Driver:
 
     def cuGraphAddDependencies(self, graph: Any, starts: list[str], ends: list[str], data: Any, count: int) -> tuple[Any]:
         self.edges.append((starts[0], ends[0], data[0].from_port))
+        return (OK,)
+
+    def cuGraphKernelNodeSetAttribute(self, node: str, attribute: Any, value: Any) -> tuple[Any]:
+        assert type(value) is real.CUkernelNodeAttrValue  # the binding takes no other, not the one that a launch takes either
+        assert (attribute, value.cooperative) == (real.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1)
+        self.cooperative.append(node)
         return (OK,)
 
     def cuGraphGetNodes(self, graph: Any, count: int) -> tuple[Any, list[str], int]:
@@ -123,3 +132,13 @@ def test_a_node_that_the_driver_refuses_leaves_no_graph_behind() -> None:
     with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
         CudaGraph(driver, NODES, answered)
     assert driver.alive == 0
+
+
+def test_launches_whose_blocks_wait_for_each_other_are_cooperative_or_start_early_with_no_other_beside() -> None:
+    first, second = node(0, cooperative=True), node(1, 0, early=True, cooperative=True)
+    driver = Driver()
+    CudaGraph(driver, [first, second], answered)
+    assert (driver.cooperative, driver.edges) == (["kernel0"], [("kernel0", "kernel1", PROGRAMMATIC_PORT)])
+    driver = Driver()
+    CudaGraph(driver, [node(0), *(node(number, 0, early=True, cooperative=True) for number in (1, 2))], answered)
+    assert (driver.cooperative, driver.edges) == (["kernel1", "kernel2"], [("kernel0", f"kernel{n}", 0) for n in (1, 2)])
