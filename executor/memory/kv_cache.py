@@ -58,6 +58,11 @@ class KvCache:
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._layers)
 
     @property
+    def writes(self) -> int:
+        """How often the memory that it has now was written: equal while nobody has written anything into it."""
+        return sum(layer.keys.version + layer.values.version for layer in self._layers)
+
+    @property
     def length(self) -> int:
         """How many positions the longest layer has."""
         return max(self.lengths)

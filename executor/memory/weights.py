@@ -71,13 +71,14 @@ class Weights(Mapping[str, LoadedWeight]):
         self.generation = 0
         self._weights = dict(weights or {})
         self._pool = tuple(pool)
+        self._memory: tuple[DeviceAllocation, ...] | None = None  # where the weights lie, once that was asked for
 
     def put(self, weights: Mapping[str, LoadedWeight], memory: Sequence[GpuBuffer]) -> None:
         """Own these weights and the memory they lie in from now on. Earlier weights of the same names may not be used any more;
         memory in which no weight lies any more is freed."""
         old = self._weights
         replaced = [old[name].buffer for name, new in weights.items() if name in old and old[name] is not new]
-        self._weights = old | dict(weights)
+        self._weights, self._memory = old | dict(weights), None
         self._pool += tuple(memory)
         if not replaced:
             return
@@ -94,7 +95,7 @@ class Weights(Mapping[str, LoadedWeight]):
     def absorb(self, other: Weights) -> None:
         """`put` all that another has, which is empty afterwards."""
         self.put(other._weights, other._pool)
-        other._weights, other._pool = {}, ()
+        other._weights, other._pool, other._memory = {}, (), None
 
     def at(self, pointer: int) -> LoadedWeight | None:
         """The weight whose memory holds this address."""
@@ -125,7 +126,9 @@ class Weights(Mapping[str, LoadedWeight]):
     @property
     def writes(self) -> int:
         """How often memory with weights in it was written: equal while none of them has other numbers."""
-        return sum(weight.buffer.version for weight in self._weights.values())
+        if self._memory is None:
+            self._memory = tuple({weight.buffer.allocation: None for weight in self._weights.values()})
+        return sum(allocation.version for allocation in self._memory)
 
     def free(self) -> None:
         """Give the memory of all weights back."""

@@ -55,12 +55,13 @@ Progress = Callable[[str, int, int], None]
 class _Ahead:
     """A step that was started for the likeliest token before anybody had read that. position: of the token; coming: its number,
     u32[1]; token: the same, once it was read; plans: what was launched; likeliest: as Decoder._likeliest, of the token that
-    this step found, if it was launched wholly."""
+    this step found, if it was launched wholly; memory: as Decoder._memory, then."""
 
     position: int
     coming: Fetch
     plans: TokenPlans
     likeliest: object = None
+    memory: object = None
     token: int | None = None
 
     def read(self) -> int:
@@ -267,7 +268,8 @@ class Decoder:
         known = token
         if token is None and (ahead := self._ahead) is not None and ahead.position == position:
             known = token = ahead.read()
-            if head and ahead.plans is plans and ahead.likeliest == (position + 1, chosen.allocation.writes, chosen.version):
+            found = ahead.likeliest == (position + 1, chosen.allocation.writes, chosen.version)
+            if head and found and ahead.plans is plans and ahead.memory == self._memory and not self._watched:
                 self._count(ahead)
                 return
         elif token is None:
@@ -309,7 +311,7 @@ class Decoder:
         chosen = plans.launches.token
         if self._likeliest != (position, chosen.allocation.writes, chosen.version) or self._computed.at(position - 1) is None:
             return
-        if self.launcher.observers or self.profiler is not None or self.device.sanitize:
+        if self._watched:
             return
         self._computed.cut(position)
         self._token.move_to(position)
@@ -322,6 +324,7 @@ class Decoder:
         if position + 1 < self.cache.max_len:
             self._token.moved_to(position + 1)
         ahead.likeliest = position + 1, chosen.allocation.writes, chosen.version
+        ahead.memory = self._memory
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Run more tokens of which no logits are wanted, up to `chunk` of them at a time. One by one, as by `step` without a
@@ -403,6 +406,16 @@ class Decoder:
     def _feeds_rows(self) -> bool:
         """Whether `feed` runs many tokens at a time."""
         return self.modules.bundle is None and self.context % PAGE_UNIT == 0 and self.profiler is None
+
+    @property
+    def _watched(self) -> bool:
+        """Whether each step is to be seen by itself."""
+        return bool(self.launcher.observers) or self.profiler is not None or self.device.sanitize
+
+    @property
+    def _memory(self) -> object:
+        """How often what a step reads from other steps was written: weights, keys and values."""
+        return self.weights.writes, self.cache.writes
 
     @property
     def _computing(self) -> object:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from executor.device.emulated import EmulatedDevice
-from executor.device.protocol import Fetch
+from executor.device.protocol import Fetch, ReadInto
 
 
 class Recording(EmulatedDevice):
@@ -16,6 +16,9 @@ class Recording(EmulatedDevice):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.order: list[str] = []
+
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> None:
+        """As on a GPU: weights are copied, and may be written."""
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.order.append("step")

@@ -164,7 +164,17 @@ def grow_workspace(decoder: Decoder) -> None:
     decoder.workspace.buffer("normed", (decoder.workspace.buffer("normed", (1,)).allocation.nbytes // 4 + 64,))
 
 
-@pytest.mark.parametrize("change", [change_profile, grow_workspace])
+def write_a_weight(decoder: Decoder) -> None:
+    buffer = decoder.weights["output_norm.weight"].buffer
+    buffer.upload(-buffer.to_numpy())  # as it was after two
+
+
+def run_another_sequence(decoder: Decoder) -> None:
+    with decoder.cache.set_aside(decoder.context), decoder.beside(decoder.profile) as other:
+        other.feed(range(20, 40))
+
+
+@pytest.mark.parametrize("change", [change_profile, grow_workspace, write_a_weight, run_another_sequence])
 def test_a_callback_may_change_what_the_next_step_runs_on(
     model: LanguageModel, plainly: Callable[..., Any], change: Callable[[Decoder], None]
 ) -> None:
@@ -252,3 +262,16 @@ def test_what_watches_launches_sees_them_in_their_plain_order(model: LanguageMod
         checking.order.clear()
         generate(checked, [5], 3)
         assert checking.order == ["step", "read"] * 3
+
+
+def test_a_step_ahead_runs_again_for_what_watches_launches_by_now(model: LanguageModel) -> None:
+    end = generate(model).tokens[3]
+    model.forget()
+    generate(model, stop=[end])
+    seen: list[object] = []
+    model.decoder.launcher.observers.append(seen.append)
+    try:
+        model.decoder.step()
+    finally:
+        model.decoder.launcher.observers.clear()
+    assert len(seen) > 10
