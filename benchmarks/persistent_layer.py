@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,14 +50,14 @@ def layer(shape: tuple[int, int, int, int], main: str, finer: str, digits: int) 
 
 def settings(kernel: PersistentLayer, grid: PersistentGrid) -> Iterator[PersistentLayer]:
     """The kernel as it is chosen, and with all settings that its GPU has shared memory for."""
-    yield grid.fitted(kernel)
+    yield grid.fitted(partial(replace, kernel))
     for values in itertools.product(*SETTINGS.values()):
         try:
             chosen: dict[str, Any] = dict(zip(SETTINGS, values, strict=True))
             made = replace(kernel, blocks=grid.blocks, **chosen)
         except ArgumentError:  # fewer slots than rows, or more memory than any GPU has
             continue
-        if made != grid.fitted(kernel) and made.runs_on(grid.target):
+        if made != grid.fitted(partial(replace, kernel)) and made.runs_on(grid.target):
             yield made
 
 

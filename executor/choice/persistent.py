@@ -3,9 +3,9 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from executor.choice.choice import GpuProfile
@@ -32,17 +32,18 @@ class PersistentGrid:
     def __str__(self) -> str:
         return f"{PersistentLayer.name} with {self.blocks} blocks, where all matrices have hw_dp4a"
 
-    def fitted(self, kernel: PersistentLayer) -> PersistentLayer:
+    def fitted(self, make: Callable[..., PersistentLayer]) -> PersistentLayer:
         """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
-        there is none."""
+        there is none. make: gives it with these settings, or raises ArgumentError if they are more than any GPU has room
+        for."""
         for rows, slots in _settings():
-            with suppress(ArgumentError):  # more than any GPU has
-                fitted = replace(kernel, blocks=self.blocks, rows_per_warp=rows, slots=slots)
+            with suppress(ArgumentError):
+                fitted = make(blocks=self.blocks, rows_per_warp=rows, slots=slots)
                 if fitted.runs_on(self.target):
                     return fitted
         raise ArgumentError(
-            f"{kernel.name} of {kernel.ffn} gated values needs more shared memory than the {self.target.max_shared} bytes of a "
-            f"block on {self.target}; leave the profile's persistent_layers off"
+            f"{PersistentLayer.name} needs more shared memory than the {self.target.max_shared} bytes of a block on "
+            f"{self.target} for this model; leave the profile's persistent_layers off"
         )
 
 

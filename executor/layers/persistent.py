@@ -4,7 +4,7 @@ that would do it one by one are such that it has their bits."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
 from executor.choice.persistent import PersistentGrid
 from executor.layers.activations import Activations
@@ -29,16 +29,16 @@ def persistent_layer(
         return None
     if not _alike((w.ffn_gate, w.ffn_up), formats=True) or not _alike(after):
         return None
-    kernel = PersistentLayer(
-        s.hidden, s.q_dim, s.ff, w.attn_output.type, w.ffn_gate.type, w.ffn_down.type,
+    make = partial(
+        PersistentLayer, s.hidden, s.q_dim, s.ff, w.attn_output.type, w.ffn_gate.type, w.ffn_down.type,
         attended_digits=_digits(w.attn_output), gate_digits=_digits(w.ffn_gate), down_digits=_digits(w.ffn_down),
     )  # fmt: skip
     if after:
         q, k, v = after
-        kernel = replace(
-            kernel, attn_q=q.type, attn_k=k.type, attn_v=v.type, queries=s.q_dim, keys=s.kv_dim, next_digits=_digits(q)
+        make = partial(
+            make, attn_q=q.type, attn_k=k.type, attn_v=v.type, queries=s.q_dim, keys=s.kv_dim, next_digits=_digits(q)
         )
-    return grid.fitted(kernel)
+    return grid.fitted(make)
 
 
 def enqueue_persistent(

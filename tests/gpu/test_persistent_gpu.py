@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def buffers(device: Device, kernel: KernelType, given: dict[str, Any]) -> dict[s
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_has_the_bits_of_its_kernels_one_by_one(name: str, gpu: Device) -> None:
-    kernel = PersistentGrid.of(gpu.target, GpuModel.of(gpu).multiprocessors).fitted(LAYERS[name])
+    kernel = PersistentGrid.of(gpu.target, GpuModel.of(gpu).multiprocessors).fitted(partial(replace, LAYERS[name]))
     given, launcher = inputs(kernel), launcher_on(gpu)
 
     def on_gpu(one: KernelType, some: dict[str, Any]) -> Arrays:

@@ -3,6 +3,8 @@ layer."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +92,17 @@ def test_a_layer_whose_profile_names_other_kernels_is_launched_one_by_one(tmp_pa
     assert not any("persistent_layer" in names for names in launches)
 
 
-LARGE = PersistentLayer(3584, 3584, 18944, "Q4_K", "Q4_K", "Q4_K", "Q4_K", "Q4_K", "Q4_K", queries=3584, keys=512)
+def layer(hidden: int, ffn: int) -> Callable[..., PersistentLayer]:
+    q4_k = "Q4_K"
+    return partial(PersistentLayer, hidden, hidden, ffn, q4_k, q4_k, q4_k, q4_k, q4_k, q4_k, queries=hidden, keys=512)
 
 
-@pytest.mark.parametrize(("sm", "rows"), [(90, 4), (80, 4)])
-def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, rows: int) -> None:
-    fitted = PersistentGrid(132, Target(sm)).fitted(LARGE)
+@pytest.mark.parametrize(
+    ("sm", "hidden", "ffn", "rows"),
+    [(90, 3584, 18944, 4), (80, 3584, 18944, 4), (90, 8192, 28672, 4), (80, 8192, 28672, 2)],
+)
+def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, hidden: int, ffn: int, rows: int) -> None:
+    fitted = PersistentGrid(132, Target(sm)).fitted(layer(hidden, ffn))
     assert fitted.blocks == 132
     assert fitted.rows_per_warp == rows
     assert rows < fitted.slots
@@ -104,7 +111,7 @@ def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, rows: int) ->
 
 def test_a_layer_that_does_not_fit_says_what_to_do() -> None:
     with pytest.raises(ArgumentError, match=r"needs more shared memory than the 101376 bytes .* persistent_layers off"):
-        PersistentGrid(58, Target(89)).fitted(LARGE)
+        PersistentGrid(58, Target(89)).fitted(layer(3584, 18944))
 
 
 def test_an_old_gpu_is_refused() -> None:
