@@ -102,8 +102,7 @@ class Plan:
         self.kernel = kernel
         self.place = place
         self.loaded = launcher.modules.load(kernel, early=early)
-        if launch.cooperative:
-            _check_room(kernel, launch, launcher.device.most_blocks(self.loaded, launch.block), launcher.device)
+        _check_room(kernel, launch, self.loaded, launcher.device)
         self._early = early
         self._launcher = launcher
         self._device = launcher.device
@@ -178,6 +177,7 @@ class Plan:
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
             loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
+            _check_room(self.kernel, self.kernel.launch(), loaded, self._device)  # it takes more registers
             parameters = _packed(stamped_signature(self.kernel), {**self._arguments, STAMPS: stamps})
         return Node(loaded, self._grid, self._block, parameters, after, early)
 
@@ -290,9 +290,9 @@ def _check_geometry(kernel: KernelType, grid: Grid, block: Grid) -> None:
         raise LaunchError(f"{kernel}: block {block} has {block[0] * block[1] * block[2]} threads; at most {MAX_THREADS}")
 
 
-def _check_room(kernel: KernelType, launch: LaunchConfig, most: int, device: Device) -> None:
+def _check_room(kernel: KernelType, launch: LaunchConfig, loaded: LoadedKernel, device: Device) -> None:
     """Blocks that wait for each other must be there all at once."""
-    if launch.blocks > most:
+    if launch.cooperative and launch.blocks > (most := device.most_blocks(loaded, launch.block)):
         raise LaunchError(
             f"{kernel}: the {launch.blocks} blocks of grid {launch.grid} wait for each other, and {device.name} holds {most} "
             "at once; write it with fewer blocks, or with blocks that take less (threads, registers, shared memory)"

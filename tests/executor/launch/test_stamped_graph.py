@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -13,12 +14,24 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from ptxgen.dsl.kernel_type import LaunchConfig
 from ptxgen.dsl.stamps import STAMPS
 from ptxgen.errors import ArgumentError
+from ptxgen.types import F32
 from tests.executor.launch.kernels import Scale
 from tests.ptxgen.toolchain.test_cuda_source import Reversed
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+
+@dataclass(frozen=True)
+class Together(Scale):
+    """Scale, by blocks that are there all at once."""
+
+    name = "test_together"
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=2, block=64, cooperative=True)
 
 
 def chain(device: Device, *, early: bool = False) -> tuple[list[Plan], GpuBuffer]:
@@ -92,4 +105,16 @@ def test_a_kernel_that_has_no_stamped_form_is_named(emulator: Device) -> None:
     (plan, *_), _ = chain(emulator)
     plan.kernel = Reversed(n=1)
     with pytest.raises(ArgumentError, match="test_reversed is CUDA"):
+        LaunchGraph(emulator, [plan], stamped=True)
+
+
+def test_blocks_that_wait_for_each_other_need_room_in_their_stamped_form_too(
+    emulator: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = (GpuBuffer.zeros(emulator, F32, (100,)) for _ in range(2))
+    plan = Launcher(emulator, Modules(emulator)).prepare(Together(n=100), y=y, x=x, factor=1.0, offset=0)
+    LaunchGraph(emulator, [plan], stamped=True)
+    monkeypatch.setattr(emulator, "most_blocks", lambda kernel, block: 2 if kernel is plan.loaded else 1)
+    LaunchGraph(emulator, [plan])
+    with pytest.raises(LaunchError, match=r"the 2 blocks .* holds 1 at once"):
         LaunchGraph(emulator, [plan], stamped=True)
