@@ -26,9 +26,6 @@ class Driver:
     cooperative: list[str] = field(default_factory=list)
     alive: int = 0
     refused: str = ""
-    cooperative: list[str] = field(default_factory=list)
-    CUlaunchAttributeValue = SimpleNamespace
-    CUlaunchAttributeID = real.CUlaunchAttributeID
     CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
     CUgraphEdgeData = SimpleNamespace
     CUgraphDependencyType = real.CUgraphDependencyType
@@ -45,11 +42,6 @@ class Driver:
 
     def cuGraphAddKernelNode(self, graph: Any, waits: list[str], count: int, parameters: Any) -> tuple[Any, str | None]:
         return self._add(parameters.func, waits, count)
-
-    def cuGraphKernelNodeSetAttribute(self, node: str, attribute: Any, value: Any) -> tuple[Any]:
-        assert attribute == real.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-        self.cooperative += [node] * value.cooperative
-        return (OK,)
 
     def cuGraphAddDependencies(self, graph: Any, starts: list[str], ends: list[str], data: Any, count: int) -> tuple[Any]:
         self.edges.append((starts[0], ends[0], data[0].from_port))
@@ -132,13 +124,3 @@ def test_a_node_that_the_driver_refuses_leaves_no_graph_behind() -> None:
     with pytest.raises(DeviceError, match="CUDA_ERROR_INVALID_VALUE"):
         CudaGraph(driver, NODES, answered)
     assert driver.alive == 0
-
-
-def test_launches_whose_blocks_wait_for_each_other_are_cooperative_or_start_early_with_no_other_beside() -> None:
-    first, second = node(0, cooperative=True), node(1, 0, early=True, cooperative=True)
-    driver = Driver()
-    CudaGraph(driver, [first, second], answered)
-    assert (driver.cooperative, driver.edges) == (["kernel0"], [("kernel0", "kernel1", PROGRAMMATIC_PORT)])
-    driver = Driver()
-    CudaGraph(driver, [node(0), *(node(number, 0, early=True, cooperative=True) for number in (1, 2))], answered)
-    assert (driver.cooperative, driver.edges) == (["kernel1", "kernel2"], [("kernel0", f"kernel{n}", 0) for n in (1, 2)])
