@@ -13,7 +13,7 @@ from ptxgen.dsl.ir import Op
 from ptxgen.dsl.kernel_type import KernelType, Signature, update
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError
-from ptxgen.isa.effects import ENDS
+from ptxgen.isa.effects import ENDS, Effect
 from ptxgen.types import S64, U64
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ END: Final = 2
 UNSET: Final = 0xFF
 
 STAMPS: Final = update(U64, ROWS, 4, align=32)
+
+
+_STAMPED: Final = ENDS - {Effect.TRAP}
+"""Nobody reads the stamps of a launch that traps."""
 
 
 def stamped_signature(kernel: KernelType) -> Signature:
@@ -51,7 +55,7 @@ def write_stamps(k: KernelBuilder) -> None:
     if not waits:
         _stamp_least(k, START, start, first)
     for line in written:
-        if isinstance(line, Op) and line.row.effect in ENDS:
+        if isinstance(line, Op) and line.row.effect in _STAMPED:
             _stamp_end_before(k, line)
         k.body.append(line)
         if _waits(line):

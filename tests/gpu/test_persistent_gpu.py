@@ -70,7 +70,7 @@ def test_a_layer_has_the_bits_of_its_kernels_one_by_one(name: str, gpu: Device) 
             graph.replay()
             for result, value in expected.items():
                 assert arguments[result].to_numpy().tobytes() == value.tobytes(), f"{result}, {how}"
-            assert not arguments["barrier"].to_numpy().any()
+            assert not arguments["arrivals"].to_numpy().any()
 
 
 @pytest.mark.parametrize("early", [False, True])

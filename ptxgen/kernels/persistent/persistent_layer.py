@@ -46,7 +46,7 @@ class PersistentLayer(KernelType):
     x: f32[hidden], the residual stream, in place; digits: s8[1, attended_digits, attended], scales: f32[1, attended / 32],
     sums: s32[1, attended / 32]: what attention gave, a; gated: f32[ffn], where g goes; ffn_gamma, next_gamma: f32[hidden]; eps:
     f32 scalar; wo, wg, wu, wd, wq, wk, wv: u8[n, row_bytes] of the formats attn_output, ffn_gate (gate and up), ffn_down,
-    attn_q, attn_k and attn_v; yq: f32[queries]; yk, yv: f32[keys]; barrier: u32[2], zeros before and after.
+    attn_q, attn_k and attn_v; yq: f32[queries]; yk, yv: f32[keys]; arrivals: u32[2], zeros before and after.
 
     Every value has the bits that it has by hw_dp4a, rmsnorm_digits and fused_swiglu_digits. n(x), g and m(x) are multiplied as
     gate_digits, down_digits and next_digits digits. `blocks` blocks must be on the GPU at once. A warp multiplies up to
@@ -57,7 +57,7 @@ class PersistentLayer(KernelType):
     name = "persistent_layer"
     waits_inside = True
     least_sm = 80
-    most_code = 144 * 1024
+    most_code = 160 * 1024
     """The text of nine kernels, whose loops fit the caches one by one."""
     bit_free = ("blocks", "num_warps", "rows_per_warp", "slots")
     hidden: int
@@ -141,7 +141,7 @@ class PersistentLayer(KernelType):
 
     @property
     def scratch(self) -> tuple[str, ...]:
-        return ("gated", "barrier")
+        return ("gated", "arrivals")
 
     @property
     def activation_bytes(self) -> int:
@@ -179,7 +179,7 @@ class PersistentLayer(KernelType):
             for matrix in stage.matrices:
                 for name in matrix.weights:
                     arguments[name] = read(U8, matrix.n, matrix.format.row_bytes(stage.k), constant=True)
-        return {**arguments, "barrier": update(U32, 2, zeros=True), "eps": Scalar(F32, low=0.0)}
+        return {**arguments, "arrivals": update(U32, 2, zeros=True), "eps": Scalar(F32, low=0.0)}
 
     @property
     def _following(self) -> tuple[Matrix, ...]:
@@ -203,7 +203,7 @@ class PersistentLayer(KernelType):
         done = 0
         for number, (stage, plan) in enumerate(zip(self.stages, plans, strict=True)):
             if number:
-                k.grid_barrier(k.arg.barrier, len(self.stages) - 1)
+                k.grid_barrier(k.arg.arrivals, len(self.stages) - 1)
             activations = StagedActivations(k, self._layout(stage), start)
             self._stage(k, stage, activations)
             k.barrier()
@@ -232,10 +232,10 @@ class PersistentLayer(KernelType):
                 activations.quantise(k.arg.gated)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        return {**layer_in_float64(self, arguments), "barrier": np.zeros(2, np.uint32)}
+        return {**layer_in_float64(self, arguments), "arrivals": np.zeros(2, np.uint32)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {**LayerBound(self, arguments).bounds(), "barrier": 0.0}
+        return {**LayerBound(self, arguments).bounds(), "arrivals": 0.0}
 
     def work(self) -> Work:
         weights = sum(
@@ -264,7 +264,7 @@ class PersistentLayer(KernelType):
                 given[stage.gamma] = rng.normal(1.0, 0.3, self.hidden).astype(np.float32)
             for matrix in stage.matrices:
                 given |= {name: matrix.format.random_blocks(rng, matrix.n, stage.k) for name in matrix.weights}
-        return {**given, "barrier": np.zeros(2, np.uint32), "eps": np.float32(1e-5)}
+        return {**given, "arrivals": np.zeros(2, np.uint32), "eps": np.float32(1e-5)}
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[PersistentLayer]:
