@@ -32,9 +32,10 @@ class ComputedTokens:
         self._places += [_Place(None, by_rows)] * (position - len(self._places))
         self._places += [_Place(token, by_rows) for token in tokens]
 
-    def at(self, position: int) -> int | None:
-        """The token that ran there; None where the host never saw it, or none did."""
-        return self._places[position].token if 0 <= position < len(self._places) else None
+    def alone(self, position: int) -> int | None:
+        """The token that ran there by itself; None where none did, or the host never saw it."""
+        place = self._places[position] if 0 <= position < len(self._places) else None
+        return None if place is None or place.by_rows else place.token
 
     def common(self, tokens: Sequence[int], model: object, *, by_rows: bool | None = None) -> int:
         """How many leading tokens ran in this model. by_rows: only those that ran so; None: however they ran."""

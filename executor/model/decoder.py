@@ -300,16 +300,20 @@ class Decoder:
         """Start the step of the likeliest token while its number is on its way to the host, so that the device need not wait
         until that was read. The step does not count until `step` is called without a token: `position` is what it was, `argmax`
         gives the token, and anything else that runs does so as if it had never been. `logits` has the last token run again,
-        because they were overwritten; where other tokens ran, or the sequence was cut, since this step was thrown away, they
+        in the model of now, because they were overwritten; where other tokens ran, or the sequence was cut, since this step was thrown away, they
         are lost.
 
-        Nothing is started where no step with a head has found the likeliest token, where the context is full, and where steps
-        keep their plain order: while the launcher has observers, steps are profiled, or the device checks every access."""
+        Nothing is started where no step with a head has found the likeliest token, after a draft, whose last token would not
+        have the same bits if it ran again by itself, where the context is full, and where steps keep their plain order: while
+        the launcher has observers, steps are profiled, or the device checks every access."""
         position, plans = self.position, self._plans
         if plans is None or self._plans_of != self._dependencies() or position >= self.context or self._ahead is not None:
             return
         chosen = plans.launches.token
-        if self._likeliest != (position, chosen.allocation.writes, chosen.version) or self._computed.at(position - 1) is None:
+        if (
+            self._likeliest != (position, chosen.allocation.writes, chosen.version)
+            or self._computed.alone(position - 1) is None
+        ):
             return
         if self._watched:
             return
@@ -505,7 +509,7 @@ class Decoder:
         if self._ahead is None and not self._overwritten:
             return
         position = self.position
-        token = self._computed.at(position - 1)
+        token = self._computed.alone(position - 1)
         if self._ahead is None or self._ahead.position != position or token is None:
             raise ModelError("the logits were overwritten by a step that does not count; read them before other tokens run")
         self.cache.truncate(position - 1)

@@ -22,8 +22,8 @@ class EngineSpeed:
     """An engine with sequences that are as long as the cases need. Each slot has pages of its own: nothing is shared.
 
     The tokens are random; those of a prompt are the same each time, decoded ones are the engine's own, and the step of a token
-    is started before that was read, if the engine does that. Positions are computed
-    anew as often as they are timed, so a cache holds what a run up to there would have left in it."""
+    is started before that was read, if the engine does that. Positions are computed anew as often as they are timed, so a cache
+    holds what a run up to there would have left in it."""
 
     def __init__(self, engine: StepEngine, cases: Sequence[SpeedCase], seed: int = 0) -> None:
         """Gives pages to slots. ArgumentError if the engine has too few slots or pages, or too short a context."""

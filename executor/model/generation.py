@@ -209,8 +209,8 @@ class LanguageModel:
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
         costs its new tokens, and `cached_prompt_tokens` says how many others there were. A greedy step is started before the
         token before it was read (`Decoder.run_ahead`); where that token ends the answer, the step does not count. The answer is
-        that of a new sequence;
-        its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed again then)."""
+        that of a new sequence; its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are
+        computed again then)."""
         ids = self._prompt(prompt)
         most = whole("max_tokens", max_tokens, 1)
         ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))

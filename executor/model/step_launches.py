@@ -44,8 +44,7 @@ def rows_attention(config: ModelConfig, profile: GpuProfile, target: Target, kv_
 @dataclass(frozen=True)
 class StepModel:
     """What all steps of a model share. rope_table: f32[context, rope_dim / 2, 2]; flagged: operations whose output has an
-    outlier (see executor/layers/outliers.py); attention: how rows attend; persistent: as
-    transformer_layers."""
+    outlier (see executor/layers/outliers.py); attention: how rows attend; persistent: as transformer_layers."""
 
     config: ModelConfig
     weights: Weights

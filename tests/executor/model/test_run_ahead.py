@@ -275,3 +275,18 @@ def test_a_step_ahead_runs_again_for_what_watches_launches_by_now(model: Languag
     finally:
         model.decoder.launcher.observers.clear()
     assert len(seen) > 10
+
+
+def test_a_draft_is_not_run_again_for_its_logits(model: LanguageModel, plainly: Callable[..., Any]) -> None:
+    """Other kernels have run it, whose last bits are others."""
+
+    def verified() -> tuple[list[int], list[float]]:
+        model.forget()
+        generate(model, count=1)
+        decoder = model.decoder
+        taken = decoder.verify_draft([decoder.argmax()])
+        decoder.run_ahead()
+        return taken, decoder.logits().tolist()
+
+    assert verified() == plainly(verified)
+    assert verified()[0]
