@@ -1,5 +1,5 @@
-"""One sequence of each of six models, `accurate` and `fast`, beside llama.cpp: greedy, each token read back before the next
-step begins, all ways in turn on the same file and GPU.
+"""One sequence of each of six models, `accurate` and `fast`, beside llama.cpp: greedy, each token read back (while the next
+step runs already), all ways in turn on the same file and GPU.
 
 python -m benchmarks.one_sequence --device cuda:0 -o benchmarks/results/one-sequence-h200.json    # llama-bench on PATH
 python -m benchmarks.one_sequence --models qwen3-0.6b-q4_k_m -o benchmarks/results/one-sequence-qwen3-h200.json
@@ -89,7 +89,7 @@ def main(names: list[str], device: str, tokens: int, rounds: int, commit: str | 
     """Time each model in all ways, and write one JSON, anew after each model."""
     start = time.perf_counter()
     record: dict[str, Any] = {
-        "what": "greedy decode, one sequence, each token read back before the next step; llama.cpp in turn",
+        "what": "greedy decode, one sequence, each token read back while the next step runs; llama.cpp in turn",
         "synthetic_weights": True,
         "prompt_tokens": len(PROMPT),
         "tokens": tokens,

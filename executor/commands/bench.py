@@ -61,8 +61,8 @@ def bench_command(
     vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str, precision: str | None,
     kv_type: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back before the next one
-    begins, as for a user who reads along. "Of limit" is the share of the speed at which a step would only read weights
+    """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back, as for a user who
+    reads along, while the next one runs already. "Of limit" is the share of the speed at which a step would only read weights
     and cache from the GPU's memory.
 
     With --vs all is run in turn with llama.cpp, ours first in one round and llama.cpp in the next, on the same file and GPU:

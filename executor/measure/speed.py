@@ -16,8 +16,8 @@ Kind = Literal["prompt", "depth", "batch"]
 @dataclass(frozen=True)
 class SpeedCase:
     """`prompt`: so many tokens at once, from position 0 on, until the answer's first token is on the host. `depth`: a sequence
-    whose cache holds `depth` positions goes on for so many tokens, each read back before the next step. `batch`: several
-    sequences do that together. Raises ArgumentError for what no such case can be."""
+    whose cache holds `depth` positions goes on for so many tokens, each read back while the next step may run already.
+    `batch`: several sequences do that together. Raises ArgumentError for what no such case can be."""
 
     kind: Kind
     tokens: int
