@@ -299,9 +299,9 @@ class Decoder:
     def run_ahead(self) -> None:
         """Start the step of the likeliest token while its number is on its way to the host, so that the device need not wait
         until that was read. The step does not count until `step` is called without a token: `position` is what it was, `argmax`
-        gives the token, and anything else that runs does so as if it had never been. `logits` has the last token run again,
-        in the model of now, because they were overwritten; where other tokens ran, or the sequence was cut, since this step was thrown away, they
-        are lost.
+        gives the token, and anything else that runs does so as if it had never been. `logits` has the last token run again, in
+        the model of now, because they were overwritten; where other tokens ran, or the sequence was cut, since this step was
+        thrown away, they are lost. Nor does it count when the memory that it read was written since then: it runs again.
 
         Nothing is started where no step with a head has found the likeliest token, after a draft, whose last token would not
         have the same bits if it ran again by itself, where the context is full, and where steps keep their plain order: while
