@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from executor.base.arguments import array, number, whole
 from executor.base.errors import ModelError
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.token.philox import random_bits
+from ptxgen.kernels.token.sampling import sample, settings
 
 MAX_SEED: Final = (1 << 64) - 1
 
@@ -21,7 +24,9 @@ class Sampler:
     The filters run in llama.cpp's order, each on what the one before left, and at least one candidate stays:
     top_k: the k largest logits (0: all); top_p: the fewest candidates whose probabilities add up to top_p (1: all);
     min_p: those with at least min_p times the largest probability (0: all). Then temperature divides the logits, and one
-    candidate is drawn with PCG64. Temperature 0 takes the largest logit, the lowest id among equals, and draws nothing.
+    candidate is drawn with Philox4x32-10, whose key is the seed and whose counter is the number of the draw. What that means to
+    the bit, ptxgen.kernels.token.sampling says. Temperature 0 takes the largest logit, the lowest id among equals, and draws
+    nothing.
     ArgumentError names a setting out of its range.
     """
 
@@ -34,7 +39,11 @@ class Sampler:
         _check("top_p", 0 < self.top_p <= 1, top_p, "above 0, up to 1 (off)")
         self.min_p = number("min_p", min_p, 0, 1)
         self.seed = None if seed is None else whole("seed", seed, 0, MAX_SEED)
-        self._random = np.random.Generator(np.random.PCG64(self.seed))
+        self.key = secrets.randbits(64) if self.seed is None else self.seed
+        """What it draws with: the seed, or one of its own."""
+        self.draws = 0
+        """How many were made so far."""
+        self.settings = settings(self.temperature, self.top_k, self.top_p, self.min_p)
 
     @property
     def is_greedy(self) -> bool:
@@ -47,48 +56,15 @@ class Sampler:
 
     def sample(self, logits: NDArray[np.float32]) -> int:
         """The next id. logits: f32[vocab]; -inf forbids a token. ModelError for NaN, +inf, or nothing that is allowed."""
-        logits = array("logits", logits)
+        logits = array("logits", logits).astype(np.float32, copy=False)
         _check("logits", logits.ndim == 1 and logits.size > 0, list(logits.shape), "one dimension, at least one value")
         best = int(np.argmax(logits))  # the first NaN, if there is one
         if not math.isfinite(logits[best]):
             raise ModelError(f"the logits cannot be sampled: token {best} has {logits[best]}, and the largest must be finite")
         if self.is_greedy:
             return best
-        ids, values = self._candidates(logits)
-        chances = _softmax(values, self.temperature)
-        drawn = np.searchsorted(np.cumsum(chances), self._random.random(), side="right")
-        return int(ids[min(int(drawn), ids.size - 1)])
-
-    def _candidates(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """What the filters leave: ids and their logits, largest first, the lower id first among equals."""
-        ids = np.arange(logits.size)
-        if 0 < self.top_k < logits.size:
-            ids = np.flatnonzero(logits >= np.partition(logits, -self.top_k)[-self.top_k])
-        elif self.min_p > 0 and self.top_p == 1:
-            ids = np.flatnonzero(self._likely(logits.astype(np.float64), float(logits.max())))  # less to sort
-        ids = ids[np.argsort(-logits[ids], kind="stable")]
-        if self.top_k:
-            ids = ids[: self.top_k]
-        values = logits[ids].astype(np.float64)
-        if self.top_p < 1:
-            reached = np.searchsorted(np.cumsum(_softmax(values)), self.top_p, side="left")
-            ids, values = ids[: int(reached) + 1], values[: int(reached) + 1]
-        if self.min_p > 0:
-            kept = self._likely(values, float(values[0]))
-            ids, values = ids[kept], values[kept]
-        return ids, values
-
-    def _likely(self, values: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
-        kept: NDArray[np.bool_] = values >= largest + math.log(self.min_p)
-        return kept
-
-
-def _softmax(values: NDArray[np.float64], temperature: float = 1.0) -> NDArray[np.float64]:
-    """Probabilities of values whose first is the largest."""
-    with np.errstate(over="ignore"):  # a tiny temperature makes differences infinite: their probability is 0
-        weights = np.exp((values - values[0]) / temperature)
-    probabilities: NDArray[np.float64] = weights / weights.sum()
-    return probabilities
+        self.draws += 1
+        return sample(logits, self.settings, random_bits(self.key, self.draws - 1))
 
 
 def _check(name: str, allowed: bool, value: object, ranges: str) -> None:
