@@ -24,8 +24,8 @@ LOWEST: Final = -30.0
 """Below the logarithm of 2^-UNIT_BITS: the weight of all that is smaller is 0."""
 
 LANES: Final = 2048
-"""The draw goes through the ids 0, LANES, 2 LANES, ..., then 1, LANES + 1, ...: a kernel that counts them by their remainder has
-neighbours in different places."""
+"""The draw goes through the ids 0, LANES, 2 LANES, ..., then 1, LANES + 1, ...: neighbours are in
+different bins of a kernel's histogram."""
 
 SMALLEST: Final = 2.0**-126
 """A temperature below has no f32 reciprocal; it takes the largest logit, as 0 does."""
@@ -44,7 +44,7 @@ def settings(temperature: float, top_k: int, top_p: float, min_p: float) -> NDAr
 def sample(logits: NDArray[np.float32], settings: NDArray[np.uint32], random: int) -> int:
     """The id that 64 random bits choose. logits: f32[n], the largest finite, none NaN; settings: of `settings`.
 
-    Candidates stand in the order of their logits, the largest first, the lowest id first among equals (-0 equals +0). Each filter
+    Candidates stand in the order of their logits, the largest first, the lowest id first among equals (-0 equals +0). A filter
     keeps the first of those that the one before left: top_k that many; top_p the fewest whose weights, at temperature 1, reach
     top_p of their sum, rounded down; min_p those whose logit is at least the f32 sum of the largest and ln(min_p). The token is
     the first one, in the order of LANES, up to which the weights of (x - largest) / temperature sum to more than random / 2^64

@@ -1,0 +1,288 @@
+"""Samples the next token where the logits are: top-k, top-p, min-p, temperature, and a random number of its own making."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
+from ptxgen.dsl.mathlib import EXP_TAIL, LN2_HIGH, LN2_LOW, ROUNDER, ROUNDER_BITS
+from ptxgen.dsl.memory import SharedView
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
+from ptxgen.kernels.token.philox import emit_random_bits, random_bits
+from ptxgen.kernels.token.sampling import LANES, LOWEST, MANTISSA_BITS, UNIT_BITS, sample, settings
+from ptxgen.target import WARP_SIZE
+from ptxgen.types import F32, S32, U32, U64
+
+THREADS: Final = 1024
+WARPS: Final = THREADS // WARP_SIZE
+UNROLL: Final = 4  # loads in flight a thread
+
+BIN_BITS: Final = 11
+BINS: Final = 1 << BIN_BITS  # of a histogram, two a thread; as many as LANES
+ID_BITS: Final = 2 * BIN_BITS
+
+NOBODY: Final = 0xFFFFFFFF  # the rank of a NaN: no token has it
+
+Of = Callable[[Value, Value], Value]
+"""A value of a token's id and logit."""
+
+
+@register
+@dataclass(frozen=True)
+class SampleToken(KernelType):
+    """out[0] = the token of the logits x that a random number chooses; random[1] += 1.
+
+    out: u32[1]; x: f32[n], n up to 2^22; settings: u32[4], of ptxgen.kernels.token.sampling.settings; random: u64[2], the
+    seed and the number of the draw. The token is the very one of `sample` there, with `random_bits` of the two;
+    0xFFFFFFFF if any x is NaN or the largest is infinite. One block.
+
+    Every step is the same search: tokens have ranks and measures, and it finds the rank up to which the measures sum to a
+    target, by histograms of the rank's digits, the highest first. For top-k the rank is that of the logit and the measure is 1;
+    for top-p it is the weight; for the last of equal logits the rank is the id; for the draw it is the id's place. All measures
+    are whole numbers, so the order in which threads add them does not matter."""
+
+    family: ClassVar[str] = "token"
+    name = "sample_token"
+    n: int
+
+    def __post_init__(self) -> None:
+        require(self, "n", high=BINS * LANES)
+
+    def signature(self) -> Signature:
+        return {
+            "out": write(U32, 1, align=4),
+            "x": read(F32, self.n),
+            "settings": read(U32, 4),
+            "random": update(U64, 2),
+        }
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=1, block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        largest, bad = k.f32(float("-inf")), k.u32(0)
+
+        def look(index: Value, x: Value) -> None:
+            k.assign(largest, k.max(largest, x))
+            k.assign(bad, k.select(x != x, 1, bad))
+
+        self._each(k, look)
+        top, bad = k.block_max(largest), k.block_max(bad)
+        seed, draw = k.load(k.arg.random[0]), k.load(k.arg.random[1])
+        shared = k.shared(U32, 1)
+        k.barrier()  # all have read the number of the draw
+        with k.when(k.tid.x == 0):
+            k.store(k.arg.random[1], draw + 1)
+            infinite = (top == float("inf")) | (top == float("-inf"))
+            k.store(shared[0], k.select(infinite, 1, bad))
+        k.barrier()
+        with k.when(k.load(shared[0]) == 0):  # the same in all threads
+            self._sample(k, top, emit_random_bits(k, seed, draw))
+        with k.otherwise(), k.when(k.tid.x == 0):
+            k.store(k.arg.out[0], NOT_A_NUMBER)
+
+    def _sample(self, k: KernelBuilder, top: Value, random: Value) -> None:
+        scale, top_k, top_p, least = (k.load(k.arg.settings[i]) for i in range(4))
+        search = _Search(k, lambda visit: self._each(k, visit))
+        # Candidates are those before the rank `last`, and of those that have it the first `equals`, up to the id `end`.
+        last, equals, end = k.u32(NOBODY), k.u64(0), k.u32(self.n)
+        one, none = k.u64(1), k.u64(0)
+
+        def rank(_: Value, x: Value) -> Value:
+            return _rank(k, x)
+
+        def weight(x: Value) -> Value:
+            return _weight(k, x - top)
+
+        with k.when((top_k != 0) & (top_k < self.n)):
+            found, rest = search(32, rank, lambda index, x: one, lambda total: k.u64(top_k))
+            k.assign(last, found)
+            k.assign(equals, rest)
+        with k.when(top_p != 0):
+            found, rest = search(
+                32,
+                rank,
+                lambda index, x: k.select(_rank(k, x) < last, weight(x), none),
+                lambda total: k.max(k.mul_hi(total, k.u64(top_p) << 32), 1),
+                (last, k.select(last == NOBODY, none, equals * weight(_logit(k, last)))),
+            )
+            each = weight(_logit(k, found))  # at least 1: the sum was reached here
+            k.assign(last, found)
+            k.assign(equals, (rest + each - 1) // each)
+        with k.when(last != NOBODY):
+            found, _ = search(
+                ID_BITS,
+                lambda index, x: index,
+                lambda index, x: k.select(_rank(k, x) == last, one, none),
+                lambda total: equals,
+            )
+            k.assign(end, found)
+        lowest, sharpness = top + k.bits(least, F32), k.bits(scale, F32)
+
+        def chance(index: Value, x: Value) -> Value:
+            rank = _rank(k, x)
+            kept = ((rank < last) | ((rank == last) & (index <= end))) & (x >= lowest)
+            return k.select(kept, _weight(k, (x - top) * sharpness), none)
+
+        place, _ = search(ID_BITS, lambda index, x: _turned(index), chance, lambda total: k.mul_hi(total, random) + 1)
+        with k.when(k.tid.x == 0):
+            k.store(k.arg.out[0], _turned(place))
+
+    def _each(self, k: KernelBuilder, visit: Callable[[Value, Value], None]) -> None:
+        """Visit all values of the block, each with its index. Threads take neighbours; no barrier may be inside."""
+        unroll = min(UNROLL, -(-self.n // THREADS))
+        whole = self.n // (THREADS * unroll) * THREADS * unroll
+        if whole:
+            for start in k.strided(k.tid.x, whole, step=THREADS * unroll):
+                row = k.arg.x.at(start)
+                loaded = [k.load(row[step * THREADS]) + 0.0 for step in range(unroll)]  # -0 becomes +0
+                for step, x in enumerate(loaded):
+                    visit(start + step * THREADS, x)
+        if whole < self.n:
+            for index in k.strided(k.tid.x + whole, self.n, step=THREADS):
+                visit(index, k.load(k.arg.x[index]) + 0.0)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        x, (seed, draw) = arguments["x"], (int(word) for word in arguments["random"])
+        token = NOT_A_NUMBER
+        if math.isfinite(x[np.argmax(x)]):
+            token = sample(x, arguments["settings"], random_bits(seed, draw))
+        random = np.array([seed, (draw + 1) % 2**64], np.uint64)
+        return {"out": np.array([token], np.uint32), "random": random}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
+        """None: all sums are of whole numbers."""
+        return {"out": 0.0, "random": 0.0}
+
+    def work(self) -> Work:
+        """Two exponentials a logit; the histograms are not counted."""
+        return Work(flops=40 * self.n, bytes=F32.bytes * self.n + U32.bytes * 5 + U64.bytes * 3)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for n in (4999, 1, 31, 1024, 151936):
+            yield cls(n=n)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Logits on a grid, so that there are equal ones; every filter takes something away."""
+        x = (np.round(rng.standard_normal(self.n) * 16) / 8).astype(np.float32)
+        return {
+            "out": np.zeros(1, np.uint32),
+            "x": x,
+            "settings": settings(0.8, max(self.n // 3, 1), 0.9, 0.02),
+            "random": rng.integers(2**64, size=2, dtype=np.uint64),
+        }
+
+
+class _Search:
+    """Finds where running sums reach a target: histograms of BINS bins, two a thread, in shared memory."""
+
+    def __init__(self, k: KernelBuilder, each: Callable[[Callable[[Value, Value], None]], None]) -> None:
+        self._k = k
+        self._each = each
+        self._bins: SharedView = k.shared(U64, BINS)
+        self._totals: SharedView = k.shared(U64, WARPS)
+        self._found: SharedView = k.shared(U64, 2)
+
+    def __call__(
+        self, bits: int, rank: Of, measure: Of, target: Callable[[Value], Value], more: tuple[Value, Value] | None = None
+    ) -> tuple[Value, Value]:
+        """The first rank, u32 of so many bits, up to which the measures, u64, sum to `target` of their total, and what the sum
+        before that rank lacks, at least 1. more: another rank and its measure. All threads must call it, and get the same."""
+        k = self._k
+        found, rest = k.u32(0), k.u64(0)
+        levels = -(-bits // BIN_BITS)
+        for level in k.strided(0, levels):
+            shift = (levels - 1 - level) * BIN_BITS
+            known = shift + BIN_BITS  # a shift by 32 or more leaves 0
+
+            def add(place: Value, amount: Value, shift: Value = shift, known: Value = known) -> None:
+                where = self._bins[(place >> shift) & (BINS - 1)].address
+                counts = ((place >> known) == found) & (amount != 0)
+                k.write("red", [where, amount], {"space": "shared", "op": "add", "type": "u64"}, guard=counts)
+
+            for place in range(2):
+                k.store(self._bins[k.tid.x * 2 + place], 0)
+            k.barrier()
+            self._each(lambda index, x: add(rank(index, x), measure(index, x)))
+            if more is not None:
+                with k.when(k.tid.x == 0):
+                    add(*more)
+            k.barrier()
+            first, second = (k.load(self._bins[k.tid.x * 2 + place]) for place in range(2))
+            before, total = self._before(first + second)
+            k.assign(rest, k.select(level == 0, target(total), rest))
+            self._publish(before, rest, k.tid.x * 2, first)
+            self._publish(before + first, rest, k.tid.x * 2 + 1, second)
+            k.barrier()
+            k.assign(found, (found << BIN_BITS) | k.u32(k.load(self._found[0])))
+            k.assign(rest, k.load(self._found[1]))
+        return found, rest
+
+    def _publish(self, before: Value, rest: Value, digit: Value, amount: Value) -> None:
+        """Say that the sum is reached in this bin, in the one thread that has it."""
+        k = self._k
+        with k.when((before < rest) & (rest <= before + amount)):
+            k.store(self._found[0], k.u64(digit))
+            k.store(self._found[1], rest - before)
+
+    def _before(self, value: Value) -> tuple[Value, Value]:
+        """The sum of the values of all threads before, and of all."""
+        k = self._k
+        sums = self._running(value)
+        with k.when(k.lane == WARP_SIZE - 1):
+            k.store(self._totals[k.warp], sums)
+        k.barrier()
+        warps = self._running(k.load(self._totals[k.lane]))
+        earlier = k.shuffle(warps, k.select(k.warp > 0, k.warp - 1, 0))
+        return sums - value + k.select(k.warp > 0, earlier, 0), k.shuffle(warps, WARP_SIZE - 1)
+
+    def _running(self, value: Value) -> Value:
+        """The sum of a warp's values up to each lane."""
+        k, offset = self._k, 1
+        while offset < WARP_SIZE:
+            inside = k.lane >= offset
+            other = k.shuffle(value, k.select(inside, k.lane - offset, 0))
+            value, offset = value + k.select(inside, other, 0), 2 * offset
+        return value
+
+
+def _rank(k: KernelBuilder, x: Value) -> Value:
+    """u32, smaller for a larger logit."""
+    sign = k.bits(k.bits(x, S32) >> 31, U32)
+    return k.bits(x, U32) ^ (~sign & 0x7FFFFFFF)
+
+
+def _logit(k: KernelBuilder, rank: Value) -> Value:
+    """That of a rank."""
+    sign = k.bits(k.bits(rank, S32) >> 31, U32)
+    return k.bits(rank ^ (~sign & 0x7FFFFFFF), F32)
+
+
+def _turned(index: Value) -> Value:
+    """The place of an id in the draw, and the id of a place: the remainder by LANES comes first."""
+    return ((index & (LANES - 1)) << BIN_BITS) | (index >> BIN_BITS)
+
+
+def _weight(k: KernelBuilder, x: Value) -> Value:
+    """u64: `weights` of ptxgen.kernels.token.sampling, operation for operation."""
+    inside = k.max(x, LOWEST)
+    rounded = inside * math.log2(math.e) + ROUNDER
+    power = rounded - ROUNDER
+    r = (inside - power * LN2_HIGH) - power * LN2_LOW
+    tail = k.f32(EXP_TAIL[-1])
+    for coefficient in EXP_TAIL[-2::-1]:
+        tail = tail * r + coefficient
+    mantissa = (tail * (r * r) + r) + 1.0
+    whole = k.u64(k.u32(mantissa * float(2**MANTISSA_BITS))) << (UNIT_BITS - MANTISSA_BITS)
+    return whole >> k.bits(ROUNDER_BITS - k.bits(rounded, S32), U32)
