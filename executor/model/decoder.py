@@ -39,13 +39,17 @@ from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
+from executor.model.sampling import Sampler
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
 from executor.model.step_launches import StepModel, rows_attention
+from executor.model.token_draw import TokenDraw
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
+from ptxgen.kernels.token.sample_token import MOST_TOKENS
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
@@ -60,7 +64,7 @@ class _Ahead:
     position: int
     coming: Fetch
     plans: TokenPlans
-    likeliest: object = None
+    likeliest: tuple[int, object, int, bool] | None = None
     memory: object = None
     token: int | None = None
 
@@ -110,8 +114,12 @@ class Decoder:
         self._plans_of: object = None  # what they were made for
         self._captures = 0  # by plans that are gone
         self._token = TokenPosition(self.workspace)
-        self._likeliest: object = None  # position, memory and version of the token that argmax left on the device
+        self._likeliest: tuple[int, object, int, bool] | None = None
+        """As `_choice`: the token that the last step with a head left on the device."""
         self._read: tuple[object, int] | None = None  # of which `_likeliest` the host has read which token
+        self._draw: TokenDraw | None = None
+        self._draws = False  # whether steps draw
+        self._drawn = False  # whether the token on the device was drawn
         self._ahead: _Ahead | None = None
         """Whatever it is, it does not count; what the step before it left, the token and the logits, it has overwritten."""
         self._overwritten = False  # what the last step with a head left is lost: a step ahead of it was thrown away
@@ -265,15 +273,17 @@ class Decoder:
             token = checked_token("the token", token, self.config.vocab)
         plans = self.prepare()
         position, chosen = self.position, plans.launches.token
+        if token is None and self._likeliest is not None and self._likeliest[0] == position:
+            self._find_likeliest()
         known = token
         if token is None and (ahead := self._ahead) is not None and ahead.position == position:
             known = token = ahead.read()
-            found = ahead.likeliest == (position + 1, chosen.allocation.writes, chosen.version)
+            found = ahead.likeliest == self._choice(position + 1, plans)
             if head and found and ahead.plans is plans and ahead.memory == self._memory and not self._watched:
                 self._count(ahead)
                 return
         elif token is None:
-            if self._likeliest != (position, chosen.allocation.writes, chosen.version):
+            if self._likeliest != self._choice(position, plans):
                 raise ArgumentError(
                     f"no step with a head has computed the likeliest token for position {position}; give a token"
                 )
@@ -293,7 +303,7 @@ class Decoder:
         self._computed.put(position, [known], by_rows=False, model=self._computing)
         if position + 1 < self.cache.max_len:  # `advance` leaves no length beyond the room, which may grow
             self._token.moved_to(position + 1)
-        self._likeliest = (position + 1, chosen.allocation.writes, chosen.version) if head else None
+        self._likeliest = self._choice(position + 1, plans) if head else None
         self._overwritten = self._overwritten and not head
 
     def run_ahead(self) -> None:
@@ -310,10 +320,7 @@ class Decoder:
         if plans is None or self._plans_of != self._dependencies() or position >= self.context or self._ahead is not None:
             return
         chosen = plans.launches.token
-        if (
-            self._likeliest != (position, chosen.allocation.writes, chosen.version)
-            or self._computed.alone(position - 1) is None
-        ):
+        if self._likeliest != self._choice(position, plans) or self._computed.alone(position - 1) is None:
             return
         if self._watched:
             return
@@ -327,8 +334,7 @@ class Decoder:
             raise
         if position + 1 < self.cache.max_len:
             self._token.moved_to(position + 1)
-        ahead.likeliest = position + 1, chosen.allocation.writes, chosen.version
-        ahead.memory = self._memory
+        ahead.likeliest, ahead.memory = self._choice(position + 1, plans), self._memory
 
     def feed(self, tokens: Sequence[int]) -> None:
         """Run more tokens of which no logits are wanted, up to `chunk` of them at a time. One by one, as by `step` without a
@@ -360,8 +366,10 @@ class Decoder:
             raise ArgumentError(f"drafts need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
         if self._ahead is not None and self._ahead.position == self.position:
             self._restore()
-        launches, position = self.prepare().launches, self.position
-        if self._likeliest != (position, launches.token.allocation.writes, launches.token.version):
+        self._find_likeliest()
+        plans, position = self.prepare(), self.position
+        launches = plans.launches
+        if self._likeliest != self._choice(position, plans):
             raise ArgumentError(f"no step with a head has computed the likeliest token for position {position}; run one first")
         likeliest = [self.argmax()]
         scores = self._run_rows(draft, scored=True)
@@ -375,7 +383,7 @@ class Decoder:
         except BaseException:
             self.cache.truncate(position)
             raise
-        self._likeliest = (position + taken, launches.token.allocation.writes, launches.token.version)
+        self._likeliest = self._choice(position + taken, plans)
         return draft[:taken]
 
     def _run_rows(self, tokens: Sequence[int], *, scored: bool) -> StepScores:
@@ -444,13 +452,41 @@ class Decoder:
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device. ModelError as for `logits`, if it
-        is not on its way to the host."""
+        is not on its way to the host. In a block of `drawing` it is looked for in `logits`."""
+        if self._draws:
+            logits = self.logits()
+            return NOT_A_NUMBER if np.isnan(logits).any() else int(np.argmax(logits))
+        self._find_likeliest()
+        return self.chosen()
+
+    def chosen(self) -> int:
+        """The token that the last step with a head left on the device: the likeliest, or in a block of `drawing` the one that
+        was drawn. Errors as `argmax`."""
         if self._ahead is not None:
             return self._ahead.read()
         self._restore()
         token = int((self._plans or self.prepare()).launches.token.to_numpy()[0])
         self._read = self._likeliest, token
         return token
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there is a kernel for `drawing`: a bundle has none, and no vocabulary of a model is too large for it."""
+        return self.modules.bundle is None and self.config.vocab <= MOST_TOKENS
+
+    @contextmanager
+    def drawing(self, sampler: Sampler) -> Iterator[None]:
+        """In the block, steps with a head draw the token after them on the device, as the sampler would: `step` without a
+        token and `run_ahead` go on with that one, and `chosen` is it. The sampler's next draw is that of the next step, and
+        each step after it has the next number; whoever takes a token counts `draws`."""
+        if self._draw is None:
+            self._draw = TokenDraw(self.device)
+        self._draw.use(sampler, self.position)
+        self._draws = True
+        try:
+            yield
+        finally:
+            self._draws = False
 
     @contextmanager
     def beside(self, profile: GpuProfile) -> Iterator[Decoder]:
@@ -475,15 +511,43 @@ class Decoder:
         """What the launches depend on: equal while they need not be made anew."""
         return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
 
+    def _choice(self, position: int, plans: TokenPlans) -> tuple[int, object, int, bool]:
+        """The token for this position that is on the device now: equal while it is the same."""
+        chosen = plans.launches.token
+        return position, chosen.allocation.writes, chosen.version, self._drawn
+
+    def _find_likeliest(self) -> None:
+        """Outside of `drawing`, have the likeliest token on the device where a drawn one is."""
+        if self._draws or not self._drawn:
+            return
+        if self._ahead is not None or self._overwritten:
+            self._restore()  # its step finds it
+            return
+        plans = self._plans or self.prepare()
+        plans.argmax()
+        self._drawn = False
+        self._likeliest = self._choice(self._likeliest[0], plans) if self._likeliest is not None else None
+
     def _run(self, plans: TokenPlans, position: int, head: bool) -> None:
+        draw = self._draw if self._draws and head else None
+        if draw is None:
+            self._launch(plans, position, head, draw=False)
+        else:
+            plans.draw_by(draw.call(plans.launches))
+            draw.move_to(position)
+            self._launch(plans, position, head, draw=True)
+            draw.moved_to(position + 1)
+        self._drawn = draw is not None
+
+    def _launch(self, plans: TokenPlans, position: int, head: bool, *, draw: bool) -> None:
         if self.launcher.observers:
-            plans.run(head=head)
+            plans.run(head=head, draw=draw)
             return
         profiler = self.timing.profiler
         if profiler is not None and not self._stamped:
-            profiler.watch(self.launcher, plans.of(head=head), position + 1)
+            profiler.watch(self.launcher, plans.of(head=head, draw=draw), position + 1)
             return
-        graph = plans.graph(head=head, stamped=self._stamped)
+        graph = plans.graph(head=head, stamped=self._stamped, draw=draw)
         graph.replay()
         if profiler is not None:
             profiler.add(graph, length=position + 1)
@@ -555,4 +619,7 @@ class Decoder:
         self._rope.free()
         if self._page.alive:
             self._page.free()
+        if self._draw is not None:
+            self._draw.free()
+            self._draw = None
         self.workspace.free()

@@ -1,10 +1,11 @@
-"""A loaded model that decodes: tokens in, logits or tokens out. One token a step, greedy or sampled on the host."""
+"""A loaded model that decodes: tokens in, logits or tokens out. One token a step, which is chosen on the device."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -207,8 +208,9 @@ class LanguageModel:
         of the same model.
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
-        costs its new tokens, and `cached_prompt_tokens` says how many others there were. A greedy step is started before the
-        token before it was read (`Decoder.run_ahead`); where that token ends the answer, the step does not count. The answer is
+        costs its new tokens, and `cached_prompt_tokens` says how many others there were. A step is started before the token
+        before it was read (`Decoder.run_ahead`), be that the likeliest or drawn (`Decoder.drawing`); where it ends the answer,
+        the step does not count. With a bundle, which has no kernel that draws, the host draws the same tokens. The answer is
         that of a new sequence; its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are
         computed again then)."""
         ids = self._prompt(prompt)
@@ -236,12 +238,27 @@ class LanguageModel:
         start = time.perf_counter()
         generation.cached_prompt_tokens = self.decoder.rewind(before)
         self.decoder.feed(before[generation.cached_prompt_tokens :])
+        draws = not sampler.is_greedy and self.decoder.can_draw
+        with self.decoder.drawing(sampler) if draws else nullcontext():
+            self._decode(generation, token, most, sampler, ends, on_token, start)
+
+    def _decode(
+        self,
+        generation: Generation,
+        token: int,
+        most: int,
+        sampler: Sampler,
+        ends: Collection[int],
+        on_token: Callable[[int], None] | None,
+        start: float,
+    ) -> None:
+        chooses = sampler.is_greedy or self.decoder.can_draw
         while True:
-            # The likeliest token is on the device already: no copy, and the step after it need not wait until it was read.
-            self.decoder.step(None if sampler.is_greedy and generation.tokens else token)
-            if sampler.is_greedy and len(generation.tokens) + 1 < most:
+            # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
+            self.decoder.step(None if chooses and generation.tokens else token)
+            if chooses and len(generation.tokens) + 1 < most:
                 self.decoder.run_ahead()
-            token = self._likeliest() if sampler.is_greedy else sampler.sample(self.decoder.logits())
+            token = self._chosen(sampler) if chooses else sampler.sample(self.decoder.logits())
             now = time.perf_counter()
             if not generation.tokens:
                 generation.prompt_seconds = now - start
@@ -259,9 +276,14 @@ class LanguageModel:
                 generation.stopped = "context"
                 break
 
-    def _likeliest(self) -> int:
-        token = self.decoder.argmax()
-        if token == NOT_A_NUMBER:
+    def _chosen(self, sampler: Sampler) -> int:
+        """The token that the step chose: the likeliest, or the sampler's next draw."""
+        token = self.decoder.chosen()
+        if not sampler.is_greedy:
+            if token == NOT_A_NUMBER:
+                return sampler.sample(self.decoder.logits())  # says what is wrong with them
+            sampler.draws += 1
+        elif token == NOT_A_NUMBER:
             raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
         return token
 

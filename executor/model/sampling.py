@@ -1,4 +1,5 @@
-"""The next token from the logits of one position: greedy, or drawn after top-k, top-p, min-p, temperature. Runs on the host."""
+"""The next token from the logits of one position: greedy, or drawn after top-k, top-p, min-p, temperature. This is the host's;
+token_draw.py has the device draw the same."""
 
 from __future__ import annotations
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
-from executor.layers.calls import plans_of
+from executor.layers.calls import KernelCall, plans_of
 from executor.model.token_launches import TokenLaunches
 
 
 class TokenPlans:
     """Plans of the launches of a token. prompt: of one whose logits are not needed; whole: with head, argmax and advance;
-    early: as plans_of."""
+    drawn: as whole, but that `draw_by` a call stands for argmax; early: as plans_of."""
 
     def __init__(self, launcher: Launcher, launches: TokenLaunches, *, early: bool) -> None:
         body, head, (argmax, advance) = (
@@ -24,23 +24,36 @@ class TokenPlans:
         self.launches = launches
         self.prompt = (*body, advance)
         self.whole = (*body, *head, argmax, advance)
+        self.argmax = argmax
+        self.drawn: tuple[Plan, ...] = ()
+        self._launcher, self._early = launcher, early
         self._device = launcher.device
-        self._graphs: dict[tuple[bool, bool], LaunchGraph] = {}  # by whether with the head, and whether stamped
+        self._graphs: dict[tuple[bool, bool, bool], LaunchGraph] = {}  # by head, draw and stamped
 
-    def graph(self, *, head: bool, stamped: bool) -> LaunchGraph:
+    def draw_by(self, call: KernelCall) -> None:
+        """Have the plans of a token that is followed by a drawn one, unless they are there."""
+        if not self.drawn:
+            drawn = plans_of(self._launcher, [call], early=self._early)
+            *before, _, advance = self.whole
+            self.drawn = (*before, *drawn, advance)
+
+    def graph(self, *, head: bool, stamped: bool, draw: bool = False) -> LaunchGraph:
         """One launch of all of them, captured unless it has been. stamped: as LaunchGraph."""
-        graph = self._graphs.get((head, stamped))
+        graph = self._graphs.get((head, draw, stamped))
         if graph is None:
-            graph = self._graphs[head, stamped] = LaunchGraph(self._device, self.of(head=head), stamped=stamped)
+            plans = self.of(head=head, draw=draw)
+            graph = self._graphs[head, draw, stamped] = LaunchGraph(self._device, plans, stamped=stamped)
         return graph
 
-    def of(self, *, head: bool) -> tuple[Plan, ...]:
-        """Those of a token with the head, or without."""
+    def of(self, *, head: bool, draw: bool = False) -> tuple[Plan, ...]:
+        """Those of a token with the head, or without; draw: with the head, and the next token is drawn."""
+        if draw:
+            return self.drawn
         return self.whole if head else self.prompt
 
-    def run(self, *, head: bool) -> None:
+    def run(self, *, head: bool, draw: bool = False) -> None:
         """Launch them one by one."""
-        for plan in self.of(head=head):
+        for plan in self.of(head=head, draw=draw):
             plan()
 
     @property

@@ -31,6 +31,9 @@ BIN_BITS: Final = 11
 BINS: Final = 1 << BIN_BITS  # of a histogram, two a thread; as many as LANES
 ID_BITS: Final = 2 * BIN_BITS
 
+MOST_TOKENS: Final = 1 << ID_BITS
+"""The largest vocabulary."""
+
 NOBODY: Final = 0xFFFFFFFF  # the rank of a NaN: no token has it
 
 Of = Callable[[Value, Value], Value]
@@ -56,7 +59,7 @@ class SampleToken(KernelType):
     n: int
 
     def __post_init__(self) -> None:
-        require(self, "n", high=BINS * LANES)
+        require(self, "n", high=MOST_TOKENS)
 
     def signature(self) -> Signature:
         return {
