@@ -24,8 +24,8 @@ class FakeDriver:
     CUjit_option = real.CUjit_option
     CUstream_flags = real.CUstream_flags
     CUevent_flags = real.CUevent_flags
-    CUlaunchAttributeID = real.CUlaunchAttributeID
-    CUlaunchAttributeValue = type("Value", (), {})
+    CUkernelNodeAttrID = real.CUkernelNodeAttrID
+    CUkernelNodeAttrValue = real.CUkernelNodeAttrValue
     CUDA_KERNEL_NODE_PARAMS = type("Parameters", (), {})
 
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
