@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,20 +89,25 @@ def test_a_greedy_step_allocates_nothing_and_waits_once(path: Path, gpu: Device)
     assert {(later[0] - earlier[0], later[1] - earlier[1]) for earlier, later in pairwise(marks)} == {(0, 1)}
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "top_k": 500, "top_p": 0.95, "min_p": 0.001, "seed": 1}])
 def test_steps_that_run_ahead_give_the_answers_of_those_that_wait(
-    path: Path, gpu: Device, monkeypatch: pytest.MonkeyPatch
+    path: Path, gpu: Device, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
+    """And of tokens that the host draws."""
+
     def answers() -> list[object]:
         with LanguageModel.load(path, gpu, context=64) as model:
             said: list[object] = []
             for prompt in ([1, 2, 3], [4, 5]):
-                made = model.generate(prompt, max_tokens=100, sampler=Sampler(), stop=())
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop=())
                 said.append((made.tokens, made.stopped, model.decoder.logits().tobytes()))
                 end = {made.tokens[10]}
-                made = model.generate(prompt, max_tokens=100, sampler=Sampler(), stop=end)
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop=end)
                 said.append((made.tokens, made.stopped, model.decoder.argmax(), model.decoder.logits().tobytes()))
             return said
 
     ahead = answers()
     monkeypatch.setattr(Decoder, "run_ahead", lambda self: None)
+    assert answers() == ahead
+    monkeypatch.setattr(Decoder, "can_draw", property(lambda self: False))
     assert answers() == ahead
