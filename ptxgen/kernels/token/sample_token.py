@@ -212,7 +212,7 @@ class _Search:
             def add(place: Value, amount: Value, shift: Value = shift, known: Value = known) -> None:
                 where = self._bins[(place >> shift) & (BINS - 1)].address
                 counts = ((place >> known) == found) & (amount != 0)
-                k.write("red", [where, amount], {"space": "shared", "op": "add", "type": "u64"}, guard=counts)
+                k.write("red", [where, amount], modifiers={"space": "shared", "op": "add", "type": "u64"}, guard=counts)
 
             for place in range(2):
                 k.store(self._bins[k.tid.x * 2 + place], 0)
