@@ -42,8 +42,8 @@ from ptxgen.types import F32, DType
 
 if TYPE_CHECKING:
     from executor.model.decoder import Decoder
-    from executor.model.decoder import Progress as ModelProgress
     from executor.model.generation import LanguageModel
+    from executor.model.prepared_model import Progress as ModelProgress
 
 
 class CudaExecutor:

@@ -1,58 +1,42 @@
-"""One sequence that decodes token by token: when the launches of a token (token_plans.py) are prepared anew, the position, and
-the likeliest next token."""
+"""One sequence that decodes token by token: the position, the next token on the device, and the step that was started ahead for
+it. The launches of a token are prepared in prepared_model.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import checked, whole
 from executor.base.arguments import token as checked_token
+from executor.base.arguments import whole
 from executor.base.errors import ModelError
-from executor.choice.attention import AttentionChoice, TokenAttentionChoice
-from executor.choice.choice import GpuProfile, reads_one_digit
-from executor.choice.persistent import PersistentGrid, choose_persistent
-from executor.device.gpu import GpuModel
-from executor.device.protocol import Device, Fetch
-from executor.launch.graph import LaunchGraph
-from executor.launch.launch import Launcher, LayerOperation
+from executor.choice.choice import GpuProfile
+from executor.device.protocol import Fetch
+from executor.launch.launch import LayerOperation
 from executor.launch.modules import Modules
-from executor.layers.calls import kernels_of
-from executor.layers.indexed import sites
-from executor.layers.outliers import find_outliers
 from executor.layers.position import TokenPosition
-from executor.layers.rope_table import RopeTable
-from executor.measure.debug import watch
-from executor.measure.profiler import ActiveProfiler, TileProfiler
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
-from executor.memory.repacking import Repacking
-from executor.memory.weights import TensorFile, Weights, load_weights
-from executor.memory.workspace import Workspace
+from executor.memory.weights import TensorFile, Weights
 from executor.model.computed_tokens import ComputedTokens
-from executor.model.config import ModelConfig, expected_tensors
-from executor.model.matrices import repacked
+from executor.model.config import ModelConfig
+from executor.model.prepared_model import PreparedModel
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.sampling import Sampler
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.step import Row
-from executor.model.step_launches import StepModel, rows_attention
+from executor.model.step_launches import StepModel
 from executor.model.token_draw import TokenDraw
-from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.kernels.token.sample_token import MOST_TOKENS
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
 
 
 @dataclass
@@ -75,44 +59,18 @@ class _Ahead:
         return self.token
 
 
-class Decoder:
+class Decoder(PreparedModel):
     """One sequence on one device: `step` runs a token, `logits` and `argmax` read what came out.
 
     Steps are replayed as one graph each; while the launcher has observers (the debug mode) they are launched one by one, with
-    the same bits. What a graph was captured from may change: the profile, the weights, the flagged inputs, the room
-    for keys and values, the workspace. The next step then prepares and captures anew by itself.
+    the same bits. When what they were captured from has changed, the next step prepares and captures anew by itself.
     """
-
-    profile: GpuProfile = checked("profile", GpuProfile, "Which kernels are used. It may be set anew at any time.")
 
     def __init__(
         self, file: TensorFile, config: ModelConfig, weights: Weights, cache: KvCache, modules: Modules, profile: GpuProfile
     ) -> None:
-        self.device: Device = modules.device
-        self.config = config
-        self.weights = weights
-        self.cache = cache
-        self.profile = profile
-        self.calibration: Sequence[int] = ()
-        """Tokens that are run to find outliers, where a kernel reads one digit."""
+        super().__init__(file, config, weights, cache, modules, profile)
         self._chunk = CHUNK
-        self.flagged: frozenset[LayerOperation] = frozenset()
-        """Operations whose output has an outlier: what reads it runs on an accurate kernel."""
-        self._searched: int | None = None  # the generation of the weights that `flagged` was found with
-        self._asked: object = None  # weights and profile that were last looked at for whether to search
-        self.modules = modules
-        self.launcher = Launcher(self.device, modules)
-        watch(self.launcher)
-        self.timing = ActiveProfiler()
-        """Its `profiler` times every launch of the steps; the graphs are then stamped, and have the bits that they have. Those
-        of a bundle cannot be: then launches are timed one by one."""
-        self.workspace = Workspace(self.device)
-        self.file = file
-        """What the weights came from."""
-        self._rope = RopeTable(cache, lambda room: rope_cosines(file, config, room))
-        self._plans: TokenPlans | None = None
-        self._plans_of: object = None  # what they were made for
-        self._captures = 0  # by plans that are gone
         self._token = TokenPosition(self.workspace)
         self._likeliest: tuple[int, object, int, bool] | None = None
         """As `_choice`: the token that the last step with a head left on the device."""
@@ -129,33 +87,6 @@ class Decoder:
         self._steps = RowSteps(self.launcher, modules)
         self._page = GpuBuffer.from_numpy(self.device, np.zeros((1, 1), np.uint32), name="page table")
 
-    @classmethod
-    def build(
-        cls,
-        file: TensorFile,
-        config: ModelConfig,
-        modules: Modules,
-        context: int,
-        progress: Progress | None,
-        profile: GpuProfile | None = None,
-        calibration: Sequence[int] = (),
-    ) -> Decoder:
-        """Upload the weights, allocate the buffers, load every kernel and check every launch once; without a `profile` the
-        environment's counts. What was taken stays taken if that fails: the caller knows what to give back."""
-        profile = profile or GpuProfile.from_environment()
-        if profile.repack and modules.bundle is not None:
-            raise ArgumentError("a bundle has kernels for the blocks of the file; the profile repacks them, which needs others")
-        report = progress or (lambda stage, done, total: None)
-        device = modules.device
-        names = list(expected_tensors(config))
-        repacking = Repacking(repacked(file, config, profile), Launcher(device, modules))
-        weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
-        decoder = cls(file, config, weights, cache, modules, profile)
-        decoder.calibration = calibration
-        decoder.prepare(lambda done, total: report("kernels", done, total))
-        return decoder
-
     @contextmanager
     def busy(self, activity: str) -> Iterator[None]:
         """The sequence belongs to the block. ModelError within another such block: a callback would change the sequence under
@@ -169,15 +100,6 @@ class Decoder:
             self._activity = ""
 
     @property
-    def profiler(self) -> TileProfiler | None:
-        """That of `timing`."""
-        return self.timing.profiler
-
-    @profiler.setter
-    def profiler(self, profiler: TileProfiler | None) -> None:
-        self.timing.profiler = profiler
-
-    @property
     def chunk(self) -> int:
         """The most tokens of a prompt that `feed` runs at a time, up to MOST_ROWS; more of them need more memory."""
         return self._chunk
@@ -185,21 +107,6 @@ class Decoder:
     @chunk.setter
     def chunk(self, rows: int) -> None:
         self._chunk = whole("chunk", rows, 1, MOST_ROWS)
-
-    @property
-    def attention(self) -> AttentionChoice:
-        """How the tokens of a prompt attend now, and why."""
-        return rows_attention(self.config, self.profile, self.device.target, "f32")
-
-    @property
-    def token_attention(self) -> TokenAttentionChoice | None:
-        """How the token of a step attends now, and why; None for a bundle, which has a kernel with a block a head."""
-        return None if self.modules.bundle is not None else token_attention(self.config, self.profile, self.device.target)
-
-    @property
-    def persistent(self) -> PersistentGrid | None:
-        """By how many blocks a token goes from one attention to the next in one launch; None if it does not."""
-        return choose_persistent(self.profile, self.device.target, GpuModel.of(self.device).multiprocessors)
 
     @property
     def position(self) -> int:
@@ -237,22 +144,6 @@ class Decoder:
             self._steps.drop()
             self.cache.rest()
             self._rope.free()
-
-    def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:
-        """The launches of a token for what the model is now: as they were, or chosen, loaded and checked anew."""
-        if self._plans is not None and self._plans_of == self._dependencies():
-            return self._plans
-        self._drop_plans()
-        launches = self._launches()
-        if any(reads_one_digit(call.kernel) for call in launches.calls):
-            self._find_outliers()
-            launches = self._launches(self.flagged)
-        early = self.profile.starts_early(self.device.target)
-        self.modules.preload(kernels_of(launches.calls, early=early), progress, early=early)
-        self._asked = self.weights.generation, self.profile
-        self._plans = TokenPlans(self.launcher, launches, early=early)
-        self._plans_of = self._dependencies()
-        return self._plans
 
     def outliers(self) -> frozenset[LayerOperation]:
         """The operations whose output has an outlier, as far as the profile's kernels care: searched for now unless it has been
@@ -420,11 +311,6 @@ class Decoder:
         return self.modules.bundle is None and self.context % PAGE_UNIT == 0 and self.profiler is None
 
     @property
-    def _watched(self) -> bool:
-        """Whether each step is to be seen by itself."""
-        return bool(self.launcher.observers) or self.profiler is not None or self.device.sanitize
-
-    @property
     def _memory(self) -> object:
         """How often what a step reads from other steps was written: weights, keys and values."""
         return self.weights.writes, self.cache.writes
@@ -437,11 +323,7 @@ class Decoder:
     @property
     def captures(self) -> int:
         """How many graphs were captured so far."""
-        return self._captures + self._steps.captures + (0 if self._plans is None else self._plans.captures)
-
-    def graph(self, *, head: bool = True) -> LaunchGraph:
-        """The graph of a step, captured now unless that has been done for what the model is now."""
-        return self.prepare().graph(head=head, stamped=self._stamped)
+        return super().captures + self._steps.captures
 
     def logits(self) -> NDArray[np.float32]:
         """f32[vocab], of the last token that ran with its head. That is run again where a step ahead of it was started that
@@ -507,10 +389,6 @@ class Decoder:
         self.cache.free()
         self.weights.free()
 
-    def _dependencies(self) -> object:
-        """What the launches depend on: equal while they need not be made anew."""
-        return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
-
     def _choice(self, position: int, plans: TokenPlans) -> tuple[int, object, int, bool]:
         """The token for this position that is on the device now: equal while it is the same."""
         chosen = plans.launches.token
@@ -539,24 +417,6 @@ class Decoder:
             draw.moved_to(position + 1)
         self._drawn = draw is not None
 
-    def _launch(self, plans: TokenPlans, position: int, head: bool, *, draw: bool) -> None:
-        if self.launcher.observers:
-            plans.run(head=head, draw=draw)
-            return
-        profiler = self.timing.profiler
-        if profiler is not None and not self._stamped:
-            profiler.watch(self.launcher, plans.of(head=head, draw=draw), position + 1)
-            return
-        graph = plans.graph(head=head, stamped=self._stamped, draw=draw)
-        graph.replay()
-        if profiler is not None:
-            profiler.add(graph, length=position + 1)
-
-    @property
-    def _stamped(self) -> bool:
-        """Whether the launches of the graphs are to leave their times."""
-        return self.timing.profiler is not None and self.modules.stamps
-
     def _count(self, ahead: _Ahead) -> None:
         """The step was the next one."""
         self.cache.advance()
@@ -579,47 +439,12 @@ class Decoder:
         self.cache.truncate(position - 1)
         self.step(token)
 
-    def _find_outliers(self) -> None:
-        """Unless it has been done for these weights: run the calibration's tokens with every input taken for an outlier, so on
-        accurate kernels, and see which operations give one. The answer depends on the model alone, not on what it was asked
-        before. The sequence stays: they run in a workspace of their own, and its keys and values are set aside."""
-        if self._searched == self.weights.generation:
-            return
-        one_by_one = replace(self.profile, persistent_layers=False)  # so that each operation has an output to look at
-        tokens = self.calibration[: self.context]
-        with self.beside(one_by_one) as trial:
-            trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
-            self.flagged = find_outliers(trial.launcher, self.config.layers, self.cache, tokens, trial.step)
-            self._searched = self.weights.generation
-
-    def _launches(self, flagged: Collection[LayerOperation] = ()) -> TokenLaunches:
-        return TokenLaunches.build(
-            self.config,
-            self.weights,
-            self.cache,
-            self.workspace,
-            self._rope.buffer,
-            self.profile,
-            flagged=flagged,
-            fused=self.modules.fused,
-            attention=self.token_attention,
-            persistent=self.persistent,
-        )
-
-    def _drop_plans(self) -> None:
-        if self._plans is not None:
-            self._captures += self._plans.captures
-            self._plans.close()
-            self._plans = None
-
     def _free_own(self) -> None:
         """Give back what this decoder alone uses."""
-        self._drop_plans()
         self._steps.drop()
-        self._rope.free()
         if self._page.alive:
             self._page.free()
         if self._draw is not None:
             self._draw.free()
             self._draw = None
-        self.workspace.free()
+        super()._free_own()

@@ -22,9 +22,10 @@ from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.config import ModelConfig, check_tensors
-from executor.model.decoder import Decoder, Progress
+from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.memory_needed import memory_needed
+from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.verify import Drafter
