@@ -66,5 +66,9 @@ class ArgumentError(PtxGenError, ValueError):
     """A value from outside (a shape, an option, a launch argument) that is not allowed; names the allowed ones."""
 
 
+class NoRoom(ArgumentError):
+    """A kernel of this shape needs more shared memory than a block has on any GPU."""
+
+
 class Nonconformity(PtxGenError):
     """A kernel type that breaks its contract (see ptxgen.conformance). Says what it does and what it should."""

@@ -3,14 +3,14 @@ nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
 from executor.choice.choice import GpuProfile
-from ptxgen.errors import ArgumentError
-from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from ptxgen.errors import ArgumentError, NoRoom
+from ptxgen.kernels.persistent.persistent_layer import FITTING, PersistentLayer
 from ptxgen.target import Target
 
 EMULATED_BLOCKS = 4
@@ -33,11 +33,10 @@ class PersistentGrid:
         return f"{PersistentLayer.name} with {self.blocks} blocks, where all matrices have hw_dp4a"
 
     def fitted(self, make: Callable[..., PersistentLayer]) -> PersistentLayer:
-        """The kernel with as many rows a warp, and then as many slots, as the target has shared memory for. ArgumentError if
-        there is none. make: gives it with these settings, or raises ArgumentError if they are more than any GPU has room
-        for."""
-        for rows, slots in _settings():
-            with suppress(ArgumentError):
+        """The kernel with the first of FITTING that the target has shared memory for. make: gives it with these settings.
+        ArgumentError if there is none, and what `make` raises but for want of room."""
+        for rows, slots in FITTING:
+            with suppress(NoRoom):
                 fitted = make(blocks=self.blocks, rows_per_warp=rows, slots=slots)
                 if fitted.runs_on(self.target):
                     return fitted
@@ -57,10 +56,3 @@ def choose_persistent(profile: GpuProfile, target: Target, multiprocessors: int)
             f"the profile's persistent_layers needs sm_{PersistentLayer.least_sm}, this is {target}; leave it off"
         )
     return PersistentGrid.of(target, multiprocessors)
-
-
-def _settings() -> Iterator[tuple[int, int]]:
-    """Rows a warp and slots, the best first: a slot more than rows keeps copies under way while rows are multiplied."""
-    for rows in (4, 3, 2):
-        for slots in range(2 * rows, rows, -1):
-            yield rows, slots

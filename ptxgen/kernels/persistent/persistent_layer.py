@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update, write
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.formats import find
 from ptxgen.kernels.gemv.shared_digits import Layout
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
@@ -34,6 +34,11 @@ from ptxgen.types import F32, U8, U32
 
 STATIC_SHARED: Final = 2048
 """Bytes of shared memory that are left to what no setting sizes: the table of parts, sums of warps."""
+
+
+FITTING: Final = tuple((rows, slots) for rows in (4, 3, 2) for slots in range(2 * rows, rows, -1))
+"""rows_per_warp and slots, the best first; not measured. Twice as many slots as rows are a group of rows that is multiplied and
+one that is on its way; with one more than rows something is."""
 
 
 @register
@@ -103,7 +108,7 @@ class PersistentLayer(KernelType):
                 matrix.format.row_bytes(stage.k)
         if not self.targets():
             most = max(target.max_shared for target in ALL)
-            raise ArgumentError(
+            raise NoRoom(
                 f"{self.name}: activations and rings take {self.launch().dynamic_shared} bytes of shared memory and "
                 f"{STATIC_SHARED} more; a block has {most} at most; take fewer slots, rows_per_warp or num_warps"
             )

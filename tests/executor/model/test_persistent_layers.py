@@ -114,6 +114,11 @@ def test_a_layer_that_does_not_fit_says_what_to_do() -> None:
         PersistentGrid(58, Target(89)).fitted(layer(3584, 18944))
 
 
+def test_what_is_wrong_with_a_layer_but_its_room_is_said_as_it_is() -> None:
+    with pytest.raises(ArgumentError, match="F16 has no packed 8-bit codes"):
+        PersistentGrid(132, Target(90)).fitted(partial(PersistentLayer, 512, 512, 512, "Q4_K", "F16", "Q4_K"))
+
+
 def test_an_old_gpu_is_refused() -> None:
     with pytest.raises(ArgumentError, match="persistent_layers needs sm_80, this is sm_75"):
         choose_persistent(ON, Target(75), 40)
