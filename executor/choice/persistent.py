@@ -30,7 +30,7 @@ class PersistentGrid:
         return cls(multiprocessors or EMULATED_BLOCKS, target)
 
     def __str__(self) -> str:
-        return f"{PersistentLayer.name} with {self.blocks} blocks, where all matrices have hw_dp4a"
+        return f"{PersistentLayer.name} with {self.blocks} blocks"
 
     def fitted(self, make: Callable[..., PersistentLayer]) -> PersistentLayer:
         """The kernel with the first of FITTING that the target has shared memory for. make: gives it with these settings.

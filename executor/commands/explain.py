@@ -38,7 +38,7 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     from executor.device.gpu import GpuModel
     from executor.gguf.gguf_file import GgufFile
     from executor.model.config import ModelConfig
-    from executor.model.explain import explain
+    from executor.model.explain import explain, kept_from_persistent
     from executor.model.step_launches import rows_attention
     from executor.model.token_launches import token_attention
 
@@ -51,6 +51,7 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
     with GgufFile.open(path) as file:
         rows = explain(file, profile)
         config = ModelConfig.from_gguf(file)
+    others = kept_from_persistent(rows)
     attention, alone = rows_attention(config, profile, target, "f32"), token_attention(config, profile, target)
     if as_json:
         facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
@@ -58,14 +59,18 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
             | {"attention": attention.facts(), "attention_of_one": alone.facts()}
-            | {"persistent_layers": None if grid is None else {"blocks": grid.blocks}}
+            | {"persistent_layers": None if grid is None else {"blocks": grid.blocks, "kept_from_it_by": others}}
         )
         return
     _print(rows)
     console.echo()
     _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
-    _wrap(f"from one attention to the next, of a token alone: {'a launch for each operation' if grid is None else grid}")
+    if grid is None:
+        _wrap("from one attention to the next, of a token alone: a launch for each operation")
+    else:
+        apart = f", but a launch for each operation in layers with these kernels of {', '.join(others)}" if others else ""
+        _wrap(f"from one attention to the next, of a token alone: {grid}{apart}")
 
 
 def _print(rows: list[Explained]) -> None:

@@ -12,10 +12,16 @@ from executor.layers.calls import LaunchQueue
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.projection import Projection
 from executor.layers.shape import LayerShape
+from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.kernels.quantize.activation_digits import BLOCK
+
+
+def takes(kernel: KernelType) -> bool:
+    """Whether a matrix that has this kernel can be multiplied by a persistent one with the same bits."""
+    return type(kernel) is HwDp4aGemv  # a subclass computes something else
 
 
 def persistent_layer(
@@ -25,7 +31,7 @@ def persistent_layer(
     where the matrices have other kernels than hw_dp4a, gate and up are not alike, or q, k and v not as many digits."""
     inside = (w.attn_output, w.ffn_gate, w.ffn_up, w.ffn_down)
     after = (following.attn_q, following.attn_k, following.attn_v) if following is not None else ()
-    if not all(type(one.kernel) is HwDp4aGemv for one in (*inside, *after)) or s.hidden % BLOCK or s.hidden > LARGEST_ROW:
+    if not all(takes(one.kernel) for one in (*inside, *after)) or s.hidden % BLOCK or s.hidden > LARGEST_ROW:
         return None
     if not _alike((w.ffn_gate, w.ffn_up), formats=True) or not _alike(after):
         return None

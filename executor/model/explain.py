@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from executor.choice.choice import Choice, GpuProfile
 from executor.gguf.gguf_file import GgufFile
+from executor.layers.persistent import takes
 from executor.layers.projection import require_fit
 from executor.model.matrices import Matrix, matrices
 from ptxgen.kernels.registry import find
@@ -66,3 +68,8 @@ def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
         error = max(choice.kernel.accuracy(np.random.default_rng(0)).values(), default=0.0) if measured is None else measured
         rows.append(Explained(matrix, choice, error))
     return rows
+
+
+def kept_from_persistent(rows: Sequence[Explained]) -> list[str]:
+    """The matrices of layers whose kernels no persistent kernel stands for: their layers take a launch for each operation."""
+    return sorted({role for row in rows if not takes(row.choice.kernel) for role, _ in row.matrix.roles if role != "output"})

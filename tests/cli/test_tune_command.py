@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_explain_says_how_a_token_goes_from_one_attention_to_the_next(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] is None
     monkeypatch.setenv("PTXGEN_PERSISTENT_LAYERS", "1")
-    assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == {"blocks": EMULATED_BLOCKS}
+    expected: dict[str, Any] = {"blocks": EMULATED_BLOCKS, "kept_from_it_by": []}
+    assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected
+    monkeypatch.setenv("PTXGEN_GEMV_Q4_0", "mwv_q4_0_gemv")
+    expected["kept_from_it_by"] = ["ffn_down"]
+    assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected
 
 
 def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
