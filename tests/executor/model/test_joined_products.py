@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from executor.choice.choice import GpuProfile
-from executor.device import open_device
-from executor.launch.graph import LaunchGraph
-from executor.model.engine import Engine
-from executor.model.generation import LanguageModel
-from executor.model.step import Row
 from ptxgen.errors import ArgumentError
+from tests.executor.model.one_row import logits_and_plans
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
@@ -29,24 +24,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
     """The logits of a sequence and of a step of one row, and what each launches in its first layer."""
-    logits = []
-    with (
-        open_device("emulator", sanitize=True) as device,
-        LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model,
-    ):
-        engine = Engine(model.decoder, slots=1)
-        engine.set_table(0, range(engine.pages))
-        for token in TOKENS:
-            model.decoder.step(token)
-            logits.append(model.decoder.logits())
-        logits.append(engine.step([Row(0, TOKENS[0], 0, True)]).logits(0))
-        graph = engine.steps.replayed
-        assert isinstance(graph, LaunchGraph)
-        plans = model.decoder.prepare().whole, graph.plans
-        of_layer = [[plan for plan in some if plan.place.layer == 0 and "w" in plan.kernel.signature()] for some in plans]
-        launches = [[f"{plan.place.operation} {plan.kernel.name}" for plan in some] for some in of_layer]
-        engine.free()
-    return np.array(logits).tobytes(), launches
+    logits, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    of_layer = [[plan for plan in plans if plan.place.layer == 0 and "w" in plan.kernel.signature()] for plans in both]
+    return logits, [[f"{plan.place.operation} {plan.kernel.name}" for plan in plans] for plans in of_layer]
 
 
 @pytest.mark.parametrize("early", [False, True])

@@ -8,19 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.choice.persistent import PersistentGrid, choose_persistent
-from executor.device import open_device
-from executor.launch.graph import LaunchGraph
-from executor.model.engine import Engine
-from executor.model.generation import LanguageModel
-from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
 from ptxgen.target import Target
+from tests.executor.model.one_row import logits_and_plans
 from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44]
@@ -31,23 +26,8 @@ ON = GpuProfile(persistent_layers=True)
 
 def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False) -> tuple[bytes, list[list[str]]]:
     """The logits of a sequence and of a step of one row, and what each launches between the embedding and the last norm."""
-    logits = []
-    with (
-        open_device("emulator", sanitize=sanitize) as device,
-        LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model,
-    ):
-        engine = Engine(model.decoder, slots=1)
-        engine.set_table(0, range(engine.pages))
-        for token in TOKENS:
-            model.decoder.step(token)
-            logits.append(model.decoder.logits())
-        logits.append(engine.step([Row(0, TOKENS[0], 0, True)]).logits(0))
-        graph = engine.steps.replayed
-        assert isinstance(graph, LaunchGraph)
-        both = model.decoder.prepare().whole, graph.plans
-        launches = [[plan.kernel.name for plan in plans if plan.place.layer is not None] for plans in both]
-        engine.free()
-    return np.array(logits).tobytes(), launches
+    logits, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=sanitize)
+    return logits, [[plan.kernel.name for plan in plans if plan.place.layer is not None] for plans in both]
 
 
 def model(folder: Path, arch: str = "llama", **shape: int) -> Path:
