@@ -75,7 +75,7 @@ def test_weights_are_asked_for_before_the_launch_before_has_ended() -> None:
     text = emit(of_format("Q4_K"), Target(90), early=True).text
     before, after = text.split("griddepcontrol.wait")
     assert "cp.async.cg" in before
-    for touched in ("ld.global", "st.global", "atom.", "red."):
+    for touched in ("ld.global", "st.global", "atom.", " red."):
         assert touched not in before
         assert touched in after
 
