@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from benchmarks.one_sequence import SIX
+from benchmarks.record import machine
 from benchmarks.report import DOCS, replaced
 from executor.base.environment import PRECISIONS
 from executor.measure.roofline import FAINT, GREY, STYLE
@@ -107,14 +108,6 @@ def _footnotes(records: Sequence[Record]) -> list[str]:
         build = record["results"][0]["llama_cpp_facts"].get("build_commit", "")
         notes.append(f"* commit {record['commit'][:7]}, llama.cpp {build}, `{record['command']}`")
     return notes
-
-
-def machine(record: Record) -> str:
-    """What it was measured on."""
-    facts = record["machine"]
-    if facts["kind"] != "cuda":
-        return str(facts["name"])
-    return f"{facts['product']}, driver for CUDA {facts['cuda_driver']}"
 
 
 def _spread(speed: Mapping[str, float]) -> str:

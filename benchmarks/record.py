@@ -47,3 +47,11 @@ def _fastest(sweep: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 def _is_default(result: Mapping[str, Any]) -> bool:
     defaults = find(result["kernel"]).parameters
     return all(value == defaults.get(name) for name, value in result["parameters"].items() if name not in SHAPE)
+
+
+def machine(record: Mapping[str, Any]) -> str:
+    """What a record was measured on, for a document."""
+    facts = record["machine"]
+    if facts["kind"] != "cuda":
+        return str(facts["name"])
+    return f"{facts['product']}, driver for CUDA {facts['cuda_driver']}"

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from benchmarks.record import machine
 from benchmarks.report import DOCS, replaced
 from executor.measure.speed import Kind
 from executor.measure.speed_plot import OURS, THEIRS, Curve, abscissa, draw
@@ -58,7 +59,7 @@ def cells(records: Iterable[Record]) -> dict[str, dict[Case, Cell]]:
     theirs: dict[Case, Cell] = {}
     of: set[tuple[str, str]] = set()
     for record in records:
-        of.add((record["model"], _machine(record)))
+        of.add((record["model"], machine(record)))
         if record["precision"] in columns or len(of) > 1:
             raise click.ClickException("a table is for one model on one GPU, with one file for each precision")
         ours = columns[record["precision"]] = {}
@@ -104,7 +105,7 @@ def _footnotes(records: Sequence[Record]) -> list[str]:
     """What all figures are of, a line for each record."""
     rounds = min(result["tokens_per_second"]["rounds"] for record in records for result in record["results"])
     notes = [
-        f"{records[0]['model']}; {_machine(records[0])}; medians of {rounds} rounds (least to most). x: times llama.cpp's "
+        f"{records[0]['model']}; {machine(records[0])}; medians of {rounds} rounds (least to most). x: times llama.cpp's "
         f"speed; of limit: of the speed at which a step only reads weights and cache.",
         "",
     ]
@@ -117,14 +118,6 @@ def _footnotes(records: Sequence[Record]) -> list[str]:
             said = f"llama.cpp {peer.get('build_commit', '')}, {peer.get('type_k', '')} cache"
             notes.append(f"  beside {said}: {', '.join(f'`{command}`' for command in peer['commands'])}")
     return notes
-
-
-def _machine(record: Record) -> str:
-    """What it was measured on."""
-    machine = record["machine"]
-    if machine["kind"] != "cuda":
-        return str(machine["name"])
-    return f"{machine['product']}, driver for CUDA {machine['cuda_driver']}"
 
 
 def _case(result: Mapping[str, Any]) -> Case:
@@ -169,7 +162,7 @@ def main(results: tuple[Path, ...], page: Path, picture: Path) -> None:
     """Write the table and the curves of these RESULTS of benchmarks/many_rows.py."""
     records = [json.loads(path.read_text()) for path in results]
     text = replaced(page.read_text(), section(records, picture.name), BEGIN, END)
-    draw(panels(records), f"{records[0]['model']}; {_machine(records[0])}", picture)
+    draw(panels(records), f"{records[0]['model']}; {machine(records[0])}", picture)
     page.write_text(text)
 
 

@@ -11,14 +11,11 @@ from ptxgen.dsl.memory import Element, GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.shared_digits import PADDED, Layout, SharedLaneDigits, digits_before, padding
+from ptxgen.kernels.gemv.shared_digits import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
 from ptxgen.kernels.norm.rmsnorm import THREADS, RmsNorm
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
 from ptxgen.types import F32, U32
-
-PIECE = 16
-"""Digits that a thread copies at a time."""
 
 AT_ONCE = 2
 """Values of a block's threads, four of each, that are loaded ahead of those that are quantised."""
