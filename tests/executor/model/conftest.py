@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from executor.choice.choice import GpuProfile
 from executor.device import Device, open_device
+from executor.model.generation import LanguageModel
+from tests.executor.model.recording import Recording
+from tests.synthetic import Q, write_model
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +25,24 @@ def own_cache(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def device() -> Iterator[Device]:
     with open_device("emulator") as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def recorded_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of `recorded`."""
+    folder = tmp_path_factory.mktemp("model")
+    return write_model(folder / "m.gguf", types=Q.Q8_0, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=128)
+
+
+@pytest.fixture(scope="module")
+def recording() -> Iterator[Recording]:
+    """A device that remembers the order of things."""
+    with Recording() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def recorded(recorded_path: Path, recording: Recording) -> Iterator[LanguageModel]:
+    """A model on it, with room for 32 tokens."""
+    with LanguageModel.load(recorded_path, recording, context=32, profile=GpuProfile()) as loaded:
+        yield loaded

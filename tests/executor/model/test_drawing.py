@@ -3,7 +3,7 @@ things."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +18,19 @@ from executor.model.generation import Generation, LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from tests.executor.model.recording import Recording
-from tests.synthetic import Q, write_model
 
 PROMPT = [5, 77, 301, 12]
 CONTEXT = 32
 SETTINGS: dict[str, Any] = {"temperature": 1.5, "top_k": 300, "top_p": 0.95, "min_p": 0.01, "seed": 3}
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    return write_model(folder / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=128)
-
-
-@pytest.fixture(scope="module")
-def recording() -> Iterator[Recording]:
-    with Recording() as device:
-        yield device
-
-
-@pytest.fixture(scope="module")
-def loaded(path: Path, recording: Recording) -> Iterator[LanguageModel]:
-    with LanguageModel.load(path, recording, context=CONTEXT, profile=GpuProfile()) as loaded:
-        yield loaded
-
-
 @pytest.fixture
-def model(loaded: LanguageModel, recording: Recording) -> LanguageModel:
-    loaded.forget()
-    loaded.generate(PROMPT, max_tokens=1, sampler=Sampler())
-    loaded.forget()
+def model(recorded: LanguageModel, recording: Recording) -> LanguageModel:
+    recorded.forget()
+    recorded.generate(PROMPT, max_tokens=1, sampler=Sampler())
+    recorded.forget()
     recording.order.clear()
-    return loaded
+    return recorded
 
 
 Compare = Callable[[Callable[[], object]], None]
@@ -152,10 +133,10 @@ def test_after_a_drawn_answer_no_token_is_likeliest_where_none_was_looked_for(mo
         model.decoder.step()
 
 
-def test_logits_with_a_nan_are_named(path: Path, recording: Recording, tmp_path: Path) -> None:
-    with GgufFile.open(path) as file:
+def test_logits_with_a_nan_are_named(recorded_path: Path, recording: Recording, tmp_path: Path) -> None:
+    with GgufFile.open(recorded_path) as file:
         at = file.tensors["output_norm.weight"].offset
-    content = bytearray(path.read_bytes())
+    content = bytearray(recorded_path.read_bytes())
     content[at : at + 4] = np.float32(np.nan).tobytes()
     (tmp_path / "damaged.gguf").write_bytes(content)
     with (

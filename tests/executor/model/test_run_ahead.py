@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +19,19 @@ from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from tests.executor.model.recording import Recording
-from tests.synthetic import Q, write_model
 
 PROMPT = [5, 77, 301, 12]
 CONTEXT = 32
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    return write_model(folder / "m.gguf", types=Q.Q8_0, layers=2, hidden=64, heads=2, kv_heads=1, ff=96, context=128)
-
-
-@pytest.fixture(scope="module")
-def recording() -> Iterator[Recording]:
-    with Recording() as device:
-        yield device
-
-
-@pytest.fixture(scope="module")
-def loaded(path: Path, recording: Recording) -> Iterator[LanguageModel]:
-    with LanguageModel.load(path, recording, context=CONTEXT, profile=GpuProfile()) as loaded:
-        yield loaded
-
-
 @pytest.fixture
-def model(loaded: LanguageModel, recording: Recording) -> LanguageModel:
+def model(recorded: LanguageModel, recording: Recording) -> LanguageModel:
     """One that knows nothing of the test before."""
-    loaded.forget()
-    loaded.generate(PROMPT, max_tokens=2, sampler=Sampler())
-    loaded.forget()
+    recorded.forget()
+    recorded.generate(PROMPT, max_tokens=2, sampler=Sampler())
+    recorded.forget()
     recording.order.clear()
-    return loaded
+    return recorded
 
 
 @pytest.fixture
@@ -219,10 +200,10 @@ def test_ctrl_c_in_a_step_ahead_leaves_the_sequence_before_it(
     assert left(model) == after
 
 
-def test_logits_with_a_nan_say_so_with_a_step_ahead_of_them(path: Path, recording: Recording, tmp_path: Path) -> None:
-    with GgufFile.open(path) as file:
+def test_logits_with_a_nan_say_so_with_a_step_ahead_of_them(recorded_path: Path, recording: Recording, tmp_path: Path) -> None:
+    with GgufFile.open(recorded_path) as file:
         at = file.tensors["output_norm.weight"].offset
-    content = bytearray(path.read_bytes())
+    content = bytearray(recorded_path.read_bytes())
     content[at : at + 4] = np.float32(np.nan).tobytes()
     (tmp_path / "damaged.gguf").write_bytes(content)
     with LanguageModel.load(tmp_path / "damaged.gguf", recording, context=CONTEXT) as model:
@@ -251,14 +232,16 @@ def test_logits_that_are_gone_are_not_given(model: LanguageModel) -> None:
     assert int(model.decoder.logits().argmax()) == model.decoder.argmax()
 
 
-def test_what_watches_launches_sees_them_in_their_plain_order(model: LanguageModel, recording: Recording, path: Path) -> None:
+def test_what_watches_launches_sees_them_in_their_plain_order(
+    model: LanguageModel, recording: Recording, recorded_path: Path
+) -> None:
     model.decoder.launcher.observers.append(lambda record: None)
     try:
         generate(model, [5], 3)
         assert recording.order == ["read"] * 3
     finally:
         model.decoder.launcher.observers.clear()
-    with Recording(sanitize=True) as checking, LanguageModel.load(path, checking, context=CONTEXT) as checked:
+    with Recording(sanitize=True) as checking, LanguageModel.load(recorded_path, checking, context=CONTEXT) as checked:
         checking.order.clear()
         generate(checked, [5], 3)
         assert checking.order == ["step", "read"] * 3
