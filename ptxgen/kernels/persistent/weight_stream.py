@@ -1,6 +1,6 @@
 """The weights of a warp as one stream through a ring in shared memory, over the ends of rows, of matrices and of stages: copies
 run ahead of the products by as much as the ring holds, whatever the products wait for. Copies are of whole 16 bytes side by
-side, whatever the format: so each sector is asked for once, and blocks of 34 or 210 bytes cost no more than others."""
+side, whatever the format: so each is asked for once, and blocks of 34 or 210 bytes cost no more than others."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from ptxgen.formats import FORMATS
 from ptxgen.kernels.attention.flash_attention import FlashAttention
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention
 from ptxgen.kernels.attention.paged_attention import PagedAttention
+from ptxgen.kernels.persistent.persistent_layer import PersistentLayer
+from ptxgen.kernels.persistent.segments import Segments
 from ptxgen.kernels.registry import find
 from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.running import inputs
@@ -105,3 +107,54 @@ def test_neighbours_ask_for_each_sector_of_a_cache_once(kernel: KernelType, load
                 assert read == asked
                 whole += 1
     assert whole >= several
+
+
+STREAMED = re.compile(rf"(?P<guard>@%p\d+) cp\.async\.cg\.shared\.global\.L2::128B \[[^\]]*\], {ADDRESS}, 16(, %r\d+)?;")
+PIECE = 16
+
+
+def copies_of_each_piece(kernel: KernelType, given: dict[str, Any]) -> dict[str, NDArray[np.uint32]]:
+    """How often each 16 bytes of each matrix of a persistent layer are copied: its text is made to count."""
+    matrices = {name: value for name, value in given.items() if name.startswith("w")}
+    sizes = {name: -(-value.nbytes // PIECE) for name, value in matrices.items()}
+    memory = np.zeros(PIECE * (sum(sizes.values()) + 1), np.uint8)
+    memory = memory[-memory.ctypes.data % PIECE :]
+    placed, first = dict(given), 0
+    for name, value in matrices.items():
+        placed[name] = memory[PIECE * first :][: value.nbytes].reshape(value.shape)
+        placed[name][...] = value
+        first += sizes[name]
+
+    def counting(copy: re.Match[str]) -> str:
+        guard, address, offset = copy["guard"], copy["address"], copy["offset"] or 0
+        return f"""add.u64 %count2, {address}, {offset};
+    sub.u64 %count2, %count2, %count1;
+    shr.u64 %count2, %count2, 4;
+    mad.lo.u64 %count2, %count2, 4, %count0;
+    {guard} red.global.add.u32 [%count2], 1;
+    {copy[0]}"""
+
+    text, found = STREAMED.subn(counting, emit(kernel, kernel.targets()[0]).text)
+    assert found
+    head, body = text.split("{\n", 1)
+    head = head.replace("\n)", ",\n    .param .u64 counts,\n    .param .u64 memory\n)")
+    loads = "    .reg .u64 %count<3>;\n    ld.param.u64 %count0, [counts];\n    ld.param.u64 %count1, [memory];\n"
+    counts, launch = np.zeros(sum(sizes.values()), np.uint32), kernel.launch()
+    values = [*(placed[name] for name in kernel.signature()), counts, memory]
+    emulator.run(
+        f"{head}{{\n{loads}{body}", kernel.name, launch.grid, launch.block, values, shared=launch.dynamic_shared,
+        sanitize=False, cooperative=True,
+    )  # fmt: skip
+    ends = np.cumsum(list(sizes.values()))
+    return dict(zip(sizes, np.split(counts, ends[:-1]), strict=True))
+
+
+@pytest.mark.parametrize("format", ["Q4_K", "Q6_K", "Q8_0"])
+def test_a_persistent_layer_copies_each_weight_once(format: str) -> None:
+    """Where rows begin anywhere in 16 bytes, as those of Q6_K, two segments may share these."""
+    kernel = PersistentLayer(1536, 512, 2560, format, format, format, blocks=2, rows_per_warp=2)
+    lengths = {"wo": 512, "wg": 1536, "wu": 1536, "wd": 2560}
+    for name, counts in copies_of_each_piece(kernel, inputs(kernel)).items():
+        segments = Segments(FORMATS[format], lengths[name])
+        assert counts.min() == 1, name
+        assert counts.mean() <= 1 + (0 if segments.aligned else PIECE / segments.last_bytes), name
