@@ -16,7 +16,7 @@ import click
 
 from benchmarks.one_sequence import SIX
 from benchmarks.record import machine
-from benchmarks.report import DOCS, replaced
+from benchmarks.report import DOCS, replaced, table_row
 from executor.base.environment import PRECISIONS
 from executor.measure.roofline import FAINT, GREY, STYLE
 from executor.measure.speed_plot import OURS, THEIRS
@@ -86,14 +86,14 @@ def markdown(records: Sequence[Record]) -> str:
         "llama.cpp",
         "x must be",
     ]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = [table_row(head), table_row(["---"] * len(head))]
     for one in figures(records):
         cells = [one.model]
         for name in PRECISIONS:
             share = one.share(name)
             cells += [_spread(one.ours[name]), f"{one.ratio(name):.2f}", "" if share is None else f"{share:.0%}"]
         limit = "" if one.limit is None else _rounded(one.limit)
-        lines.append(_line([*cells, limit, f"{_spread(one.theirs)}, {one.their_way}", f"{one.must:.1f}"]))
+        lines.append(table_row([*cells, limit, f"{_spread(one.theirs)}, {one.their_way}", f"{one.must:.1f}"]))
     return "\n".join([*lines, "", *_footnotes(records)])
 
 
@@ -117,10 +117,6 @@ def _spread(speed: Mapping[str, float]) -> str:
 def _rounded(speed: float) -> str:
     """Four digits or all before the point."""
     return f"{speed:.0f}" if speed >= 1000 else f"{speed:.4g}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def draw(records: Sequence[Record], path: Path) -> None:

@@ -86,19 +86,20 @@ def markdown(measured: Sequence[Figure]) -> str:
         sizes = {(f.k, f.n): f.nbytes for f in sorted(chosen, key=lambda f: (f.nbytes, f.k))}
         least = {size: min(f.microseconds for f in chosen if (f.k, f.n) == size) for size in sizes}
         lines = [
-            _line([format, *(f"{k} x {n}" for k, n in sizes)]),
-            _line(["---"] * (1 + len(sizes))),
-            _line(["MB; floor us", *(f"{size / 1e6:.1f}; {chain_microseconds(size):.2f}" for size in sizes.values())]),
+            table_row([format, *(f"{k} x {n}" for k, n in sizes)]),
+            table_row(["---"] * (1 + len(sizes))),
+            table_row(["MB; floor us", *(f"{size / 1e6:.1f}; {chain_microseconds(size):.2f}" for size in sizes.values())]),
         ]
         for row in rows(chosen):
             of_size = {(figure.k, figure.n): figure for figure in row}
             cells = (_cell(of_size[size], least[size]) if size in of_size else "" for size in sizes)
-            lines.append(_line([row[0].row, *cells]))
+            lines.append(table_row([row[0].row, *cells]))
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _line(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """One line of a table in Markdown; every report writes its lines here."""
     return f"| {' | '.join(cells)} |"
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from benchmarks.record import machine
-from benchmarks.report import DOCS, replaced
+from benchmarks.report import DOCS, replaced, table_row
 from executor.measure.speed import Kind
 from executor.measure.speed_plot import OURS, THEIRS, Curve, abscissa, draw
 
@@ -90,14 +90,14 @@ def markdown(records: Sequence[Record]) -> str:
     head = ["tokens/s", *(part for name in precisions for part in (f"`{name}`", "of limit", "x"))] + ["llama.cpp"] * bool(
         theirs
     )
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = [table_row(head), table_row(["---"] * len(head))]
     for case in sorted({case for column in columns.values() for case in column}, key=lambda c: (KINDS.index(c.kind), c)):
         row = [str(case)]
         for name in precisions:
             ours, other, share = columns[name].get(case), theirs.get(case), shares.get((name, case))
             row += ["" if ours is None else str(ours), "" if share is None else f"{share:.0%}"]
             row.append("" if ours is None or other is None else f"{ours.median / other.median:.2f}")
-        lines.append(_line([*row, *([str(theirs.get(case, ""))] if theirs else [])]))
+        lines.append(table_row([*row, *([str(theirs.get(case, ""))] if theirs else [])]))
     return "\n".join([*lines, "", *_footnotes(records)])
 
 
@@ -122,10 +122,6 @@ def _footnotes(records: Sequence[Record]) -> list[str]:
 
 def _case(result: Mapping[str, Any]) -> Case:
     return Case(result["kind"], result["tokens"], result["depth"], result["sequences"])
-
-
-def _line(words: Sequence[str]) -> str:
-    return f"| {' | '.join(words)} |"
 
 
 def _rounded(speed: float) -> str:
