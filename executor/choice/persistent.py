@@ -35,9 +35,9 @@ class PersistentGrid:
     def fitted(self, make: Callable[..., PersistentLayer]) -> PersistentLayer:
         """The kernel with the first of FITTING that the target has shared memory for. make: gives it with these settings.
         ArgumentError if there is none, and what `make` raises but for want of room."""
-        for rows, slots in FITTING:
+        for warps, rows, slots in FITTING:
             with suppress(NoRoom):
-                fitted = make(blocks=self.blocks, rows_per_warp=rows, slots=slots)
+                fitted = make(blocks=self.blocks, num_warps=warps, rows_per_warp=rows, slots=slots)
                 if fitted.runs_on(self.target):
                     return fitted
         raise ArgumentError(

@@ -36,9 +36,8 @@ STATIC_SHARED: Final = 2048
 """Bytes of shared memory that are left to what no setting sizes: the table of parts, sums of warps."""
 
 
-FITTING: Final = tuple((rows, slots) for rows in (4, 3, 2) for slots in range(2 * rows, rows, -1))
-"""rows_per_warp and slots, the best first; not measured. Twice as many slots as rows are a group of rows that is multiplied and
-one that is on its way; with one more than rows something is."""
+FITTING: Final = ((16, 4, 4), *((warps, rows, rows + 1) for warps in (16, 8) for rows in (4, 3, 2)), (8, 2, 3))
+"""num_warps, rows_per_warp and slots, the best first (docs/performance.md)."""
 
 
 @register

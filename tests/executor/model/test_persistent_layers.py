@@ -78,14 +78,21 @@ def layer(hidden: int, ffn: int) -> Callable[..., PersistentLayer]:
 
 
 @pytest.mark.parametrize(
-    ("sm", "hidden", "ffn", "rows"),
-    [(90, 3584, 18944, 4), (80, 3584, 18944, 4), (90, 8192, 28672, 4), (80, 8192, 28672, 2)],
+    ("sm", "hidden", "ffn", "settings"),
+    [
+        (90, 4096, 14336, (16, 4, 4)),
+        (90, 3584, 18944, (16, 4, 4)),
+        (80, 3584, 18944, (8, 4, 5)),
+        (90, 8192, 28672, (16, 2, 3)),
+        (80, 8192, 28672, (8, 2, 3)),
+    ],
 )
-def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(sm: int, hidden: int, ffn: int, rows: int) -> None:
+def test_a_kernel_gets_what_its_gpu_has_shared_memory_for(
+    sm: int, hidden: int, ffn: int, settings: tuple[int, int, int]
+) -> None:  # fmt: skip
     fitted = PersistentGrid(132, Target(sm)).fitted(layer(hidden, ffn))
     assert fitted.blocks == 132
-    assert fitted.rows_per_warp == rows
-    assert rows < fitted.slots
+    assert (fitted.num_warps, fitted.rows_per_warp, fitted.slots) == settings
     assert fitted.runs_on(Target(sm))
 
 
