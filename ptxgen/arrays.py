@@ -1,4 +1,5 @@
-"""Which NumPy type holds the elements of a PTX type in memory. Separate from types.py, which must not import NumPy."""
+"""Which NumPy type holds the elements of a PTX type in memory, and the other way. Separate from types.py, which must not import
+NumPy."""
 
 from __future__ import annotations
 
@@ -19,6 +20,10 @@ def _letter(dtype: DType) -> str:
 NUMPY: Final[dict[DType, np.dtype[Any]]] = {
     dtype: np.dtype(f"{_letter(dtype)}{dtype.bytes}") for dtype in ALL if dtype not in (B128, TF32, PRED)
 }
+FROM_NUMPY: Final[dict[np.dtype[Any], DType]] = {
+    numpy: dtype for dtype, numpy in NUMPY.items() if dtype.is_integer or numpy.kind == "f"
+}
+"""The types that NumPy has, too; of all others it holds the bits."""
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
