@@ -63,7 +63,9 @@ def token(name: str, value: Any, vocab: int) -> int:
 
 
 def extents(name: str, value: Any, low: int = 1) -> tuple[int, ...]:
-    """A shape: whole numbers of at least `low`."""
+    """A shape: whole numbers of at least `low`, or one for a shape of one dimension."""
+    if _is_whole(value):
+        value = (value,)
     shape = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else None
     if shape is None or not all(_is_whole(extent) and extent >= low for extent in shape):
         text = described(value) if shape is None else f"[{', '.join(map(described, shape))}]"

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ptxgen.errors import PtxGenError
+from ptxgen.errors import ArgumentError, PtxGenError
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
@@ -72,6 +72,10 @@ class OutOfPages(PtxGenError):
 
 class SharingError(PtxGenError, BufferError):
     """Memory that cannot be shared with another library in the way it asks for. (DLPack wants a BufferError here.)"""
+
+
+class NoLength(ArgumentError, TypeError):
+    """`len` of what has no dimensions. (Python wants a TypeError here.)"""
 
 
 class LaunchError(PtxGenError):

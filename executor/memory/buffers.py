@@ -5,33 +5,30 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.arguments import array as host_array
 from executor.base.arguments import extents, whole
-from executor.base.errors import DeviceError, SharingError
+from executor.base.errors import DeviceError, NoLength, SharingError
 from executor.device.allocations import BorrowedMemory
 from executor.memory.dlpack import make_capsule
-from ptxgen.arrays import numpy_dtype
+from ptxgen.arrays import FROM_NUMPY, numpy_dtype
 from ptxgen.errors import ArgumentError
-from ptxgen.types import BF16, BY_NAME, DType
+from ptxgen.spelling import DTypeLike, dtype_of
+from ptxgen.types import BF16, DType
 
 if TYPE_CHECKING:
     from executor.device.protocol import BytesCopied, DeviceMemory, MemorySharing
 
-FROM_NUMPY = {
-    numpy_dtype(BY_NAME[name]): BY_NAME[name]
-    for name in ("u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f16", "f32", "f64")
-}
-
-
+Shape = int | Sequence[int]
+"""Of a buffer: (n, m), or n for (n,)."""
 _registry: dict[tuple[int, int] | None, weakref.WeakSet[DeviceAllocation]] = {}
 """By where the memory is, as DLPack numbers it: there one address means one thing, whichever device opened it."""
 _lock = threading.Lock()
@@ -159,6 +156,10 @@ class GpuBuffer:
     the array interface; .b types and packed pairs are unsigned integers of their size. Who writes through such an array calls
     `touch` afterwards. An array made through DLPack keeps the memory, even when the buffer is freed or the device closed; one
     made through the array interface does not (its library keeps this object, but `free` and `close` take the memory).
+
+    It has `shape`, `size`, `ndim`, `nbytes` and `len` as arrays have. What would copy it to the host without a word
+    (np.asarray, iterating, indexing, its truth) is an ArgumentError that says what to write. A `dtype` is anything that
+    ptxgen/spelling.py knows: F32, "float32", np.float32, torch.float32; a shape of one dimension may be a number.
     """
 
     __slots__ = ("_retired", "allocation", "device", "dtype", "name", "nbytes", "pointer", "shape")
@@ -176,32 +177,47 @@ class GpuBuffer:
         self._retired = False
 
     @classmethod
-    def empty(cls, device: DeviceMemory, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+    def empty(cls, device: DeviceMemory, dtype: DTypeLike, shape: Shape, name: str = "") -> GpuBuffer:
         """New memory, contents undefined. Raises ArgumentError for a shape with nothing in it, DeviceError when memory is
         full."""
-        numpy_dtype(dtype)
+        element = dtype_of(dtype)
         shape = extents(f"the shape of {name or 'a buffer'}", shape)
-        nbytes = prod(shape) * dtype.bytes
+        nbytes = prod(shape) * element.bytes
         base = device.alloc(nbytes, name)
-        return cls(DeviceAllocation(device, base, nbytes), base, dtype, shape, name)
+        return cls(DeviceAllocation(device, base, nbytes), base, element, shape, name)
 
     @classmethod
-    def zeros(cls, device: DeviceMemory, dtype: DType, shape: tuple[int, ...], name: str = "") -> GpuBuffer:
+    def zeros(cls, device: DeviceMemory, dtype: DTypeLike, shape: Shape, name: str = "") -> GpuBuffer:
         """New memory, every byte 0; errors as `empty`."""
         buffer = cls.empty(device, dtype, shape, name)
         buffer.fill(0)
         return buffer
 
     @classmethod
-    def from_numpy(cls, device: DeviceMemory, array: NDArray[Any], dtype: DType | None = None, name: str = "") -> GpuBuffer:
+    def from_numpy(cls, device: DeviceMemory, array: NDArray[Any], dtype: DTypeLike | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array; `dtype` where NumPy's type does not tell (bf16 as uint16 bits, .b types)."""
         array = host_array("the array", array)
-        element = dtype or FROM_NUMPY.get(array.dtype)
+        element = FROM_NUMPY.get(array.dtype) if dtype is None else dtype_of(dtype)
         if element is None:
             raise ArgumentError(f"no PTX type holds {array.dtype}; convert it to one of {', '.join(map(str, FROM_NUMPY))}")
         buffer = cls.empty(device, element, array.shape, name)
         buffer.upload(array)
         return buffer
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.dtype.bytes
 
     @property
     def version(self) -> int:
@@ -218,12 +234,12 @@ class GpuBuffer:
         """Whether the memory is still there, for this view of it."""
         return self.allocation.alive and not self._retired and not self.device.closed
 
-    def view(self, offset: int, shape: tuple[int, ...], dtype: DType | None = None) -> GpuBuffer:
+    def view(self, offset: int, shape: Shape, dtype: DTypeLike | None = None) -> GpuBuffer:
         """`shape` elements that start `offset` bytes into this buffer; shares version and life. Raises ArgumentError beyond
         its end."""
-        numpy_dtype(dtype or self.dtype)
+        element = self.dtype if dtype is None else dtype_of(dtype)
         shape, offset = extents(f"the shape of a view of {self}", shape, 0), whole("the offset", offset)
-        view = GpuBuffer(self.allocation, self.pointer + offset, dtype or self.dtype, shape, self.name)
+        view = GpuBuffer(self.allocation, self.pointer + offset, element, shape, self.name)
         if offset < 0 or not view.nbytes or offset + view.nbytes > self.nbytes:
             raise ArgumentError(
                 f"{view.dtype}{list(shape)} at byte {offset} does not fit in {self}, which has {self.nbytes} bytes"
@@ -274,9 +290,27 @@ class GpuBuffer:
         self._retired = True
         self.device.frees += 1  # plans look again whether their buffers are alive
 
-    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+    def __len__(self) -> int:
+        """The first extent; NoLength, which is a TypeError, for no dimensions."""
+        if not self.shape:
+            raise NoLength(f"{self} has no dimensions, so no length; its size is 1")
+        return self.shape[0]
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
         """NumPy would take the buffer for a thing that is no array, or wait for the device without a word."""
-        raise SharingError(f"{self} is memory of {self.device.name}; to_numpy() copies it to an array of the host")
+        raise self._on_device("buffer.to_numpy()")
+
+    def __iter__(self) -> NoReturn:
+        """Each element would be a copy that waits for the device."""
+        raise self._on_device("for ... in buffer.to_numpy()")
+
+    def __getitem__(self, _: object) -> NoReturn:
+        """As `__iter__`."""
+        raise self._on_device("buffer.to_numpy()[...], or buffer.view(byte offset, shape) for a part of it on the device")
+
+    def __bool__(self) -> NoReturn:
+        """Whether there is a buffer and whether its elements are true are two questions."""
+        raise self._on_device("`buffer is not None`, or bool(buffer.to_numpy()) for the truth of one element")
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's kind and number of the device: (1, 0) for the emulator, (2, N) for cuda:N."""
@@ -333,6 +367,11 @@ class GpuBuffer:
             raise SharingError(f"{self} is in {self.device.name}, which has no memory to share")
         return self.device.sharing
 
+    def _on_device(self, instead: str) -> ArgumentError:
+        return ArgumentError(
+            f"{self} is memory of {self.device.name}, which is copied to the host only if asked; write {instead}"
+        )
+
     def _need_writable(self) -> None:
         self._need_life()
         if self.allocation.read_only:
@@ -346,4 +385,4 @@ class GpuBuffer:
         return f"{self.name or 'buffer'} {self.dtype}{list(self.shape)}"
 
     def __repr__(self) -> str:
-        return f"<GpuBuffer {self} at {self.pointer:#x} on {self.device.name}>"
+        return f"<GpuBuffer {self} at {self.pointer:#x} on {self.device.name}{'' if self.alive else ', freed'}>"

@@ -12,10 +12,11 @@ import numpy as np
 
 from executor.device.allocations import BorrowedMemory
 from executor.device.protocol import Device
-from executor.memory.buffers import FROM_NUMPY, DeviceAllocation, GpuBuffer
+from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.dlpack import CPU, CUDA, VERSION, ForeignArray, device_label, read_capsule
-from ptxgen.arrays import numpy_dtype
+from ptxgen.arrays import FROM_NUMPY, numpy_dtype
 from ptxgen.errors import ArgumentError
+from ptxgen.spelling import DTypeLike, dtype_of
 from ptxgen.types import BF16, DType
 
 LEGACY_STREAM = 1
@@ -37,7 +38,7 @@ def foreign_stream(device: Device, stream: int) -> Iterator[None]:
         device.sharing.make_wait(stream)
 
 
-def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = "") -> GpuBuffer:
+def as_buffer(device: Device, obj: Any, dtype: DTypeLike | None = None, name: str = "") -> GpuBuffer:
     """A buffer over the memory of `obj`: no copy, and `obj`'s memory lives as long as the buffer does.
 
     obj: on a GPU anything with DLPack or, without that, `__cuda_array_interface__` (2 or 3) on the same GPU; on the emulator
@@ -53,13 +54,14 @@ def as_buffer(device: Device, obj: Any, dtype: DType | None = None, name: str = 
     Raises ArgumentError for what cannot be shared, with the reason; DeviceError if the driver says that the memory is
     elsewhere.
     """
+    asked = None if dtype is None else dtype_of(dtype)
     if isinstance(obj, GpuBuffer) and obj.device is device:
-        if dtype not in (None, obj.dtype):
-            raise ArgumentError(f"{obj} cannot be shared as {dtype}; use view() to see its bytes as another type")
+        if asked not in (None, obj.dtype):
+            raise ArgumentError(f"{obj} cannot be shared as {asked}; use view() to see its bytes as another type")
         return obj
     label = _label(obj, name)
     array = _foreign_array(device, obj, label)
-    element = _dtype(array, dtype, label)
+    element = _dtype(array, asked, label)
     _check(array, element, label)
     memory = BorrowedMemory(array.pointer, prod(array.shape) * element.bytes, array.owner, name, array.read_only)
     device.sharing.borrow(memory)

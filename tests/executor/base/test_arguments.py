@@ -49,7 +49,8 @@ def test_tokens() -> None:
 
 def test_a_shape() -> None:
     assert extents("x", [np.int64(2), 3]) == (2, 3)
-    for value in ((2, 0), (2.0,), "23", 5, None, (True,)):
+    assert extents("x", 5) == extents("x", np.int64(5)) == (5,)
+    for value in ((2, 0), (2.0,), "23", 0, 5.0, True, None, (True,)):
         with pytest.raises(ArgumentError, match=r"x is .*; allowed: whole numbers of at least 1"):
             extents("x", value)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,8 +13,8 @@ from executor.device import Device
 from executor.device.emulated import EmulatedDevice
 from executor.memory.buffers import GpuBuffer
 from ptxgen.arrays import numpy_dtype
-from ptxgen.errors import ArgumentError
-from ptxgen.types import ALL, BF16, F32, PRED, U8, U16
+from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.types import ALL, BF16, F16, F32, PRED, U8, U16
 
 
 def test_what_was_uploaded_comes_back(emulator: Device) -> None:
@@ -76,6 +79,86 @@ def test_a_buffer_with_nothing_in_it_is_refused(emulator: Device, shape: tuple[i
 def test_a_type_that_memory_cannot_hold_is_refused(emulator: Device) -> None:
     with pytest.raises(ArgumentError, match="pred cannot be stored"):
         GpuBuffer.empty(emulator, PRED, (8,))
+
+
+@pytest.mark.parametrize(("shape", "size"), [((2, 3, 4), 24), ((7,), 7), ((), 1)])
+def test_a_buffer_has_the_sizes_of_the_array_that_it_was_made_of(emulator: Device, shape: tuple[int, ...], size: int) -> None:
+    array = np.zeros(shape, np.float16)
+    buffer = GpuBuffer.from_numpy(emulator, array)
+    assert (buffer.size, buffer.ndim, buffer.itemsize) == (array.size, array.ndim, array.itemsize) == (size, len(shape), 2)
+    assert buffer.nbytes == array.nbytes
+    if shape:
+        assert len(buffer) == len(array)
+
+
+def test_no_dimensions_have_no_length(emulator: Device) -> None:
+    scalar = GpuBuffer.zeros(emulator, F32, (), "scalar")
+    with pytest.raises(TypeError, match=r"scalar f32\[\] has no dimensions"):
+        len(scalar)
+    with pytest.raises(PtxGenError):
+        len(scalar)
+
+
+SILENT: dict[str, tuple[Callable[[Any], object], str]] = {
+    "an array": (np.asarray, r"buffer\.to_numpy\(\)"),
+    "an array of a type": (lambda x: np.array(x, np.float64, copy=True), r"buffer\.to_numpy\(\)"),
+    "an array of two": (lambda x: np.array([x, x]), r"buffer\.to_numpy\(\)"),
+    "a stack": (lambda x: np.stack([x, x]), r"buffer\.to_numpy\(\)"),
+    "a sum": (lambda x: np.add(x, 1), r"buffer\.to_numpy\(\)"),
+    "a comparison": (lambda x: np.allclose(x, 0), r"buffer\.to_numpy\(\)"),
+    "a list": (list, r"buffer\.to_numpy\(\)"),
+    "a loop": (lambda x: [one for one in x], r"for \.\.\. in buffer\.to_numpy\(\)"),  # noqa: C416
+    "a search": (lambda x: 0.0 in x, r"buffer\.to_numpy\(\)"),
+    "an element": (lambda x: x[0], r"buffer\.to_numpy\(\)\[\.\.\.\], or buffer\.view"),
+    "a slice": (lambda x: x[:2], r"buffer\.to_numpy\(\)\[\.\.\.\], or buffer\.view"),
+    "the last": (lambda x: next(reversed(x)), r"buffer\.to_numpy\(\)\[\.\.\.\]"),
+    "its truth": (bool, "`buffer is not None`"),
+    "another's place": (lambda x: x or None, "`buffer is not None`"),
+}
+
+
+@pytest.mark.parametrize("what", SILENT)
+@pytest.mark.parametrize("shape", [(4,), (1,), (2, 2)], ids=str)
+def test_what_would_copy_without_a_word_is_refused_with_what_to_write(
+    emulator: Device, what: str, shape: tuple[int, ...]
+) -> None:
+    use, instead = SILENT[what]
+    buffer = GpuBuffer.zeros(emulator, F32, shape, "hidden")
+    with pytest.raises(ArgumentError, match=rf"hidden f32\[.*\] is memory of emulator \(sm_90\), .* write .*{instead}"):
+        use(buffer)
+
+
+def test_equality_is_identity_as_buffers_are_kept_in_sets(emulator: Device) -> None:
+    one, other = GpuBuffer.zeros(emulator, F32, (4,)), GpuBuffer.zeros(emulator, F32, (4,))
+    assert one != other
+    assert {one, other, one} == {other, one}
+
+
+def test_what_a_prompt_shows_has_name_type_shape_device_and_life(emulator: Device) -> None:
+    buffer = GpuBuffer.zeros(emulator, F32, (2, 3), "hidden")
+    assert repr(buffer) == f"<GpuBuffer hidden f32[2, 3] at {buffer.pointer:#x} on emulator (sm_90)>"
+    buffer.free()
+    assert repr(buffer).endswith("on emulator (sm_90), freed>")
+
+
+@pytest.mark.parametrize("shape", [6, [6], (6,), np.int64(6), np.zeros(6).shape], ids=str)
+@pytest.mark.parametrize("dtype", [F16, "half", "float16", np.float16, np.dtype("f2")], ids=str)
+def test_shape_and_type_have_their_usual_spellings(emulator: Device, shape: Any, dtype: object) -> None:
+    made = (
+        GpuBuffer.empty(emulator, dtype, shape),
+        GpuBuffer.zeros(emulator, dtype, shape),
+        GpuBuffer.zeros(emulator, U8, 12).view(0, shape, dtype),
+        GpuBuffer.from_numpy(emulator, np.zeros(6, np.float16), dtype),
+    )
+    assert {(buffer.shape, buffer.dtype, buffer.nbytes) for buffer in made} == {((6,), F16, 12)}
+
+
+def test_bits_get_their_type_by_name(emulator: Device) -> None:
+    assert GpuBuffer.from_numpy(emulator, np.zeros(3, np.uint16), "bfloat16").dtype == BF16
+    with pytest.raises(ArgumentError, match=r"dtype is 'f33'; allowed: u8 \(uint8\), "):
+        GpuBuffer.from_numpy(emulator, np.zeros(3, np.uint16), "f33")
+    with pytest.raises(ArgumentError, match=r"cannot upload uint16\[3\] .* it takes float32\[3\]"):
+        GpuBuffer.from_numpy(emulator, np.zeros(3, np.uint16), "float32")
 
 
 def test_use_after_free_and_double_free_are_errors(emulator: Device) -> None:

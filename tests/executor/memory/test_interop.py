@@ -19,9 +19,9 @@ from executor.device.emulated import EmulatedDevice
 from executor.launch.dependencies import dependencies
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
-from executor.memory.buffers import FROM_NUMPY, GpuBuffer
+from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import as_buffer, foreign_stream
-from ptxgen.arrays import NUMPY, numpy_dtype
+from ptxgen.arrays import FROM_NUMPY, NUMPY, numpy_dtype
 from ptxgen.errors import ArgumentError
 from ptxgen.types import B16, B32, BF16, F16, F32, U8, U16, U32, DType
 from tests.executor.launch.kernels import Accumulate, ReadsBeyond, Scale
@@ -88,6 +88,7 @@ def test_a_kernel_reads_and_writes_numpys_memory(emulator: Device) -> None:
 def test_bits_may_be_given_the_type_that_they_stand_for(emulator: Device) -> None:
     assert as_buffer(emulator, np.zeros(8, np.uint16), BF16).dtype == BF16
     assert as_buffer(emulator, np.zeros(8, np.uint32), B32).dtype == B32
+    assert as_buffer(emulator, np.zeros(8, np.uint16), "bfloat16").dtype == BF16
 
 
 @pytest.mark.parametrize(("stored", "dtype"), [(np.float32, BF16), (np.uint16, F16), (np.float32, U32), (np.int8, U8)])
