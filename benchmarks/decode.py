@@ -20,7 +20,8 @@ from benchmarks.record import write
 from executor.base.environment import PRECISIONS
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
-from executor.model.generation import Generation, LanguageModel
+from executor.model.answer import Generation
+from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 
 PROMPT = [1, 2, 3, 4]
@@ -88,7 +89,7 @@ def main(
 def generated(model: LanguageModel, tokens: int, sampler: Sampler) -> Generation:
     """An answer to the whole prompt, none of which is taken from the run before."""
     model.forget()
-    return model.generate(PROMPT, max_tokens=tokens, sampler=sampler, stop=())
+    return model.generate(PROMPT, max_tokens=tokens, sampler=sampler, stop_tokens=())
 
 
 def host_work(model: LanguageModel, tokens: int) -> dict[str, float]:

@@ -54,7 +54,7 @@ def _decoding(path: Path, device: Device, modules: Modules, tokens: int) -> dict
 
         def generate() -> int:
             nonlocal count
-            count += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler(), stop=()).tokens)
+            count += len(model.generate([1, 2, 3, 4], max_tokens=1000, sampler=Sampler(), stop_tokens=()).tokens)
             return count
 
         for _ in range(WARM_UPS):
@@ -69,7 +69,7 @@ def _loading(path: Path, device: Device, modules: Modules, cycles: int) -> dict[
     def cycle() -> int:
         nonlocal done
         with LanguageModel.load(path, device, modules=modules, context=256) as model:
-            model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler(), stop=())
+            model.generate([1, 2, 3, 4], max_tokens=4, sampler=Sampler(), stop_tokens=())
         done += 1
         return done
 

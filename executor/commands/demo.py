@@ -35,7 +35,7 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
         path = fetch(progress=report)
     with session(path, device, precision=precision) as running:
         console.echo(f"> {prompt}")
-        answer, _ = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
+        answer = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
         console.echo("\n")
         running.warn_if_full(answer)
         model = running.model

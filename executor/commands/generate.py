@@ -19,7 +19,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.files import read_regular
 
 if TYPE_CHECKING:
-    from executor.model.generation import Generation
+    from executor.model.answer import Generation
     from executor.model.sampling import Sampler
     from executor.model.scheduling.token_sequence import Usage
 
@@ -49,12 +49,13 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 @click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest tokens whose probabilities add up to P.")
 @click.option("--min-p", type=float, metavar="P", help="Draw from tokens with at least P times the largest probability.")
 @click.option("--seed", type=int, metavar="S", help="The same seed draws the same tokens (default: a new one each time).")
+@click.option("--special", is_flag=True, help="Control tokens written in a prompt are control tokens, not text.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @session_options
 @json_option("Prompt ids, token ids, text, timings and device as JSON.")
 def generate_command(
     path: Path, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
-    chat: bool, as_json: bool, **options: Any,
+    special: bool, chat: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
 
@@ -71,26 +72,28 @@ def generate_command(
 
     if (prompt is None) == (prompts is None):
         raise click.UsageError("give --prompt or --prompts, one of them")
+    if chat and special:
+        raise click.UsageError("--special does not go with --chat: what is said in a conversation is text")
     given = {name: value for name in SAMPLING if (value := options.pop(name)) is not None}
     if greedy and given:
         raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
     if prompts is not None:
         lines = read_prompts(str(prompts), _content(prompts), max_tokens, lambda own: _line_sampler(greedy, draft, given, own))
         with session(path, **options) as running:
-            answer_all(running, str(prompts), lines, chat=chat, draft=draft, batch=batch, as_json=as_json)
+            answer_all(running, str(prompts), lines, chat=chat, special=special, draft=draft, batch=batch, as_json=as_json)
         return
     assert prompt is not None
     sampler = _sampler(draft, given)
     prompt = _stdin() if prompt == "-" else prompt
     with session(path, **options) as running:
-        ids = running.prompt_ids(prompt, chat=chat)
+        ids = running.prompt_ids(prompt, chat=chat, special=special)
         on_text, usage = None if as_json else write_text, None
         if draft is None:
-            generation, text = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
+            generation = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         else:
-            generation, text, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
+            generation, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         if as_json:
-            console.print_json(_facts(path, running, ids, generation, text, sampler, usage))
+            console.print_json(_facts(path, running, ids, generation, sampler, usage))
             return
         console.echo()
         console.echo(
@@ -138,7 +141,7 @@ def _sampler(draft: str | None, chosen: Mapping[str, Any]) -> Sampler:
 
 
 def _facts(
-    path: Path, running: ModelSession, ids: list[int], generation: Generation, text: str, sampler: Sampler, usage: Usage | None
+    path: Path, running: ModelSession, ids: list[int], generation: Generation, sampler: Sampler, usage: Usage | None
 ) -> dict[str, Any]:
     """usage: where tokens were guessed."""
     drafts = {} if usage is None else {"drafted_tokens": usage.drafted_tokens, "accepted_tokens": usage.accepted_tokens}
@@ -146,7 +149,7 @@ def _facts(
         "model": str(path),
         "prompt_ids": ids,
         "token_ids": generation.tokens,
-        "text": text,
+        "text": generation.text,
         "stopped": generation.stopped,
         "sampling": {name: getattr(sampler, name) for name in SAMPLING},
         "timings": {

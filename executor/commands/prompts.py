@@ -60,12 +60,20 @@ def read_prompts(name: str, content: bytes, max_tokens: int, sampler: MakeSample
 
 
 def answer_all(
-    running: ModelSession, name: str, prompts: Sequence[Prompt], *, chat: bool, draft: str | None, batch: int, as_json: bool
+    running: ModelSession,
+    name: str,
+    prompts: Sequence[Prompt],
+    *,
+    chat: bool,
+    special: bool,
+    draft: str | None,
+    batch: int,
+    as_json: bool,
 ) -> None:
     """Answer all prompts, up to `batch` at a time, and print each when it is there: a line of JSON, or its text under its id.
     Raises what made the first of those fail that failed, when all others are done; before any has run ArgumentError, with file
     and line, for one that is too long."""
-    ids = [running.prompt_ids(prompt.text, chat=chat) for prompt in prompts]
+    ids = [running.prompt_ids(prompt.text, chat=chat, special=special) for prompt in prompts]
     needs = [len(tokens) + prompt.max_tokens for tokens, prompt in zip(ids, prompts, strict=True)]
     start = time.perf_counter()
     with running.scheduler(needs, batch, draft) as scheduler:

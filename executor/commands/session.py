@@ -17,7 +17,8 @@ from ptxgen.commands.options import FILE, Command
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from executor.model.generation import Generation, LanguageModel
+    from executor.model.answer import Generation
+    from executor.model.generation import LanguageModel
     from executor.model.sampling import Sampler
     from executor.model.scheduling.scheduler import Scheduler
     from executor.model.scheduling.token_sequence import Usage
@@ -73,9 +74,10 @@ class ModelSession:
         """What the device is, and why it was taken, ready for JSON."""
         return {"reason": self.model.device.reason} | self.model.device.describe()
 
-    def prompt_ids(self, text: str, *, chat: bool) -> list[int]:
-        """Token ids of a prompt, or of a conversation that starts with it. Errors as `chat_ids`."""
-        return self.chat_ids(text) if chat else self.model.tokenizer.encode(text)
+    def prompt_ids(self, text: str, *, chat: bool, special: bool = False) -> list[int]:
+        """Token ids of a prompt, or of a conversation that starts with it. special: control tokens written in a prompt count.
+        Errors as `chat_ids`."""
+        return self.chat_ids(text) if chat else self.model.tokenizer.encode(text, parse_special=special)
 
     def scheduler(self, needs: Sequence[int], batch: int, draft: str | None) -> Scheduler:
         """For sequences of up to so many tokens each, prompts included: up to `batch` of them at a time, in a cache in which
@@ -96,29 +98,20 @@ class ModelSession:
 
     def answer(
         self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
-    ) -> tuple[Generation, str]:
-        """Continue the prompt; `on_text` sees the text as it comes. Returns all of it, too."""
-        stream = self.model.tokenizer.stream()
-        pieces: list[str] = []
-
-        def show(text: str) -> None:
-            if text:
-                pieces.append(text)
-                if on_text is not None:
-                    on_text(text)
-
-        generation = self.model.generate(
-            prompt, max_tokens=max_tokens, sampler=sampler, on_token=lambda token: show(stream.push(token))
-        )
-        show(stream.finish())
-        return generation, "".join(pieces)
+    ) -> Generation:
+        """Continue the prompt; `on_text` sees the text as it comes."""
+        stream = self.model.stream(prompt, max_tokens=max_tokens, sampler=sampler)
+        for piece in stream:
+            if piece.text and on_text is not None:
+                on_text(piece.text)
+        return stream.generation
 
     def drafted_answer(
         self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
-    ) -> tuple[Generation, str, Usage]:
+    ) -> tuple[Generation, Usage]:
         """As `answer`, by a greedy sampler, with tokens that are guessed and verified several in a step: the same text. Usage
         says how many guesses there were, and how many were right."""
-        from executor.model.generation import Generation
+        from executor.model.answer import Generation
 
         with self.scheduler([len(prompt) + max_tokens], 1, LOOKUP) as scheduler:
             start = time.perf_counter()
@@ -132,8 +125,8 @@ class ModelSession:
         stopped = request.stopped
         assert stopped == "eos" or stopped == "length" or stopped == "context"
         first = first or end
-        generation = Generation(request.tokens, stopped, len(prompt), first - start, end - first)
-        return generation, request.text, request.usage
+        generation = Generation(request.tokens, request.text, stopped, len(prompt), first - start, end - first)
+        return generation, request.usage
 
     def warn_if_full(self, generation: Generation) -> None:
         """A line on stderr if the answer ends because the context is full, and what can be done."""
@@ -145,12 +138,10 @@ class ModelSession:
     def chat_ids(self, question: str) -> list[int]:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
         from executor.base.errors import ModelError
-        from executor.text.chat import chat_ids
 
-        tokenizer = self.model.tokenizer
-        if tokenizer.chat_template is None:
-            raise ModelError("the file has no chat template; leave out --chat", tokenizer.path)
-        return chat_ids(tokenizer, [{"role": "user", "content": question}])
+        if self.model.tokenizer.chat_template is None:
+            raise ModelError("the file has no chat template; leave out --chat", self.model.tokenizer.path)
+        return self.model.chat_ids(question)
 
 
 @contextmanager

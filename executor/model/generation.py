@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -21,17 +19,20 @@ from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
+from executor.model.answer import AnswerStream, Generation, log_softmax
+from executor.model.answering import Asked, answer_pieces
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.memory_needed import memory_needed
 from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
+from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.verify import Drafter
+from executor.text.chat import chat_ids, conversation
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache would be too large a default
 
@@ -41,24 +42,9 @@ SLOTS = 8
 CALIBRATION_TOKENS = 7
 """Spread over the vocabulary."""
 
+Prompt = str | Sequence[int] | NDArray[np.integer[Any]]
+
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class Generation:
-    """What a call of `generate` made, and how long it took."""
-
-    tokens: list[int] = field(default_factory=list)
-    stopped: Literal["eos", "length", "context"] = "length"
-    prompt_tokens: int = 0
-    prompt_seconds: float = 0.0  # until the first token was there
-    decode_seconds: float = 0.0  # for the tokens after the first
-    cached_prompt_tokens: int = 0  # of the prompt, not computed: the sequence before began with them, too
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Decoding speed after the first token; 0 if there was no second one."""
-        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
 
 
 class LanguageModel:
@@ -78,6 +64,7 @@ class LanguageModel:
         self.decoder = decoder
         self.modules = modules
         self._engines: WeakSet[Engine] = WeakSet()  # one that nobody holds any more gives its memory back by itself
+        self._closers: list[Callable[[], None]] = []
 
     @classmethod
     def load(
@@ -137,6 +124,12 @@ class LanguageModel:
         self.closed = True
         if self._owns_modules:
             self.modules.close()
+        for close in self._closers:
+            close()
+
+    def on_close(self, close: Callable[[], None]) -> None:
+        """Have this called when the model has been closed: by whoever made a device for it alone."""
+        self._closers.append(close)
 
     def __enter__(self) -> Self:
         return self
@@ -157,8 +150,7 @@ class LanguageModel:
     def engine(self, *, slots: int, **options: Any) -> Engine:
         """Runs steps of many rows of up to `slots` sequences with the weights of this model; options and errors as Engine's. It
         ends with the model, by its own `free`, or when nobody holds it any more."""
-        if self.closed:
-            raise ModelError("the model is closed; load it again")
+        self._require_open()
         engine = Engine(self.decoder, slots=slots, **options)
         self._engines.add(engine)
         return engine
@@ -189,108 +181,125 @@ class LanguageModel:
 
     def forget(self) -> None:
         """The next call of `generate` computes its whole prompt, whatever was computed before. ModelError in an `on_token`."""
-        if self.closed:
-            raise ModelError("the model is closed; load it again")
+        self._require_open()
         with self.decoder.busy("forgetting"):
             self.decoder.reset()
 
     def generate(
         self,
-        prompt: Sequence[int] | NDArray[np.integer[Any]],
+        prompt: Prompt,
         *,
-        max_tokens: int,
-        sampler: Sampler,
-        stop: Collection[int] | None = None,
+        max_tokens: int | None = None,
+        sampler: Sampler | None = None,
+        stop: str | Collection[str] = (),
+        stop_tokens: Collection[int] | None = None,
+        logprobs: int | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
-        """Continue the prompt by at most `max_tokens` tokens; a token of `stop` ends it and is not part of the result (default:
-        the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`; nothing ends it with `stop=()`). `on_token` sees
-        each token as soon as it is known; the model is busy meanwhile. ModelError if the logits hold NaN, and in an `on_token`
-        of the same model.
+        """Continue the prompt, text or token ids, by at most `max_tokens` tokens (default: until the context is full). What is
+        written in a text is text: control tokens are not looked for in it (`tokenizer.encode` finds them).
+
+        sampler: chooses the tokens (default: the likeliest); stop: strings before which the text ends; stop_tokens: tokens that
+        end it and are not part of the result (default: the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`;
+        none with `()`); logprobs: how many of the likeliest tokens of each place are told with their probabilities (0: those of
+        the answer alone; None: nothing); `on_token` sees each token as soon as it is known; the model is busy meanwhile.
+        ModelError if the logits hold NaN, and in an `on_token` of the same model.
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
         costs its new tokens, and `cached_prompt_tokens` says how many others there were. A step is started before the token
         before it was read (`Decoder.run_ahead`), be that the likeliest or drawn (`Decoder.drawing`); where it ends the answer,
-        the step does not count. With a bundle, which has no kernel that draws, the host draws the same tokens. The answer is
-        that of a new sequence; its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are
-        computed again then)."""
-        ids = self._prompt(prompt)
-        most = whole("max_tokens", max_tokens, 1)
-        ends = self.tokenizer.eos_ids if stop is None else frozenset(tokens("stop", stop, self.config.vocab))
-        instance("sampler", sampler, Sampler)
+        the step does not count. With a bundle, which has no kernel that draws, with settings that look at more than the logits
+        and with logprobs, the host draws the same tokens, and no step is started ahead. The answer is that of a new sequence;
+        its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed again then)."""
         if on_token is not None and not callable(on_token):
             raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
+        with self.stream(
+            prompt, max_tokens=max_tokens, sampler=sampler, stop=stop, stop_tokens=stop_tokens, logprobs=logprobs
+        ) as pieces:
+            for piece in pieces:
+                if on_token is not None and piece.token is not None:
+                    on_token(piece.token)
+        made = pieces.generation
+        _log.debug("%d tokens in %.3f s", len(made.tokens), made.prompt_seconds + made.decode_seconds)
+        return made
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampler: Sampler | None = None,
+        stop: str | Collection[str] = (),
+        stop_tokens: Collection[int] | None = None,
+        logprobs: int | None = None,
+    ) -> AnswerStream:
+        """As `generate`, piece by piece as they come: iterate over what is returned. Nothing runs before the first piece is
+        asked for."""
+        self._require_open()
+        ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
+        asked = Asked(
+            ids,
+            self.context if max_tokens is None else whole("max_tokens", max_tokens, 1),
+            Sampler() if sampler is None else instance("sampler", sampler, Sampler),
+            self.tokenizer.eos_ids if stop_tokens is None else frozenset(tokens("stop_tokens", stop_tokens, self.config.vocab)),
+            StopStrings(stop),
+            None if logprobs is None else whole("logprobs", logprobs, 0),
+        )
         generation = Generation(prompt_tokens=len(ids))
-        with self.decoder.busy("generating"):
-            self._continue(generation, ids, most, sampler, ends, on_token)
-        _log.debug("%d tokens in %.3f s", len(generation.tokens), generation.prompt_seconds + generation.decode_seconds)
-        return generation
+        return AnswerStream(generation, answer_pieces(self.decoder, self.tokenizer, asked, generation))
 
-    def _continue(
+    def chat(
         self,
-        generation: Generation,
-        prompt: Sequence[int],
-        most: int,
-        sampler: Sampler,
-        ends: Collection[int],
-        on_token: Callable[[int], None] | None,
-    ) -> None:
-        *before, token = prompt
-        start = time.perf_counter()
-        generation.cached_prompt_tokens = self.decoder.rewind(before)
-        self.decoder.feed(before[generation.cached_prompt_tokens :])
-        draws = not sampler.is_greedy and self.decoder.can_draw
-        with self.decoder.drawing(sampler) if draws else nullcontext():
-            self._decode(generation, token, most, sampler, ends, on_token, start)
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """The answer to a conversation: `generate` for its `chat_ids`, with the options of that. A conversation that goes on
+        with the answer, and one message more, computes what is new alone."""
+        return self.generate(self.chat_ids(messages, system=system, tools=tools, variables=variables), **options)
 
-    def _decode(
+    def chat_ids(
         self,
-        generation: Generation,
-        token: int,
-        most: int,
-        sampler: Sampler,
-        ends: Collection[int],
-        on_token: Callable[[int], None] | None,
-        start: float,
-    ) -> None:
-        chooses = sampler.is_greedy or self.decoder.can_draw
-        while True:
-            # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
-            self.decoder.step(None if chooses and generation.tokens else token)
-            if chooses and len(generation.tokens) + 1 < most:
-                self.decoder.run_ahead()
-            token = self._chosen(sampler) if chooses else sampler.sample(self.decoder.logits())
-            now = time.perf_counter()
-            if not generation.tokens:
-                generation.prompt_seconds = now - start
-            generation.decode_seconds = now - start - generation.prompt_seconds
-            if token in ends:
-                generation.stopped = "eos"
-                break
-            generation.tokens.append(token)
-            if on_token is not None:
-                on_token(token)
-            if len(generation.tokens) == most:
-                generation.stopped = "length"
-                break
-            if self.decoder.position == self.context:
-                generation.stopped = "context"
-                break
+        messages: str | Sequence[Mapping[str, Any]],
+        *,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The token ids of a conversation, as the model's chat template writes it, up to where its answer begins. A control
+        token that somebody writes into a message is text.
 
-    def _chosen(self, sampler: Sampler) -> int:
-        """The token that the step chose: the likeliest, or the sampler's next draw."""
-        token = self.decoder.chosen()
-        if not sampler.is_greedy:
-            if token == NOT_A_NUMBER:
-                return sampler.sample(self.decoder.logits())  # says what is wrong with them
-            sampler.draws += 1
-        elif token == NOT_A_NUMBER:
-            raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
-        return token
+        messages: mappings with "role" and "content", or one text, of a user; system: a system message before them; tools: what
+        the template shows the model of functions that it may call; variables: others that the template knows, such as
+        enable_thinking. ModelError if there is no template, and for whatever it does wrong; ArgumentError for a `system` beside
+        messages that begin with one."""
+        self._require_open()
+        said = conversation(messages, system)
+        extra = dict(variables or {}) | ({} if tools is None else {"tools": [dict(tool) for tool in tools]})
+        return chat_ids(self.tokenizer, said, extra=extra)
 
-    def _prompt(self, token_ids: object) -> list[int]:
+    def logprobs(self, prompt: Prompt) -> NDArray[np.float64]:
+        """f64[len - 1]: the natural logarithm of the probability of each token of a text, or of token ids, but the first, after
+        those before it. Holds one row of logits at a time. Starts a new sequence. A text is encoded as by `generate`."""
+        self._require_open()
+        ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
+        found = np.empty(len(ids) - 1, np.float64)
+        with self.decoder.busy("computing probabilities"):
+            self.decoder.reset()
+            for at, (token, following) in enumerate(pairwise(ids)):
+                self.decoder.step(token)
+                found[at] = log_softmax(self.decoder.logits())[following]
+        return found
+
+    def _require_open(self) -> None:
         if self.closed:
             raise ModelError("the model is closed; load it again")
+
+    def _prompt(self, token_ids: object) -> list[int]:
+        self._require_open()
         prompt = tokens("the prompt", token_ids, self.config.vocab)
         if not prompt:
             raise ArgumentError("the prompt has no tokens; give at least one")

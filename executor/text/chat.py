@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from executor.base.arguments import described, instance
 from executor.base.errors import ModelError
 from executor.text.special_tokens import Span
 from ptxgen.errors import ArgumentError
@@ -58,6 +59,22 @@ def chat_ids(tokenizer: Tokenizer, messages: Sequence[Message], **options: Any) 
         raise ModelError("the file has no chat template", tokenizer.path)
     bos, eos = tokenizer.bos_token, tokenizer.eos_token
     return tokenizer.encode_spans(render_spans(tokenizer.chat_template, messages, bos_token=bos, eos_token=eos, **options))
+
+
+def conversation(messages: str | Sequence[Message], system: str | None = None) -> list[Message]:
+    """The messages of a conversation, of which one text is a user's, after a system message if one is given. ArgumentError for
+    what no template could take, and for two system messages."""
+    said: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
+    if not said:
+        raise ArgumentError("the conversation has no messages; give at least one")
+    for at, message in enumerate(said):
+        if not isinstance(message, Mapping) or "role" not in message:
+            raise ArgumentError(f'message {at} is {described(message)}; allowed: a mapping with "role" and "content"')
+    if system is None:
+        return said
+    if said[0]["role"] == "system":
+        raise ArgumentError("system is given, and the messages begin with a system message, too; give one of them")
+    return [{"role": "system", "content": instance("system", system, str)}, *said]
 
 
 def render(template: str, messages: Sequence[Message], **options: Any) -> str:

@@ -96,6 +96,16 @@ def test_a_control_token_in_a_question_is_text(model: Path) -> None:
     end = 510  # of write_model's vocabularies
     assert asked.count(end) == hostile.count(end) == 1
     assert len(hostile) > len(asked)
+    refused = invoke(*words, "the", "--special")
+    assert refused.exit_code == 2
+    assert "--special does not go with --chat" in refused.stderr
+
+
+def test_a_control_token_in_a_prompt_is_text_unless_asked_for(model: Path) -> None:
+    words = ("ptxrun", "generate", model, "-n", "1", *EMULATOR, "-p", "the<|im_end|>")
+    end = 510  # of write_model's vocabularies
+    assert end not in facts(*words)["prompt_ids"]
+    assert facts(*words, "--special")["prompt_ids"].count(end) == 1
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def test_a_model_that_is_interrupted_again_and_again_decodes_as_before(model: Pa
     with EmulatedDevice(workers=3) as device, LanguageModel.load(model, device) as loaded:
 
         def generate() -> list[int]:
-            return loaded.generate(PROMPT, max_tokens=12, sampler=Sampler(), stop=()).tokens
+            return loaded.generate(PROMPT, max_tokens=12, sampler=Sampler(), stop_tokens=()).tokens
 
         expected = generate()
         started = time.perf_counter()

@@ -99,10 +99,10 @@ def test_steps_that_run_ahead_give_the_answers_of_those_that_wait(
         with LanguageModel.load(path, gpu, context=64) as model:
             said: list[object] = []
             for prompt in ([1, 2, 3], [4, 5]):
-                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop=())
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop_tokens=())
                 said.append((made.tokens, made.stopped, model.decoder.logits().tobytes()))
                 end = {made.tokens[10]}
-                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop=end)
+                made = model.generate(prompt, max_tokens=100, sampler=Sampler(**settings), stop_tokens=end)
                 said.append((made.tokens, made.stopped, model.decoder.argmax(), model.decoder.logits().tobytes()))
             return said
 

@@ -43,8 +43,8 @@ class TextTokens(Protocol):
     def has_text(self) -> bool:
         """Whether there is a vocabulary."""
 
-    def encode(self, text: str, /) -> list[int]:
-        """Token ids of a text."""
+    def encode(self, text: str, /, *, parse_special: bool) -> list[int]:
+        """Token ids of a text; control tokens that are written in it only if wanted."""
 
     def stream(self) -> Pieces:
         """A decoder for ids that arrive one by one."""
@@ -138,7 +138,8 @@ class Scheduler:
         stop_tokens: Collection[int] | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Request:
-        """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens.
+        """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens. Control tokens are not looked for in a
+        text.
 
         sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one; stop:
         strings before which the text ends; stop_tokens: tokens that end it (default: the vocabulary's ends); on_token: sees
@@ -267,7 +268,7 @@ class Scheduler:
             self._stepping = False
 
     def _prompt(self, prompt: object) -> list[int]:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt
         ids = tokens("the prompt", ids, self.engine.vocab)
         if not ids:
             raise ArgumentError("the prompt has no tokens; give at least one")
@@ -396,7 +397,7 @@ class Scheduler:
         if sequence.sampler.is_greedy:
             found = accepted(share.draft, greedy[at : at + share.scored])
         else:
-            found = [sequence.sampler.sample(scores.logits(at))]
+            found = [sequence.sampler.sample(scores.logits(at), sequence.prompt, sequence.answer)]
         if share.draft:
             self._drafted += len(share.draft)
             sequence.learn(len(share.draft), len(found) - 1)

@@ -103,20 +103,20 @@ def test_all_that_a_model_decodes_is_timed_while_profiling_is_on_and_nothing_onc
     executor: CudaExecutor, path: Path
 ) -> None:
     model = executor.load_model(path)
-    plain = model.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=())
+    plain = model.generate([1, 2], max_tokens=3, sampler=Sampler(), stop_tokens=())
     profiler = executor.enable_tile_profiling()
     later = executor.load_model(path)
     for one in (model, later):
         profiler.clear()
         one.forget()
-        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
+        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop_tokens=()).tokens == plain.tokens
         one.logits([1, 2])
         assert profiler.steps == 4 + 2
     executor.replay_decode(model, 1)
     executor.disable_tile_profiling()
     steps = profiler.steps
     for one in (model, later):
-        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop=()).tokens == plain.tokens
+        assert one.generate([1, 2], max_tokens=3, sampler=Sampler(), stop_tokens=()).tokens == plain.tokens
         assert not one.decoder.graph().stamped
     assert profiler.steps == steps
 

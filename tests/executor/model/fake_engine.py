@@ -127,7 +127,7 @@ class Letters:
     eos_ids = frozenset([31])
     has_text = True
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, parse_special: bool = True) -> list[int]:
         return [ord(character) - ord("a") for character in text]
 
     def stream(self) -> Letters:

@@ -13,8 +13,9 @@ import pytest
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
+from executor.model.answer import Generation
 from executor.model.decoder import Decoder
-from executor.model.generation import Generation, LanguageModel
+from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from tests.executor.model.recording import Recording
@@ -55,7 +56,7 @@ def same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Compare:
 
 
 def generate(model: LanguageModel, sampler: Sampler, count: int = 6, **options: Any) -> Generation:
-    return model.generate(PROMPT, max_tokens=count, sampler=sampler, **{"stop": (), **options})
+    return model.generate(PROMPT, max_tokens=count, sampler=sampler, **{"stop_tokens": (), **options})
 
 
 def left(model: LanguageModel) -> list[object]:
@@ -81,14 +82,14 @@ def test_the_tokens_are_those_that_the_host_draws(model: LanguageModel, same: Co
 
 
 def test_each_step_is_started_before_the_token_before_it_was_read(model: LanguageModel, recording: Recording) -> None:
-    model.generate([5], max_tokens=4, sampler=Sampler(**SETTINGS), stop=())
+    model.generate([5], max_tokens=4, sampler=Sampler(**SETTINGS), stop_tokens=())
     assert recording.order == ["step", *["step", "read"] * 3, "read"]
 
 
 def test_a_token_that_ends_the_answer_leaves_nothing_of_the_step_after_it(model: LanguageModel, same: Compare) -> None:
     end = generate(model, Sampler(**SETTINGS)).tokens[3]
     for look in (lambda: None, model.decoder.argmax, lambda: model.decoder.logits().tolist()):
-        same(lambda look=look: [generate(model, Sampler(**SETTINGS), stop=[end]).tokens, look(), left(model)])  # type: ignore[misc]
+        same(lambda look=look: [generate(model, Sampler(**SETTINGS), stop_tokens=[end]).tokens, look(), left(model)])  # type: ignore[misc]
 
 
 def test_a_sampler_goes_on_where_the_answer_before_ended(model: LanguageModel, same: Compare) -> None:
@@ -96,7 +97,7 @@ def test_a_sampler_goes_on_where_the_answer_before_ended(model: LanguageModel, s
 
     def talk() -> object:
         sampler = Sampler(**SETTINGS)
-        said = [generate(model, sampler, stop=[end]).tokens for _ in range(3)]
+        said = [generate(model, sampler, stop_tokens=[end]).tokens for _ in range(3)]
         return said, sampler.draws
 
     same(talk)

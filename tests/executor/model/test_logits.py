@@ -114,11 +114,11 @@ def test_the_end_of_the_text_ends_generation_unless_told_otherwise(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = LanguageModel.load(write_model(tmp_path / "m.gguf", layers=1), device)
-    free = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop=())
+    free = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop_tokens=())
     monkeypatch.setattr(model.tokenizer, "eos_ids", frozenset({free.tokens[2]}))
     made = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler())
     assert (made.stopped, made.tokens) == ("eos", free.tokens[: free.tokens.index(free.tokens[2])])
-    told = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop=())
+    told = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop_tokens=())
     assert (told.stopped, told.tokens) == ("length", free.tokens)
 
 
@@ -126,7 +126,7 @@ def test_a_stop_token_ends_generation_and_is_left_out(device: Device, tmp_path: 
     model = LanguageModel.load(write_model(tmp_path / "m.gguf", layers=1), device)
     seen: list[int] = []
     free = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler())
-    made = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop={free.tokens[2]}, on_token=seen.append)
+    made = model.generate([1, 2, 3], max_tokens=5, sampler=Sampler(), stop_tokens={free.tokens[2]}, on_token=seen.append)
     cut = free.tokens.index(free.tokens[2])
     assert made.stopped == "eos"
     assert made.tokens == seen == free.tokens[:cut]

@@ -14,8 +14,9 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import Device
+from executor.model.answer import Generation
 from executor.model.decoder import Decoder
-from executor.model.generation import Generation, LanguageModel
+from executor.model.generation import LanguageModel
 from executor.model.row_steps import RowSteps
 from executor.model.sampling import Sampler
 from tests.synthetic import Q, write_model
@@ -66,7 +67,7 @@ def fed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def generate(model: LanguageModel, prompt: list[int], max_tokens: int = ANSWER, **options: Any) -> Generation:
-    return model.generate(prompt, max_tokens=max_tokens, sampler=Sampler(), stop=(), **options)
+    return model.generate(prompt, max_tokens=max_tokens, sampler=Sampler(), stop_tokens=(), **options)
 
 
 def check_answer(model: LanguageModel, prompt: list[int], fed: list[int], cached: int, max_tokens: int = ANSWER) -> list[int]:

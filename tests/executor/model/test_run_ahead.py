@@ -13,8 +13,9 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.gguf.gguf_file import GgufFile
+from executor.model.answer import Generation
 from executor.model.decoder import Decoder
-from executor.model.generation import Generation, LanguageModel
+from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
@@ -47,7 +48,7 @@ def plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], An
 
 
 def generate(model: LanguageModel, prompt: list[int] = PROMPT, count: int = 6, **options: Any) -> Generation:
-    return model.generate(prompt, max_tokens=count, sampler=Sampler(), **{"stop": (), **options})
+    return model.generate(prompt, max_tokens=count, sampler=Sampler(), **{"stop_tokens": (), **options})
 
 
 def left(model: LanguageModel) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def test_a_token_that_ends_the_answer_leaves_nothing_of_the_step_after_it(
     def answer() -> tuple[int, list[object]]:
         model.forget()
         recording.order.clear()
-        made, decoder = generate(model, stop=[end]), model.decoder
+        made, decoder = generate(model, stop_tokens=[end]), model.decoder
         steps = recording.order.count("step")
         first: object = None
         if look == "argmax":
@@ -118,7 +119,7 @@ def test_a_conversation_goes_on_after_an_answer_that_ended_early(model: Language
         model.forget()
         text, said = list(PROMPT), list[object]()
         for question in ([7, 8], [9], [10, 11, 12]):
-            made = generate(model, text, stop=[end])
+            made = generate(model, text, stop_tokens=[end])
             said.append((made.tokens, made.stopped, made.cached_prompt_tokens))
             text += made.tokens + question
         return said
@@ -218,7 +219,7 @@ def test_logits_with_a_nan_say_so_with_a_step_ahead_of_them(recorded_path: Path,
 def test_logits_that_are_gone_are_not_given(model: LanguageModel) -> None:
     end = generate(model).tokens[3]
     model.forget()
-    generate(model, stop=[end])
+    generate(model, stop_tokens=[end])
     model.forget()
     with pytest.raises(ModelError, match="overwritten by a step that does not count"):
         model.decoder.logits()
@@ -250,7 +251,7 @@ def test_what_watches_launches_sees_them_in_their_plain_order(
 def test_a_step_ahead_runs_again_for_what_watches_launches_by_now(model: LanguageModel) -> None:
     end = generate(model).tokens[3]
     model.forget()
-    generate(model, stop=[end])
+    generate(model, stop_tokens=[end])
     seen: list[object] = []
     model.decoder.launcher.observers.append(seen.append)
     try:

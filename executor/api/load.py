@@ -1,0 +1,44 @@
+"""A model by one call: `executor.load_model`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from executor.api.executor import CudaExecutor
+from executor.base.arguments import one_of
+from executor.base.environment import PRECISIONS
+
+if TYPE_CHECKING:
+    from executor.choice.choice import GpuProfile
+    from executor.model.generation import LanguageModel
+    from executor.model.prepared_model import Progress
+
+
+def load_model(
+    path: str | Path,
+    device: str = "auto",
+    *,
+    context: int | None = None,
+    precision: str | None = None,
+    profile: GpuProfile | None = None,
+    bundle: str | Path | None = None,
+    progress: Progress | None = None,
+) -> LanguageModel:
+    """A GGUF model, ready to answer, on a device of its own, which closes with it.
+
+    device: auto (a GPU if there is one), cuda, cuda:N or emulator; context: most tokens of a sequence (default: the model's own
+    limit, at most 4096); precision: accurate or fast (default: the profile's); profile: which kernels are used; bundle: a
+    folder that `ptxgen bundle` wrote, from which all kernels come; progress: is told what is done of what. Errors as those
+    of CudaExecutor and LanguageModel.load. For several models on one device there is CudaExecutor.load_model."""
+    executor = CudaExecutor(device, bundle=bundle, profile=profile)
+    try:
+        if precision is not None:
+            executor.profile = replace(executor.profile, precision=one_of("precision", precision, PRECISIONS))
+        model = executor.load_model(path, context=context, progress=progress)
+    except BaseException:
+        executor.close()
+        raise
+    model.on_close(executor.close)
+    return model

@@ -1,0 +1,101 @@
+"""An answer while it is made and after: its tokens, text and times, and how likely its tokens were."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.base.errors import ModelError
+from executor.model.scheduling.token_sequence import Piece
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely a token was: natural logarithms of probabilities by the model's logits as they are, before any setting of the
+    sampler. top: the likeliest tokens of its place with theirs, the likeliest first, the lowest id first among equals."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass
+class Generation:
+    """What a call of `generate` or `stream` made, and how long it took.
+
+    tokens: without the one that ended the text, with those of a stop string; text: up to the stop string, empty where the file
+    has no vocabulary; stopped: eos (a token that ends it), stop (a stop string), length (max_tokens) or context (which is
+    full); logprobs: of its tokens, if they were asked for."""
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    stopped: Literal["eos", "stop", "length", "context"] = "length"
+    prompt_tokens: int = 0
+    prompt_seconds: float = 0.0  # until the first token was there
+    decode_seconds: float = 0.0  # for the tokens after the first
+    cached_prompt_tokens: int = 0  # of the prompt, not computed: the sequence before began with them, too
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed after the first token; 0 if there was no second one."""
+        return (len(self.tokens) - 1) / self.decode_seconds if len(self.tokens) > 1 else 0.0
+
+
+class AnswerStream:
+    """The pieces of an answer as they come, by `for` or by `async for`, which lets the event loop go round after each. The
+    model is busy from the first piece until the last one, or until the stream is closed (`close`, the end of a `with`, or
+    nobody holding it any more). `generation` is what there is so far."""
+
+    def __init__(self, generation: Generation, pieces: Generator[Piece, None, None]) -> None:
+        self.generation = generation
+        self._pieces = pieces
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Piece:
+        piece = next(self._pieces, None)
+        await asyncio.sleep(0)
+        if piece is None:
+            raise StopAsyncIteration
+        return piece
+
+    def close(self) -> None:
+        """End the answer where it is. A second time does nothing."""
+        self._pieces.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """f64[vocab]: logarithms of probabilities. ModelError for logits that have none: NaN, +inf, or nothing but -inf."""
+    x = logits.astype(np.float64)
+    largest = float(x.max())  # NaN if there is one
+    if not math.isfinite(largest):
+        raise ModelError(f"the logits have no probabilities: the largest is {largest}, and it must be finite")
+    return np.asarray(x - (largest + math.log(float(np.exp(x - largest).sum()))))
+
+
+def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
+    """Of a token by these logits, with the `top` likeliest ones."""
+    all_of_them = log_softmax(logits)
+    count = min(top, logits.size)
+    best: Sequence[int] = np.lexsort((np.arange(logits.size), -all_of_them))[:count].tolist() if count else ()
+    return TokenLogprob(token, float(all_of_them[token]), tuple((id, float(all_of_them[id])) for id in best))

@@ -1,0 +1,108 @@
+"""How an answer is made: token after token, each chosen on the device if it can be, and its text up to a stop string."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from executor.base.errors import ModelError
+from executor.model.answer import Generation, token_logprob
+from executor.model.decoder import Decoder
+from executor.model.sampling import Sampler
+from executor.model.scheduling.answer_text import AnswerText, StopStrings
+from executor.model.scheduling.token_sequence import Piece
+from executor.text.tokenizer import Tokenizer
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an answer may be. most: tokens of it; ends: tokens that end it; logprobs: how many likeliest tokens are told of each
+    place, None where nothing is."""
+
+    prompt: list[int]
+    most: int
+    sampler: Sampler
+    ends: frozenset[int]
+    stops: StopStrings
+    logprobs: int | None
+
+    def chosen_on(self, decoder: Decoder) -> bool:
+        """Whether the device chooses the tokens: nothing but the logits and the number of the draw is looked at, and nobody
+        wants to know how likely they were."""
+        if self.sampler.adjustments.any or self.logprobs is not None:
+            return False
+        return self.sampler.is_greedy or decoder.can_draw
+
+
+def answer_pieces(
+    decoder: Decoder, tokenizer: Tokenizer, asked: Asked, generation: Generation
+) -> Generator[Piece, None, None]:  # fmt: skip
+    """Make an answer piece by piece; `generation` tells of it. The decoder is busy from the first piece to the last."""
+    text = AnswerText(tokenizer.stream() if asked.stops.any or tokenizer.has_text else None, asked.stops)
+    with decoder.busy("generating"):
+        *before, last = asked.prompt
+        start = time.perf_counter()
+        generation.cached_prompt_tokens = decoder.rewind(before)
+        decoder.feed(before[generation.cached_prompt_tokens :])
+        draws = asked.chosen_on(decoder) and not asked.sampler.is_greedy
+        with decoder.drawing(asked.sampler) if draws else nullcontext():
+            for token in _tokens(decoder, asked, generation, last, start):
+                added = text.push(token)
+                generation.text += added
+                if text.stopped:
+                    generation.stopped = "stop"
+                yield Piece(token, added)
+                if text.stopped:
+                    break
+        if rest := text.finish():
+            generation.text += rest
+            yield Piece(None, rest)
+
+
+def _tokens(decoder: Decoder, asked: Asked, generation: Generation, token: int, start: float) -> Iterator[int]:
+    """The tokens of the answer, which `generation` has already, up to what ends it beside a stop string."""
+    on_device = asked.chosen_on(decoder)
+    while True:
+        # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
+        decoder.step(None if on_device and generation.tokens else token)
+        if on_device and len(generation.tokens) + 1 < asked.most:
+            decoder.run_ahead()
+        token = _chosen(decoder, asked.sampler) if on_device else _sampled(decoder, asked, generation)
+        now = time.perf_counter()
+        if not generation.tokens:
+            generation.prompt_seconds = now - start
+        generation.decode_seconds = now - start - generation.prompt_seconds
+        if token in asked.ends:
+            generation.stopped = "eos"
+            return
+        generation.tokens.append(token)
+        full = decoder.position == decoder.context
+        if over := len(generation.tokens) == asked.most or full:
+            generation.stopped = "length" if len(generation.tokens) == asked.most else "context"
+        yield token
+        if over:
+            return
+
+
+def _chosen(decoder: Decoder, sampler: Sampler) -> int:
+    """The token that the step chose: the likeliest, or the sampler's next draw."""
+    token = decoder.chosen()
+    if not sampler.is_greedy:
+        if token == NOT_A_NUMBER:
+            return sampler.sample(decoder.logits())  # says what is wrong with them
+        sampler.draws += 1
+    elif token == NOT_A_NUMBER:
+        raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
+    return token
+
+
+def _sampled(decoder: Decoder, asked: Asked, generation: Generation) -> int:
+    """The token that the host chooses, with its probability if that was asked for."""
+    logits = decoder.logits()
+    token = asked.sampler.sample(logits, asked.prompt, generation.tokens)
+    if asked.logprobs is not None and token not in asked.ends:
+        generation.logprobs.append(token_logprob(logits, token, asked.logprobs))
+    return token
