@@ -40,7 +40,7 @@ class Activations(AttentionRows):
             return workspace.buffer(name, (count, s.head_dim) if rows == 1 else (rows, count, s.head_dim))
 
         return cls(
-            hidden=hidden or workspace.buffer("hidden", lines(rows, s.hidden)),
+            hidden=hidden if hidden is not None else workspace.buffer("hidden", lines(rows, s.hidden)),
             normed=workspace.buffer("normed", lines(rows, s.hidden)),
             q=heads("q", s.heads),
             k=heads("k", s.kv_heads),

@@ -97,16 +97,19 @@ def layer_weights(
     def vector(name: str, n: int) -> GpuBuffer:
         return _vector(weights, f"{prefix}.{name}", n)
 
+    def norm(name: str) -> GpuBuffer:
+        return norms[name] if name in norms else vector(f"{name}.weight", s.hidden)
+
     def optional(name: str, n: int) -> GpuBuffer | None:
         return vector(name, n) if f"{prefix}.{name}" in weights else None
 
     return ValidatedLayerWeights(
-        attn_norm=norms.get("attn_norm") or vector("attn_norm.weight", s.hidden),
+        attn_norm=norm("attn_norm"),
         attn_q=matrix("attn_q", n=s.q_dim, k=s.hidden),
         attn_k=matrix("attn_k", n=s.kv_dim, k=s.hidden),
         attn_v=matrix("attn_v", n=s.kv_dim, k=s.hidden),
         attn_output=matrix("attn_output", n=s.hidden, k=s.q_dim),
-        ffn_norm=norms.get("ffn_norm") or vector("ffn_norm.weight", s.hidden),
+        ffn_norm=norm("ffn_norm"),
         ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden),
         ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden),
         ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff),
