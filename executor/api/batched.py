@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.api.gemv import digits_of
+from executor.api.gemv import digits_of, require_one_input
 from executor.base.arguments import array, described, instance, whole
 from executor.base.errors import LaunchError
 from executor.choice.strategies import has_form_for_rows
@@ -38,14 +38,21 @@ ROLES = ("q", "k", "v")
 
 @dataclass(frozen=True)
 class BatchedRunner:
-    """Rows of one session's activations; see CudaExecutor for what the arguments may be. layers: whose attention the rows
-    have."""
+    """Rows of one session's activations; see CudaExecutor for what the arguments may be. Sizes that the weights know may be
+    left out; ModelError if they contradict them. layers: whose attention the rows have."""
 
     session: Session
     layers: LayerRunner
 
     def gemv_with_fallback(
-        self, type: str | int | Format, weight: WeightLike, packed_input: Any, packed_output: Any, m: int, n: int, k: int
+        self,
+        type: str | int | Format,
+        weight: WeightLike,
+        packed_input: Any,
+        packed_output: Any,
+        m: int,
+        n: int | None = None,
+        k: int | None = None,
     ) -> None:
         """packed_output = packed_input W^T, f32[m, n] and f32[m, k], each row with the bits that gemv_dispatch gives it: by the
         profile's kernel for one row in its form for several, which reads the weights once for 8. A kernel without a form that
@@ -61,7 +68,14 @@ class BatchedRunner:
                 project(launch, "batched_gemv", projection, x=_row(x, row), y=_row(y, row))
 
     def gemv_or_gemm(
-        self, type: str | int | Format, weight: WeightLike, packed_input: Any, packed_output: Any, m: int, n: int, k: int
+        self,
+        type: str | int | Format,
+        weight: WeightLike,
+        packed_input: Any,
+        packed_output: Any,
+        m: int,
+        n: int | None = None,
+        k: int | None = None,
     ) -> None:
         """packed_output = packed_input W^T, f32[m, n] and f32[m, k], by what the profile chooses for m rows: what was measured
         to be fastest for them, else the kernel for one row in its form for several. A row has the bits of gemv_dispatch where
@@ -83,9 +97,9 @@ class BatchedRunner:
         k: Any,
         v: Any,
         m: int,
-        q_dim: int,
-        kv_dim: int,
-        hidden_dim: int,
+        q_dim: int | None = None,
+        kv_dim: int | None = None,
+        hidden_dim: int | None = None,
         digits: int | None = None,
     ) -> None:
         """q, k, v = packed_input times three Q4_K weights, f32[m, q_dim] and f32[m, kv_dim] twice from f32[m, hidden_dim]. The
@@ -94,6 +108,7 @@ class BatchedRunner:
         m, digits = whole("m", m, 1), digits_of(self.session.profile, digits)
         weights = {"q": (q_weight, q_dim), "k": (k_weight, kv_dim), "v": (v_weight, kv_dim)}
         projections = {role: self._on_digits(one, digits, n=n, k=hidden_dim) for role, (one, n) in weights.items()}
+        require_one_input(*projections.values())
         x = self._rows(packed_input, "packed_input", m, projections["q"].weight.k)
         outputs = {role: self._rows(to, role, m, projections[role].weight.n) for role, to in zip(ROLES, (q, k, v), strict=True)}
         _require_apart("batched_qkv_dp4a_q4k_gemv_into", {"packed_input": x}, outputs)
@@ -151,10 +166,12 @@ class BatchedRunner:
             if host is not None:
                 where.upload(host)
 
-    def _bound(self, type: str | int | Format, weight: WeightLike, *, n: int, k: int, rows: int = 1) -> Projection:
+    def _bound(
+        self, type: str | int | Format, weight: WeightLike, *, n: int | None, k: int | None, rows: int = 1
+    ) -> Projection:
         return bind(self.session.weight(weight, n=n, k=k, format=format_of(type)), self.session.profile, rows=rows)
 
-    def _on_digits(self, weight: WeightLike, digits: int, *, n: int, k: int) -> Projection:
+    def _on_digits(self, weight: WeightLike, digits: int, *, n: int | None, k: int | None) -> Projection:
         matrix = self.session.weight(weight, n=n, k=k, format=format_of("Q4_K"))
         kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
         return Projection(matrix, kernel, f"{digits} int8 digits were asked for")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from executor.api.gemv import digits_of
+from executor.base.errors import ModelError
 from executor.layers.ffn import FfnBuffers, gelu_ffn, swiglu_ffn
 from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind
@@ -21,8 +22,8 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 @dataclass(frozen=True)
 class FeedForwardRunner:
-    """Feed-forward networks of one session; see CudaExecutor for what the arguments may be. dp4a: on int8 digits, whatever the
-    profile's kernels."""
+    """Feed-forward networks of one session; see CudaExecutor for what the arguments may be. Sizes are the weights' and may be
+    left out; ModelError if they contradict them. dp4a: on int8 digits, whatever the profile's kernels."""
 
     session: Session
     dp4a: bool = False
@@ -33,12 +34,13 @@ class FeedForwardRunner:
         output: NDArray[np.float32] | None,
         up_name: str,
         down_name: str,
-        hidden_dim: int,
-        intermediate_dim: int,
+        hidden_dim: int | None = None,
+        intermediate_dim: int | None = None,
     ) -> NDArray[np.float32]:
         """down(gelu(up(input))) on host arrays, f32[hidden_dim], in one round trip; weights of any type."""
         up = self._bound(up_name, n=intermediate_dim, k=hidden_dim)
         down = self._bound(down_name, n=hidden_dim, k=intermediate_dim)
+        _require_way_back(down, up)
         hidden, ff = down.shape
         buffers = FfnBuffers.of(self.session.workspace, ff)
         with self.session.round_trip(input, (hidden,), output, (hidden,)) as (launch, x, y, result):
@@ -51,8 +53,8 @@ class FeedForwardRunner:
         gate: WeightLike,
         up: WeightLike,
         down: WeightLike,
-        hidden_dim: int,
-        intermediate_dim: int,
+        hidden_dim: int | None = None,
+        intermediate_dim: int | None = None,
         digits: int | None = None,
     ) -> GpuBuffer:
         """down(silu(gate(input)) * up(input)), f32[hidden_dim], in a new buffer. digits: int8 digits of the activations,
@@ -68,7 +70,13 @@ class FeedForwardRunner:
         return y
 
     def swiglu_indexed(
-        self, input: Any, gate: WeightLike, up: WeightLike, down: WeightLike, hidden_dim: int, intermediate_dim: int
+        self,
+        input: Any,
+        gate: WeightLike,
+        up: WeightLike,
+        down: WeightLike,
+        hidden_dim: int | None = None,
+        intermediate_dim: int | None = None,
     ) -> GpuBuffer:
         """As fused_ffn_swiglu_gpu with addresses of loaded weights, which have their type, or roles of an indexed layer."""
         return self.swiglu(input, gate, up, down, hidden_dim, intermediate_dim)
@@ -80,8 +88,8 @@ class FeedForwardRunner:
         gate_name: str,
         up_name: str,
         down_name: str,
-        hidden_dim: int,
-        intermediate_dim: int,
+        hidden_dim: int | None = None,
+        intermediate_dim: int | None = None,
     ) -> NDArray[np.float32]:
         """As fused_ffn_swiglu_gpu on host arrays, in one round trip."""
         projections = self._gate_up_down(gate_name, up_name, down_name, hidden_dim, intermediate_dim)
@@ -92,15 +100,23 @@ class FeedForwardRunner:
         return result
 
     def _gate_up_down(
-        self, gate: WeightLike, up: WeightLike, down: WeightLike, hidden: int, ff: int, digits: int | None = None
+        self,
+        gate: WeightLike,
+        up: WeightLike,
+        down: WeightLike,
+        hidden: int | None,
+        ff: int | None,
+        digits: int | None = None,
     ) -> tuple[Projection, Projection, Projection]:
-        return (
+        projections = (
             self._bound(gate, n=ff, k=hidden, digits=digits),
             self._bound(up, n=ff, k=hidden, digits=digits),
             self._bound(down, n=hidden, k=ff, digits=digits),
         )
+        _require_way_back(projections[2], *projections[:2])
+        return projections
 
-    def _bound(self, weight: WeightLike, *, n: int, k: int, digits: int | None = None) -> Projection:
+    def _bound(self, weight: WeightLike, *, n: int | None, k: int | None, digits: int | None = None) -> Projection:
         """With the profile's kernel, or with one that reads so many digits."""
         matrix = self.session.weight(weight, n=n, k=k)
         if digits is None:
@@ -110,3 +126,12 @@ class FeedForwardRunner:
         digits = digits_of(self.session.profile, digits)
         kernel = HwDp4aGemv(matrix.format, k=matrix.k, n=matrix.n, digits=digits)
         return Projection(matrix, kernel, f"{digits} int8 digits were asked for")
+
+
+def _require_way_back(down: Projection, *ways: Projection) -> None:
+    """ModelError unless these go from where `down` leads to where it starts."""
+    hidden, ff = down.shape
+    for one in ways:
+        if one.shape != (ff, hidden):
+            (n, k), name = one.shape, one.weight.name
+            raise ModelError(f"{name} is {n} x {k}; with {down.weight.name} of {hidden} x {ff} it must be {ff} x {hidden}")

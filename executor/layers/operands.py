@@ -73,15 +73,22 @@ def _words(value: object) -> str:
 
 
 def weight(
-    device: Device, weights: Weights, value: WeightLike, *, n: int, k: int, format: Format | None = None
+    device: Device,
+    weights: Weights,
+    value: WeightLike,
+    *,
+    n: int | None = None,
+    k: int | None = None,
+    format: Format | None = None,
 ) -> LoadedWeight:
     """A matrix of n rows of k values.
 
-    format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError for a
-    name that is not there and for a weight of another type or shape, LaunchError for a pointer that is null, freed, of another
-    device, or has too little memory behind it, ArgumentError for what is none of these, and n and k below 1.
+    n, k, format: what it must be; None for what it is, which memory that is no loaded weight does not tell. Raises ModelError
+    for a name that is not there and for a weight of another type or shape, LaunchError for a pointer that is null, freed, of
+    another device, or has too little memory behind it, ArgumentError for what is none of these, for n and k below 1, and where
+    they are needed and not given.
     """
-    n, k = whole("n", n), whole("k", k)
+    n, k = (size if size is None else whole(name, size) for name, size in (("n", n), ("k", k)))
     if isinstance(value, str):
         matrix = weights[value]
     elif isinstance(value, Projection):
@@ -103,18 +110,19 @@ def _address(value: object) -> int:
     return whole("the address of the weight", value, 0)
 
 
-def _check(matrix: LoadedWeight, n: int, k: int, format: Format | None) -> None:
+def _check(matrix: LoadedWeight, n: int | None, k: int | None, format: Format | None) -> None:
     name = matrix.name
     if format is not None and matrix.format != format:
         raise ModelError(f"{name} is {matrix.format.name}; the call says {format.name}")
-    if (matrix.n, matrix.k) != (n, k):
-        raise ModelError(f"{name} is {matrix.n} x {matrix.k}; the call says {n} x {k}")
+    if n not in (None, matrix.n) or k not in (None, matrix.k):
+        said = f"k = {k}" if n is None else f"n = {n}" if k is None else f"{n} x {k}"
+        raise ModelError(f"{name} is {matrix.n} x {matrix.k}; the call says {said}")
     if not matrix.buffer.alive:
         raise LaunchError(f"{name} was freed")
 
 
 def _at_pointer(
-    device: Device, weights: Weights, value: int | GpuBuffer, n: int, k: int, format: Format | None
+    device: Device, weights: Weights, value: int | GpuBuffer, n: int | None, k: int | None, format: Format | None
 ) -> LoadedWeight:
     pointer, what = (value.pointer, str(value)) if isinstance(value, GpuBuffer) else (value, f"weight pointer {value:#x}")
     if pointer == 0:
@@ -128,6 +136,8 @@ def _at_pointer(
         return loaded
     if format is None:
         raise LaunchError(f"{what} is not the start of a loaded weight, so its type is not known; load it with load_weight")
+    if n is None or k is None:
+        raise ArgumentError(f"{what} is not the start of a loaded weight, so its n and k are not known; give both")
     if n < 1 or k < 1 or k % format.block:
         raise ArgumentError(f"{what}: {format.name} cannot be {n} x {k}; rows are a multiple of {format.block} values")
     nbytes = n * format.row_bytes(k)

@@ -48,7 +48,9 @@ class Session:
         """A caller's f32 vector; see operands.vector."""
         return vector(self.device, value, shape, name)
 
-    def weight(self, value: WeightLike, *, n: int, k: int, format: Format | None = None) -> LoadedWeight:
+    def weight(
+        self, value: WeightLike, *, n: int | None = None, k: int | None = None, format: Format | None = None
+    ) -> LoadedWeight:
         """A caller's matrix of n rows of k values; see operands.weight."""
         return weight(self.device, self.weights, value, n=n, k=k, format=format)
 

@@ -84,6 +84,21 @@ def test_all_forms_give_the_same_bits(executor: CudaExecutor, x: NDArray[np.floa
         np.testing.assert_array_equal(made.to_numpy().view(np.uint32), expected.view(np.uint32))
 
 
+def test_sizes_that_the_weights_know_may_be_left_out(executor: CudaExecutor, x: NDArray[np.float32]) -> None:
+    expected = executor.fused_ffn_swiglu_host(x, None, *SWIGLU)
+    pointers = [executor.get_quantized_weight_ptr(name) for name in TYPES]
+    for made in (
+        executor.fused_ffn_swiglu_host(x, None, *SWIGLU[:3]),
+        executor.fused_ffn_swiglu_gpu(x, *SWIGLU[:3]).to_numpy(),
+        executor.fused_ffn_swiglu_gpu(x, *SWIGLU[:3], intermediate_dim=FF).to_numpy(),
+        executor.fused_ffn_swiglu_indexed_gpu(x, pointers[0], pointers[1], pointers[2]).to_numpy(),
+        executor.fused_ffn_swiglu_gpu_true_dp4a(x, *SWIGLU[:3], digits=3).to_numpy(),
+    ):
+        np.testing.assert_array_equal(made.view(np.uint32), expected.view(np.uint32))
+    gelu = executor.fused_ffn_q4k(x, None, "up", "down")
+    np.testing.assert_array_equal(gelu, executor.fused_ffn_q4k(x, None, "up", "down", HIDDEN, FF))
+
+
 def test_true_dp4a_is_on_digits_whatever_the_profile(executor: CudaExecutor, x: NDArray[np.float32]) -> None:
     records: list[LaunchRecord] = []
     executor.profile = GpuProfile(gemv={format.id: f"mwv_{format.id}_gemv" for format in FORMATS.values()})
@@ -128,6 +143,14 @@ def test_wrong_weights_and_sizes_are_refused_before_anything_runs(executor: Cuda
     executor.launcher.observers.append(records.append)
     with pytest.raises(ModelError, match="down is 256 x 512; the call says 512 x 256"):
         executor.fused_ffn_swiglu_gpu(x, "gate", "down", "down", HIDDEN, FF)
+    for call in (
+        lambda: executor.fused_ffn_swiglu_gpu(x, "gate", "down", "down"),
+        lambda: executor.fused_ffn_q4k(x, None, "down", "down"),
+    ):
+        with pytest.raises(ModelError, match="down is 256 x 512; with down of 256 x 512 it must be 512 x 256"):
+            call()
+    with pytest.raises(ModelError, match=r"gate is 512 x 256; the call says k = 512"):
+        executor.fused_ffn_swiglu_gpu(x, *SWIGLU[:3], hidden_dim=FF)
     with pytest.raises(ModelError, match="no weight is called upp; near: up"):
         executor.fused_ffn_q4k(x, None, "upp", "down", HIDDEN, FF)
     with pytest.raises(ArgumentError, match=r"input is float32\[255\] on the host; must be \[256\]"):

@@ -184,6 +184,34 @@ def test_the_debug_mode_watches_the_executor(monkeypatch: pytest.MonkeyPatch) ->
         assert executor.launcher.observers == []
 
 
+@pytest.mark.parametrize(("type", "method"), [("Q4_K", m) for m in Q4K_STRATEGIES] + [("Q6_K", m) for m in Q6K_STRATEGIES])
+def test_sizes_that_the_weight_knows_may_be_left_out(type: str, method: str, executor: CudaExecutor) -> None:
+    weight, x, made = executor.load_weight("w", blocks(type), type, (N, K)), executor.buffer(activations()), []
+    sizes: tuple[dict[str, int], ...] = ({"n": N, "k": K}, {}, {"n": N}, {"k": K})
+    for given in sizes:
+        y = executor.zeros(N)
+        getattr(executor, method)(weight, x, y, **given)
+        made.append(y.to_numpy())
+    assert all(np.array_equal(one, made[0]) for one in made)
+
+
+def test_they_may_be_left_out_where_the_result_is_new(executor: CudaExecutor) -> None:
+    four = executor.load_weight("four", blocks("Q4_K"), "Q4_K", (N, K))
+    executor.load_weight("six", blocks("Q6_K"), "Q6_K", (N, K))
+    x, y = executor.buffer(activations()), executor.zeros(N)
+    executor.gemv_dispatch("Q4_K", "four", x, y)
+    for made in (
+        executor.q4k_gemv_cached_async("four", x),
+        executor.q4k_gemv_indexed_async(four.buffer.pointer, x),
+        executor.q4k_gemv_indexed_async(four.buffer.pointer, x, k=K),
+    ):
+        np.testing.assert_array_equal(made.to_numpy(), y.to_numpy())
+    np.testing.assert_array_equal(executor.batched_q4k_gemv_cached("four", activations(), None, 1), y.to_numpy()[None])
+    executor.gemv_dispatch("Q6_K", "six", x, y)
+    made = executor.q6k_gemv_indexed_async(executor.get_quantized_weight_ptr("six"), x)
+    np.testing.assert_array_equal(made.to_numpy(), y.to_numpy())
+
+
 class TestWhatIsRefused:
     """None of it reaches a launch."""
 
@@ -243,6 +271,21 @@ class TestWhatIsRefused:
     def test_a_weight_of_another_shape(self) -> None:
         self.executor.load_weight("w", blocks("Q4_K"), "Q4_K", (N, K))
         self.refused("w", f"w is {N} x {K}; the call says {N - 1} x {K}", n=N - 1)
+
+    def test_one_size_that_contradicts_the_weight(self) -> None:
+        self.executor.load_weight("w", blocks("Q4_K"), "Q4_K", (N, K))
+        for size, wrong in (("n", N + 1), ("k", 2 * K), ("k", 0)):
+            with pytest.raises(ModelError, match=rf"w is {N} x {K}; the call says {size} = {wrong}$"):
+                self.executor.gemv_dispatch("Q4_K", "w", self.x, self.y, **{size: wrong})
+
+    @pytest.mark.parametrize("given", [{}, {"n": N}, {"k": K}], ids=str)
+    def test_memory_of_unknown_size(self, given: dict[str, int]) -> None:
+        memory = self.executor.buffer(blocks("Q4_K"))
+        for weight in (memory, memory.pointer):
+            with pytest.raises(
+                ArgumentError, match="is not the start of a loaded weight, so its n and k are not known; give both"
+            ):
+                self.executor.gemv_dispatch("Q4_K", weight, self.x, self.y, **given)
 
     def test_a_name_that_is_not_there(self) -> None:
         self.executor.load_weight("blk.0.attn_q.weight", blocks("Q4_K"), "Q4_K", (N, K))
