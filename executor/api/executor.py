@@ -16,9 +16,10 @@ from executor.api.batched import BatchedRunner
 from executor.api.delegate import delegate
 from executor.api.ffn import FeedForwardRunner
 from executor.api.gemv import GemvRunner
+from executor.api.matmul import MatmulRunner
 from executor.api.tile_profiling import TileProfiling
 from executor.base.arguments import array as host_array
-from executor.base.arguments import instance, whole
+from executor.base.arguments import instance, one_shape, whole
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
@@ -38,7 +39,8 @@ from executor.memory.single_weight import HostData, host_weight
 from executor.memory.weights import LoadedWeight, Progress, TensorFile, Weights, load_weights
 from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
-from ptxgen.types import F32, DType
+from ptxgen.spelling import DTypeLike
+from ptxgen.types import F32
 
 if TYPE_CHECKING:
     from executor.model.decoder import Decoder
@@ -57,10 +59,10 @@ class CudaExecutor:
 
     `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
     (executor/memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and
-    `fused_ffn_swiglu_host` take arrays of the host. A `weight` is a name, a raw pointer, a buffer of blocks, or what `weights`
-    or an indexed layer holds. Results on the device are not waited for. The memory of a new buffer goes back with `free`, or
-    when the buffer is no longer referenced. Wrong sizes, types, names and pointers are errors before anything is launched or
-    changed; an output may not overlap the input that it is made from.
+    `fused_ffn_swiglu_host` take arrays of the host, `matmul` both. A `weight` is a name, a raw pointer, a buffer of blocks, or
+    what `weights` or an indexed layer holds; sizes that it knows may be left out. Results on the device are not waited for.
+    The memory of a new buffer goes back with `free`, or when the buffer is no longer referenced. Wrong sizes, types, names and
+    pointers are errors before anything is launched or changed; an output may not overlap the input that it is made from.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class CudaExecutor:
         watch(self.launcher)
         self._session = Session(self.launcher, self.modules, profile)
         self.workspace, self.weights = self._session.workspace, self._session.weights
+        self._matmul = MatmulRunner(self._session)
         self._gemv, self._ffn = GemvRunner(self._session), FeedForwardRunner(self._session)
         self._dp4a_ffn = FeedForwardRunner(self._session, dp4a=True)
         self._layers = LayerRunner(self._session, OutlierVerdicts(self.weights, self.workspace))
@@ -102,13 +105,18 @@ class CudaExecutor:
 
     # Memory and weights.
 
-    def buffer(self, array: ArrayLike, dtype: DType | None = None, name: str = "") -> GpuBuffer:
+    def buffer(self, array: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> GpuBuffer:
         """A copy of a host array on the device; see GpuBuffer.from_numpy."""
         return GpuBuffer.from_numpy(self.device, host_array("the array", array), dtype, name)
 
-    def zeros(self, *shape: int, dtype: DType = F32, name: str = "") -> GpuBuffer:
-        """A new buffer of zeros."""
-        return GpuBuffer.zeros(self.device, dtype, shape, name)
+    def empty(self, *shape: int | Sequence[int], dtype: DTypeLike = F32, name: str = "") -> GpuBuffer:
+        """A new buffer, contents undefined. shape: n, or n, m, or (n, m). dtype: as ptxgen/spelling.py has it: F32, "float32",
+        np.float32, torch.float32. Raises ArgumentError for other shapes and types, OutOfMemory when memory is full."""
+        return GpuBuffer.empty(self.device, dtype, one_shape(shape), name)
+
+    def zeros(self, *shape: int | Sequence[int], dtype: DTypeLike = F32, name: str = "") -> GpuBuffer:
+        """A new buffer of zeros; arguments and errors as `empty`."""
+        return GpuBuffer.zeros(self.device, dtype, one_shape(shape), name)
 
     def on_stream(self, stream: int) -> AbstractContextManager[None]:
         """In the block, work here comes after what the caller's stream has started, and before what it starts after the block;
@@ -136,6 +144,7 @@ class CudaExecutor:
 
     # A matrix times a vector.
 
+    matmul = delegate("_matmul", MatmulRunner.matmul)
     gemv_dispatch = delegate("_gemv", GemvRunner.dispatch)
     q4k_gemv_into = delegate("_gemv", GemvRunner.dispatch, "Q4_K")
     q6k_gemv_into = delegate("_gemv", GemvRunner.dispatch, "Q6_K")

@@ -4,10 +4,10 @@ it is used from then on, or raises ArgumentError: name, value, what is allowed. 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,16 @@ def extents(name: str, value: Any, low: int = 1) -> tuple[int, ...]:
         text = described(value) if shape is None else f"[{', '.join(map(described, shape))}]"
         raise ArgumentError(f"{name} is {text}; allowed: whole numbers of at least {low}")
     return tuple(extent if isinstance(extent, int) else int(extent) for extent in shape)
+
+
+def one_shape(given: Sequence[int | Sequence[int]]) -> int | Sequence[int]:
+    """The shape that a call was given as n, as n, m or as (n, m), for `extents`; what follows a shape is refused."""
+    if len(given) == 1:
+        return given[0]
+    for extent in given:
+        if not isinstance(extent, Integral):
+            raise ArgumentError(f"the shape has {described(extent)} in it; allowed: n, or n, m, or (n, m); a type is dtype=...")
+    return cast(Sequence[int], given)
 
 
 def checked(name: str, kind: type, doc: str) -> Any:

@@ -145,6 +145,22 @@ def test_queries_keys_and_values_are_made_from_digits_that_are_made_once(
             same_bits(made, y)
 
 
+def test_sizes_that_the_weights_know_may_be_left_out(executor: CudaExecutor) -> None:
+    x = executor.buffer(values(2, K))
+    for product in (executor.batched_gemv_with_fallback, executor.batched_gemv_or_gemm):
+        told, known = executor.zeros(2, N), executor.zeros(2, N)
+        product("F16", "F16", x, told, 2, N, K)
+        product("F16", "F16", x, known, 2)
+        same_bits(known.to_numpy(), told.to_numpy())
+    rng, sizes = np.random.default_rng(5), {"q": N, "k": 4, "v": 8}
+    outputs: dict[str, Any] = {name: executor.zeros(2, n) for name, n in sizes.items()}
+    for name, n in sizes.items():
+        executor.load_weight(name, FORMATS["Q4_K"].random_blocks(rng, n, K), "Q4_K", (n, K))
+    executor.batched_qkv_dp4a_q4k_gemv_into("q", "k", "v", x, **outputs, m=2)
+    for name, made in outputs.items():
+        same_bits(made.to_numpy(), executor.matmul(name, x).to_numpy())
+
+
 def test_a_bias_is_added_to_every_row(executor: CudaExecutor) -> None:
     x, bias = values(9, 5), values(5, seed=6)
     packed = executor.buffer(x)
@@ -387,6 +403,7 @@ class TestWhatIsRefused:
             (r"packed_output \(.*\) overlaps packed_input", {"packed_output": self.x.view(1024, (2, N))}),
             ("w is Q4_K; the call says Q6_K", {"type": "Q6_K"}),
             ("w is 128 x 256; the call says 9 x 256", {"n": 9}),
+            ("w is 128 x 256; the call says n = 9$", {"n": 9, "k": None}),
             ("m is 0", {"m": 0}),
             ("no weight is called v", {"weight": "v"}),
         ):
@@ -407,6 +424,7 @@ class TestWhatIsRefused:
             self.executor.batched_gemv_with_fallback("Q4_K", "six", self.x, self.executor.zeros(2, 6), 2, 6, K)
 
     def test_three_products(self) -> None:
+        self.executor.load_weight("wide", FORMATS["Q4_K"].random_blocks(np.random.default_rng(3), N, 512), "Q4_K", (N, 512))
         y: dict[str, Any] = {"q": self.y, "k": self.executor.zeros(2, N), "v": self.executor.zeros(2, N)}
         dims = {"m": 2, "q_dim": N, "kv_dim": N, "hidden_dim": K}
         good = {"q_weight": "w", "k_weight": "w", "v_weight": "w", "packed_input": self.x, **y, **dims}
@@ -415,6 +433,7 @@ class TestWhatIsRefused:
             (r"v \(.*\) overlaps packed_input", {"v": self.x.view(0, (2, N))}),
             (r"blk.0.attn_v.weight is F16; the call says Q4_K", {"v_weight": "blk.0.attn_v.weight"}),
             (r"w is 128 x 256; the call says 4 x 256", {"q_dim": 4}),
+            (r"wide has rows of 512 values, w of 256; they read one input", {"v_weight": "wide", "hidden_dim": None}),
             (r"digits is 4; allowed", {"digits": 4}),
         ):
             with pytest.raises(PtxGenError, match=match):

@@ -95,6 +95,7 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
     made |= {f"{name}_gemv_into": {"weight": "up", "digits": 2, **gemv} for name in ("mwv_dp4a_q4k", "hw_dp4a_q4k")}
     made |= {f"{name}_gemv_into": {"weight": "six", "digits": 2, **gemv} for name in ("dp4a_q6k", "hw_dp4a_q6k")}
     return made | {
+        "matmul": {"weight": "up", "x": vector(HIDDEN), "out": vector(FF)},
         "gemv_dispatch": {"type": "Q4_K", "weight": "up", **gemv},
         "q4k_gemv_into_legacy": {"weight": "up", **gemv},
         "q6k_gemv_into": {"weight": "six", **gemv},
@@ -295,8 +296,8 @@ REFUSED: dict[str, Callable[[CudaExecutor], object]] = {
     "no model": lambda e: e.load_model(None),  # type: ignore[arg-type]
     "a list of other numbers": lambda e: e.zeros(2).upload([1.0, 2.0]),  # type: ignore[arg-type]
     "rows of different lengths": lambda e: e.buffer([[1.0], [1.0, 2.0]]),
-    "a type by name": lambda e: e.zeros(4, dtype="f32"),  # type: ignore[arg-type]
-    "a view of a type by name": lambda e: e.zeros(4).view(0, (4,), "f32"),  # type: ignore[arg-type]
+    "a type that is none": lambda e: e.zeros(4, dtype="f33"),
+    "a view of a type that is none": lambda e: e.zeros(4).view(0, (4,), "f33"),
     "a profile by name": lambda e: setattr(e, "profile", "fast"),
     "a new executor's profile by name": lambda e: CudaExecutor("emulator", profile="fast"),  # type: ignore[arg-type]
     "a profile of no names": lambda e: GpuProfile(gemv={"q4k": 5}),  # type: ignore[dict-item]
