@@ -4,8 +4,10 @@ not through cuda-core: docs/design-records/cuda-core.md."""
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -44,6 +46,8 @@ from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 STAGED_FROM = 1 << 20
 """Bytes from which an upload goes through pinned memory; below, the driver's own staging is as fast."""
 
+_dropped: deque[CudaDevice] = deque()
+"""Devices that nobody has any more and nobody closed."""
 _current = threading.local()  # .context: the PrimaryContext that is current on this thread
 _log = logging.getLogger(__name__)
 
@@ -68,7 +72,8 @@ class CudaDevice(Device):
     """GPU number `ordinal`. See protocol.Device.
 
     Devices on one GPU share its context, so a fault breaks all of them: each refuses from then on with the first cause. When
-    all are closed, the GPU can be opened again in the same process (cuda_context.PrimaryContext says what CUDA allows).
+    all are closed, the GPU can be opened again in the same process (cuda_context.PrimaryContext says what CUDA allows). One
+    that nobody has any more is closed when the next one is opened, or when any allocates.
     """
 
     kind: Literal["cuda"] = "cuda"
@@ -77,6 +82,7 @@ class CudaDevice(Device):
 
     def __init__(self, ordinal: int = 0) -> None:
         self.closed = True  # until it is open
+        _close_dropped()
         self._cuda = cuda = driver()
         count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
         if not 0 <= ordinal < count:
@@ -158,15 +164,15 @@ class CudaDevice(Device):
         return MemoryUse(int(free), int(total), self.allocations.total)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
+        _close_dropped()
         self.enter("allocating")
         if nbytes <= 0:
             raise DeviceError(f"{self.name}: cannot allocate {nbytes} bytes")
         self.owner.run_deferred()
         self._sharing.release_finished()
         status, pointer = self._cuda.cuMemAlloc(nbytes)
-        if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY and self._launched:
-            self.synchronize()  # launches that have not been waited for may hold the last references to buffers
-            self.owner.run_deferred()
+        if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            self._take_back()
             status, pointer = self._cuda.cuMemAlloc(nbytes)
         if status == self._cuda.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise self.no_room(nbytes, name)
@@ -362,6 +368,21 @@ class CudaDevice(Device):
                 _log.warning("closing %s: %s", self.name, driver_message(cuda, status))
                 break
 
+    def __del__(self) -> None:
+        """Called on any thread, in the middle of anything, so it is deferred: closing waits and takes locks."""
+        if not self.closed and not sys.is_finalizing():  # at its end the process gives all back
+            self._context.keep(self)
+            _dropped.append(self)
+
+    def _take_back(self) -> None:
+        """What nobody has any more but the garbage collector, or launches that have not been waited for."""
+        gc.collect()
+        _close_dropped()
+        self.enter("allocating")
+        if self._launched:
+            self.synchronize()
+        self.owner.run_deferred()
+
     @property
     def _readback(self) -> Readback:
         if self._pages is None:
@@ -409,6 +430,17 @@ class CudaDevice(Device):
     def _attribute(self, attribute: Any) -> int:
         answer = self._cuda.cuDeviceGetAttribute(attribute, self._gpu)
         return int(checked(self._cuda, answer, f"reading the attributes of GPU {self.ordinal}"))
+
+
+def _close_dropped() -> None:
+    """Close the devices that nobody has any more, on this thread."""
+    while _dropped:
+        try:
+            device = _dropped.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        device.owner.take_over()
+        device.close()
 
 
 def _gpus(count: int) -> str:

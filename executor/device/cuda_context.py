@@ -74,6 +74,11 @@ class PrimaryContext:
             context._users.add(user)
             return context, handle
 
+    def keep(self, user: object) -> None:
+        """Count a user that the garbage collector has found and that has not left yet. (No lock: whoever holds it may be what
+        the collector interrupted.)"""
+        self._users.add(user)
+
     def leave(self, user: object) -> list[tuple[Any, ...]]:
         """Give the context back; returns the driver's answers. The last one to leave a broken context destroys it."""
         with _lock:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from executor import CudaExecutor, GpuBuffer
+from executor.base.errors import DeviceFailed, OutOfMemory
 from executor.device import Device
 from executor.device.cuda import CudaDevice
 from executor.device.emulated import EmulatedDevice
@@ -142,6 +145,78 @@ def test_launches_that_nobody_waited_for_do_not_make_memory_run_out(driver: Fake
         x = GpuBuffer.empty(device, F32, (100,))
         for _ in range(100):
             launcher(Accumulate(n=100), total=GpuBuffer.empty(device, F32, (100,)), x=x)
+
+
+def drop_a_device() -> None:
+    """With memory, in a cycle as devices always are."""
+    device = CudaDevice()
+    buffer = GpuBuffer.from_numpy(device, np.zeros(400, np.float32))
+    assert buffer.to_numpy().size == 400
+    del device, buffer
+    gc.collect()
+
+
+def test_a_gpu_that_nobody_closed_is_closed_when_the_next_is_opened(driver: FakeDriver) -> None:
+    drop_a_device()
+    assert driver.live["memory"] == driver.live["context"] == 1
+    with CudaDevice():
+        assert driver.live["context"] == driver.live["stream"] == 1
+        assert driver.live["memory"] == driver.live["pinned"] == 0
+    assert not +driver.live
+
+
+def test_a_gpu_that_nobody_closed_is_closed_when_another_allocates_on_whatever_thread(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        thread = threading.Thread(target=drop_a_device)
+        thread.start()
+        thread.join()
+        kept = GpuBuffer.zeros(device, F32, (100,))
+        assert (driver.live["memory"], driver.live["context"]) == (1, 1)
+        assert not kept.to_numpy().any()
+    assert not +driver.live
+
+
+def test_a_full_gpu_takes_back_what_only_the_collector_has(driver: FakeDriver, no_collector: None) -> None:
+    driver.free_bytes = driver.total_bytes = 2_000
+    CudaDevice().alloc(1_600)
+    with CudaDevice() as device:
+        cycle: list[object] = [GpuBuffer.empty(device, F32, (100,))]
+        cycle.append(cycle)
+        del cycle
+        assert GpuBuffer.empty(device, F32, (500,)).nbytes == driver.total_bytes
+        held = GpuBuffer.empty(device, F32, (300,))
+        with pytest.raises(OutOfMemory):
+            GpuBuffer.empty(device, F32, (300,))
+        assert held.alive
+
+
+def test_a_broken_gpu_that_nobody_closed_can_be_opened_again(driver: FakeDriver) -> None:
+    def fault() -> None:
+        device = CudaDevice()
+        driver.fault()
+        with pytest.raises(DeviceFailed):
+            device.synchronize()
+
+    fault()
+    gc.collect()
+    with CudaDevice() as device:
+        assert GpuBuffer.zeros(device, F32, (100,)).alive
+    assert not +driver.live
+
+
+ENDS = """
+import numpy as np
+from executor import CudaExecutor
+executor = CudaExecutor("emulator")
+x = executor.zeros(4)
+part, array, cycle = x.view(0, (2,)), np.from_dlpack(x), [x]
+cycle.append(cycle)
+"""
+
+
+def test_a_process_may_end_with_whatever_it_has() -> None:
+    ended = subprocess.run([sys.executable, "-X", "dev", "-c", ENDS], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_a_graph_that_nobody_has_is_given_back(driver: FakeDriver) -> None:
