@@ -5,6 +5,7 @@ from __future__ import annotations
 from executor.base.environment import help_text
 from executor.base.errors import NumericalFault, SanitizerError
 from executor.commands.bench import bench_command
+from executor.commands.chat import chat_command
 from executor.commands.demo import demo_command
 from executor.commands.explain import explain_command
 from executor.commands.generate import generate_command
@@ -19,7 +20,8 @@ main = command_group(
     (NumericalFault, SanitizerError),
 )
 for command in (
-    bench_command, demo_command, explain_command, generate_command, logits_command, profile_command, tune_command
+    bench_command, chat_command, demo_command, explain_command, generate_command, logits_command, profile_command,
+    tune_command,
 ):  # fmt: skip
     main.add_command(command)
 main.epilog = help_text()

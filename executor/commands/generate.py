@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import LOOKUP, SAMPLING, ModelSession, model_argument, session, session_options, write_text
+from executor.commands.sampling import facts_of, sampler_of, sampling_options, taken
+from executor.commands.session import LOOKUP, ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 1 << 30
 """Of a file of prompts."""
-NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-"""What a sampling option is when another one is given: the model's own distribution."""
 
 
 @click.command("generate")
@@ -36,19 +34,17 @@ NEUTRAL: Final = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     "--prompts",
     metavar="FILE.jsonl",
     type=FILE,
-    help='Many prompts: a line each, {"prompt": "..."} and maybe id, max_tokens, stop, temperature, top_k, top_p, min_p, seed.',
+    help='Many prompts: a line each, {"prompt": "..."} and maybe id, max_tokens, stop and settings such as top_k and seed.',
 )
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, metavar="B", help="Most prompts at a time.")
 @click.option(
     "--draft", type=click.Choice([LOOKUP]), help="Guess tokens by what followed the last ones before; the text is the same."
 )
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Most tokens to generate.")
-@click.option("--greedy", is_flag=True, help="Take the likeliest token each time: the default without the next five.")
-@click.option("--temperature", type=float, metavar="T", help="Divides the logits; 0 is greedy.")
-@click.option("--top-k", type=int, metavar="K", help="Draw from the K likeliest tokens; 0 is all.")
-@click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest tokens whose probabilities add up to P.")
-@click.option("--min-p", type=float, metavar="P", help="Draw from tokens with at least P times the largest probability.")
-@click.option("--seed", type=int, metavar="S", help="The same seed draws the same tokens (default: a new one each time).")
+@click.option(
+    "--greedy", is_flag=True, help="Take the likeliest token each time: the default where nothing that draws is given."
+)
+@sampling_options
 @click.option("--special", is_flag=True, help="Control tokens written in a prompt are control tokens, not text.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @session_options
@@ -74,7 +70,7 @@ def generate_command(
         raise click.UsageError("give --prompt or --prompts, one of them")
     if chat and special:
         raise click.UsageError("--special does not go with --chat: what is said in a conversation is text")
-    given = {name: value for name in SAMPLING if (value := options.pop(name)) is not None}
+    given = taken(options)
     if greedy and given:
         raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
     if prompts is not None:
@@ -130,11 +126,7 @@ def _line_sampler(greedy: bool, draft: str | None, given: Mapping[str, Any], own
 
 def _sampler(draft: str | None, chosen: Mapping[str, Any]) -> Sampler:
     """By the settings that were chosen; greedy if there are none."""
-    from executor.model.sampling import Sampler
-
-    if not chosen:
-        return Sampler()
-    sampler = Sampler(**{**NEUTRAL, "seed": secrets.randbits(32), **chosen})
+    sampler = sampler_of(chosen)
     if draft is not None and not sampler.is_greedy:
         raise ArgumentError(f"--draft {draft} is for greedy text, which it leaves as it is; leave out {', '.join(chosen)}")
     return sampler
@@ -151,7 +143,7 @@ def _facts(
         "token_ids": generation.tokens,
         "text": generation.text,
         "stopped": generation.stopped,
-        "sampling": {name: getattr(sampler, name) for name in SAMPLING},
+        "sampling": facts_of(sampler),
         "timings": {
             "load_seconds": running.load_seconds,
             "first_token_seconds": generation.prompt_seconds,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from executor.base.arguments import described, whole
 from executor.base.errors import shown
-from executor.commands.session import SAMPLING, ModelSession, write_text
+from executor.commands.sampling import SAMPLING
+from executor.commands.session import ModelSession, write_text
 from ptxgen.commands import console
 from ptxgen.errors import ArgumentError
 

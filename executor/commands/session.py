@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 KV_TYPES: Final = ("f32", "f16", "q8_0")
 """Those of the kernels (ptxgen/kernels/attention/kv_type.py), which a command that only says --help does not import."""
 
-SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""The settings of a sampler."""
 LOOKUP: Final = "lookup"
 """The way to guess tokens that there is."""
 

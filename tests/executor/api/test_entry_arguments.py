@@ -250,7 +250,7 @@ CALLS: dict[str, Callable[[Objects, Any], object]] = {
     "a prompt": lambda o, value: o.model.logits([value]),
     "a prompt of NumPy": lambda o, value: o.model.logits(np.array([value])),
     "tokens to make": lambda o, value: o.model.generate([1], max_tokens=value, sampler=Sampler()),
-    "tokens to stop at": lambda o, value: o.model.generate([1], max_tokens=1, sampler=Sampler(), stop=[value]),
+    "tokens to stop at": lambda o, value: o.model.generate([1], max_tokens=1, sampler=Sampler(), stop_tokens=[value]),
     "a token": lambda o, value: o.model.decoder.step(value),
     "the length of a step": lambda o, value: TileProfiler(o.model.device).step(value).__enter__(),
     "steps to profile": lambda o, value: profile_decoding(o.model.decoder, 1, value),
@@ -331,10 +331,13 @@ def test_what_is_no_such_thing_is_refused_in_our_words(executor: CudaExecutor, w
 def test_a_model_says_what_it_is_not_given(executor: CudaExecutor, path: Path) -> None:
     with executor.load_model(path, context=16) as model:
         for prompt, options, said in (
-            ("text", {}, "the prompt is text, 'text'; allowed: token ids"),
+            (b"text", {}, "the prompt is text, b'text'; allowed: token ids"),
             (None, {}, "the prompt is None; allowed: one row of token ids"),
-            ([1], {"sampler": None}, "sampler is None; allowed: a Sampler"),
-            ([1], {"stop": 5}, "stop is 5; allowed: one row of token ids"),
+            ([1], {"sampler": "greedy"}, "sampler is 'greedy'; allowed: a Sampler"),
+            ([1], {"stop": [5]}, "a stop string is 5; allowed: text of at least one character"),
+            ([1], {"stop_tokens": 5}, "stop_tokens is 5; allowed: one row of token ids"),
+            ([1], {"max_tokens": 0}, "max_tokens is 0; allowed: a whole number of at least 1"),
+            ([1], {"logprobs": -1}, "logprobs is -1; allowed: a whole number of at least 0"),
             ([1], {"on_token": 5}, "on_token is 5; allowed: a function"),
         ):
             with pytest.raises(ArgumentError, match=said):
