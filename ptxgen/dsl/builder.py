@@ -69,6 +69,9 @@ class _Specials:
         self._k = k
         self._name = name
 
+    def __repr__(self) -> str:
+        return f"k.{self._name}, which has the parts k.{self._name}.x, .y and .z"
+
     def __getattr__(self, axis: str) -> Value:
         return self._k.special(f"%{self._name}.{axis}")
 

@@ -9,6 +9,7 @@ from math import prod
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.memory import Element, GlobalArray, Index, MemoryAccess, SharedView
+from ptxgen.dsl.mistakes import no_array, no_element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
@@ -107,6 +108,8 @@ class Cooperation(MemoryAccess, ControlFlow):
         may read what their threads wrote to global memory before. All threads must reach it. `counter` is a u32 in global
         memory: 0 before the first block comes, and 0 again as soon as the last one has."""
         self._require_one_dimensional("k.last_block")
+        if not isinstance(counter, Element):
+            raise no_element("k.last_block", counter, self.where)
         if (counter.space, counter.dtype) != ("global", U32):
             raise TypeMismatch(
                 f"the counter of k.last_block must be u32 in global memory, this is {counter.dtype} in {counter.space} memory",
@@ -135,6 +138,8 @@ class Cooperation(MemoryAccess, ControlFlow):
                 "k.grid_barrier waits for all blocks, and the launch does not hold them all at once", self.where(),
                 "say so in launch(): LaunchConfig(..., cooperative=True)",
             )  # fmt: skip
+        if not isinstance(words, GlobalArray):
+            raise no_array("k.grid_barrier", words, self.where)
         if words.dtype != U32 or prod(words.shape) < 2:
             given = f"{words.dtype}[{', '.join(map(str, words.shape))}]"
             raise TypeMismatch(f"the words of k.grid_barrier must be u32[2] in global memory, these are {given}", self.where())

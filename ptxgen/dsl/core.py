@@ -3,21 +3,21 @@ control flow and cooperation are layers on top (memory.py, flow.py, cooperation.
 
 from __future__ import annotations
 
-import linecache
 import struct
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, cast, get_args
 
+from ptxgen.dsl.author import author_line
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
+from ptxgen.dsl.mistakes import no_operand
+from ptxgen.dsl.refusals import cure
 from ptxgen.dsl.resolve import Fit, Source, resolve
 from ptxgen.dsl.value import Value
-from ptxgen.errors import AuthorError, Location, TypeMismatch, UnavailableInstruction, UnknownInstruction
+from ptxgen.errors import AuthorError, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Symbol, Vector
-from ptxgen.printable import did_you_mean, literal
+from ptxgen.printable import did_you_mean
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import BF16, F16, F32, F64, PRED, S32, S64, U32, U64, DType
 
@@ -25,12 +25,6 @@ OperandLike = Value | float | AnyOperand | Sequence[Value]
 """What an author may give as an operand: a register, a number, an address, several registers for a vector."""
 
 _PLAIN_OPERANDS = (int, float, *get_args(AnyOperand))
-
-# Frames of these modules are the builder's own; the first one outside is the author's.
-_OWN = frozenset(
-    f"ptxgen.dsl.{name}"
-    for name in ("core", "builder", "value", "flow", "memory", "cooperation", "warpgroup", "resolve", "mathlib")
-) | {"contextlib"}
 
 # How registers are named in the text, by the type they are declared with.
 _PREFIX = {
@@ -81,7 +75,7 @@ class Core:
         try:
             self._named(row_name)
         except UnknownInstruction as error:
-            raise UnknownInstruction(error.message, self.where(), error.hint) from None
+            raise UnknownInstruction(error.message, self.where(), cure(row_name) or error.hint) from None
 
         def instruction(*operands: OperandLike, result: DType | None = None, **modifiers: str) -> Any:
             values = self.write(row_name, operands, modifiers, result=result)
@@ -142,7 +136,7 @@ class Core:
             return Vector(tuple(one.register for one in operand))
         if isinstance(operand, _PLAIN_OPERANDS) and not isinstance(operand, bool):
             return cast("Source", operand)
-        raise TypeMismatch(f"{name} takes registers and numbers, got {literal(operand)}", self.where())
+        raise no_operand(name, operand, self.where)
 
     def _check_available(self, fit: Fit) -> None:
         sm, ptx = fit.row.need(fit.modifiers)
@@ -246,12 +240,8 @@ class Core:
         """Put a label here."""
         self.body.append(Label(label))
 
-    def where(self) -> Location:
-        """The author's line that is running now: the first frame that is not the builder's own."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN:
-            frame = frame.f_back
-        return _location(str(frame.f_globals.get("__name__", "?")), frame.f_code.co_filename, frame.f_lineno)
+    where = staticmethod(author_line)
+    """The author's line that is running now."""
 
     def finish(self) -> Function:
         """The finished function. Raises what could not be raised where it happened."""
@@ -264,12 +254,6 @@ class Core:
             self.body[-1] = replace(end, where=last)  # no author wrote it: it belongs to the line that the kernel ends with
         self._function.body = [*self._prologue, *self.body]
         return self._function
-
-
-@lru_cache(maxsize=1 << 14)
-def _location(module: str, path: str, line: int) -> Location:
-    file = module.replace(".", "/") + ".py"  # the same on every machine, unlike the path
-    return Location(file, line, linecache.getline(path, line).strip())
 
 
 def _moved_as(type: DType) -> dict[str, str]:

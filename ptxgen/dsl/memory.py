@@ -8,6 +8,8 @@ from math import prod
 
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import DYNAMIC_SHARED, SharedArray
+from ptxgen.dsl.mistakes import no_element, no_index, no_size, no_vector
+from ptxgen.dsl.refusals import Place, Places
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.isa.operands import Address, Register, Symbol, Vector
@@ -20,7 +22,7 @@ LARGEST_ARRAY = 1 << 32
 
 
 @dataclass(frozen=True)
-class Element:
+class Element(Place):
     """A place in memory, ready to be loaded or stored: `base` plus `offset` bytes in `space`."""
 
     space: str
@@ -29,6 +31,9 @@ class Element:
     dtype: DType
     nc: bool = False  # loads go through the read-only path
 
+    def __str__(self) -> str:
+        return f"an element in {self.space} memory ({self.dtype})"
+
     @property
     def address(self) -> Address:
         """As a memory operand."""
@@ -36,7 +41,7 @@ class Element:
 
 
 @dataclass(frozen=True)
-class GlobalArray:
+class GlobalArray(Places):
     """A pointer argument with its shape. `a[i, j]` is an element, `a.at(i, j)` an array that starts there."""
 
     k: Core
@@ -46,6 +51,9 @@ class GlobalArray:
     shape: tuple[int, ...]
     offset: int = 0  # bytes past `base`
     nc: bool = False
+
+    def __str__(self) -> str:
+        return f"the array {self.name} ({self.dtype}[{', '.join(map(str, self.shape))}])"
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Element:
         moved = self._moved(index)
@@ -69,13 +77,16 @@ class GlobalArray:
 
 
 @dataclass(frozen=True)
-class SharedView:
+class SharedView(Places):
     """An array in shared memory, of one block."""
 
     k: Core
     name: str
     dtype: DType
     shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"an array in shared memory ({self.dtype}[{', '.join(map(str, self.shape))}])"
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Element:
         linear, constant = _linear(self.k, self.name, self.shape, index)
@@ -91,7 +102,7 @@ class SharedView:
 
 
 @dataclass(frozen=True)
-class SharedPart:
+class SharedPart(Places):
     """The rest of an array in shared memory from some element on. `base` is an address in the shared window."""
 
     k: Core
@@ -99,13 +110,20 @@ class SharedPart:
     dtype: DType
     offset: int = 0  # bytes past `base`
 
+    def __str__(self) -> str:
+        return f"a part of an array in shared memory ({self.dtype})"
+
     def __getitem__(self, index: int) -> Element:
+        if not isinstance(index, int) or isinstance(index, bool):
+            raise no_index(_PART, index, self.k.where, "an int")
         return Element("shared", self.base.register, self.offset + index * self.dtype.bytes, self.dtype)
 
     def at(self, index: Index) -> SharedPart:
         """The rest from the element `index` on."""
-        if isinstance(index, int):
+        if isinstance(index, int) and not isinstance(index, bool):
             return replace(self, offset=self.offset + index * self.dtype.bytes)
+        if not isinstance(index, Value) or index.type != U32:
+            raise no_index(_PART, index, self.k.where)
         return replace(self, base=self.k.op("mad", index, self.dtype.bytes, self.base))
 
 
@@ -118,18 +136,21 @@ def _linear(k: Core, name: str, shape: tuple[int, ...], index: Index | tuple[Ind
     constant = 0
     for position, (part, size) in enumerate(zip(parts, shape, strict=True)):
         stride = prod(shape[position + 1 :])
-        if isinstance(part, int):
+        if isinstance(part, int) and not isinstance(part, bool):
             if not 0 <= part < size:
                 raise AuthorError(f"index {part} is outside dimension {position} of {name}, which has {size}", k.where())
             constant += part * stride
             continue
-        if part.type != U32:
-            raise TypeMismatch(f"an index of {name} must be u32, got {part.type}", k.where(), "convert with k.u32(...)")
+        if not isinstance(part, Value) or part.type != U32:
+            raise no_index(name, part, k.where)
         if total is None:
             total = part if stride == 1 else part * stride
         else:
             total = total + part if stride == 1 else k.op("mad", part, stride, total)
     return total, constant
+
+
+_PART = "a part of an array in shared memory"
 
 
 class MemoryAccess(Core):
@@ -148,6 +169,8 @@ class MemoryAccess(Core):
         return self._load(element, dtype, nc, {**hints, "vec": f"v{count}"})
 
     def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
+        if not isinstance(element, Element):
+            raise no_element("k.load_vector" if "vec" in hints else "k.load", element, self.where)
         type = dtype or element.dtype
         nc = nc or element.nc
         modifiers = {"type": _memory_type(type).name, **hints}
@@ -163,18 +186,26 @@ class MemoryAccess(Core):
         """Begin to copy 4, 8 or 16 bytes from global to shared memory in the threads where `guard` holds, all unless told
         otherwise; part of the next group that is committed. Only `taken` bytes (u32) are read, and the others become 0. `hints`
         are the modifiers of the row."""
+        for one in (to, source):
+            if not isinstance(one, Element):
+                raise no_element("k.copy_async", one, self.where)
         sizes = [nbytes] if taken is None else [nbytes, taken]
         self.write("cp_async", [to.address, source.address, *sizes], hints, guard=guard)
 
     def store(self, element: Element, value: Value | float | Sequence[Value], **hints: str) -> None:
         """Store a value of the element's type; u32 (s32) goes into u8 and u16 (s8 and s16) by its low bits. A sequence of 2 or
         4 is stored in one instruction."""
+        if not isinstance(element, Element):
+            raise no_element("k.store", element, self.where)
         type = element.dtype
         modifiers = {"space": element.space, "type": _memory_type(type).name, **hints}
         if isinstance(value, Sequence):
             modifiers["vec"] = f"v{len(value)}"
         for one in value if isinstance(value, Sequence) else (value,):
-            if isinstance(one, Value) and one.type not in (type, _register_type(type)):
+            if not isinstance(one, Value):
+                if isinstance(value, Sequence):
+                    raise no_vector(one, self.where)
+            elif one.type not in (type, _register_type(type)):
                 raise TypeMismatch(
                     f"store of {one.type} into {type} memory", self.where(), f"convert with k.{_register_type(type)}(...)"
                 )
@@ -183,6 +214,9 @@ class MemoryAccess(Core):
 
     def shared(self, type: DType, *shape: int, align: int = 16) -> SharedView:
         """A new array in shared memory."""
+        for size in shape:
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise no_size(size, self.where)
         name = f"shared{len(self._function.shared)}"
         self._function.shared.append(SharedArray(name, type, prod(shape), align, self.where()))
         return SharedView(self, name, type, shape)

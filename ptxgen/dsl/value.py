@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, cast
 
-from ptxgen.errors import AuthorError, Location
+from ptxgen.dsl.refusals import OfTheKernel
+from ptxgen.errors import AuthorError, Location, TypeMismatch
 from ptxgen.isa.operands import Register
-from ptxgen.types import DType
+from ptxgen.types import PRED, DType, Kind
 
 Number = int | float
 
@@ -27,6 +28,19 @@ def _written(name: str, *, reflected: bool = False) -> Callable[[Value, Value | 
 
     def operator(self: Value, other: Value | Number) -> Value:
         return self.k.op(name, other, self) if reflected else self.k.op(name, self, other)
+
+    return operator
+
+
+def _of_bits(name: str, symbol: str) -> Callable[[Value, Value | Number], Value]:
+    """The same for an operator that floats do not have."""
+
+    def operator(self: Value, other: Value | Number) -> Value:
+        try:
+            return self.k.op(name, self, other)
+        except TypeMismatch:
+            self._need(not self.type.is_float, symbol, f"its bits are k.bits(x, B{self.type.bits})")
+            raise
 
     return operator
 
@@ -51,7 +65,7 @@ def _refused(operator: str, plain: str) -> Callable[[Value, object], NoReturn]:
     return refuse
 
 
-class Value:
+class Value(OfTheKernel):
     """A register of the kernel being written. Immutable but for `@=`, which writes the register again."""
 
     __slots__ = ("k", "register")
@@ -71,10 +85,10 @@ class Value:
     __add__ = __radd__ = _written("add")
     __sub__, __rsub__ = _written("sub"), _written("sub", reflected=True)
     __mul__ = __rmul__ = _written("mul")
-    __and__ = __rand__ = _written("and")
-    __or__ = __ror__ = _written("or")
-    __xor__ = __rxor__ = _written("xor")
-    __lshift__, __rshift__ = _written("shl"), _written("shr")
+    __and__ = __rand__ = _of_bits("and", "&")
+    __or__ = __ror__ = _of_bits("or", "|")
+    __xor__ = __rxor__ = _of_bits("xor", "^")
+    __lshift__, __rshift__ = _of_bits("shl", "<<"), _of_bits("shr", ">>")
     __lt__, __le__, __gt__, __ge__ = map(_compared, ("lt", "le", "gt", "ge"))
 
     def __truediv__(self, other: Value | Number) -> Value:
@@ -108,10 +122,19 @@ class Value:
         return self.k.op("rem", other, self)
 
     def __invert__(self) -> Value:
-        return self.k.op("not", self)
+        try:
+            return self.k.op("not", self)
+        except TypeMismatch:
+            self._need(not self.type.is_float, "~", f"its bits are k.bits(x, B{self.type.bits})")
+            raise
 
     def __neg__(self) -> Value:
-        return self.k.op("neg", self)
+        try:
+            return self.k.op("neg", self)
+        except TypeMismatch:
+            self._need(self.type != PRED, "-", "its opposite is ~x")
+            self._need(self.type.kind is not Kind.UNSIGNED, "-", f"write k.s{self.type.bits}(x), or 0 - x, which wraps around")
+            raise
 
     def __rlshift__(self, other: int) -> Value:
         """A constant shifted by the register; the result has the register's type."""
@@ -151,9 +174,6 @@ class Value:
             self.k.where(),
             "branch with `with k.when(condition):`, choose with k.select(condition, a, b), combine predicates with & | ~",
         )
-
-    def __iter__(self) -> None:
-        raise AuthorError(f"{self.register} ({self.type}) is one register, not a sequence", self.k.where())
 
     def _need(self, holds: bool, operator: str, instead: str) -> None:
         if not holds:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ptxgen.dsl.cooperation import Cooperation
 from ptxgen.dsl.memory import Element, SharedPart, SharedView
+from ptxgen.dsl.mistakes import no_element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.isa.operands import Symbol
@@ -57,6 +58,8 @@ class Warpgroup(Cooperation):
             start = start.start()
         if isinstance(start, SharedPart):
             start = start[0]
+        if not isinstance(start, Element):
+            raise no_element("k.matrix_descriptor", start, self.where)
         if start.space != "shared":
             raise AuthorError(f"a descriptor is of shared memory, this element is in {start.space} memory", self.where())
         base = self.symbol_address(start.base.name) if isinstance(start.base, Symbol) else Value(self, start.base)
