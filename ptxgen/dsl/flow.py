@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Label
+from ptxgen.dsl.passes import LoopBody
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.isa.operands import LabelRef
@@ -45,6 +46,7 @@ class ControlFlow(Core):
         self.place(head)
         self.loop_depth += 1
         finished = False
+        body = LoopBody(self.body)
         try:
             yield i
             finished = True
@@ -56,6 +58,7 @@ class ControlFlow(Core):
                     self.where(),
                     "use `with k.loop() as loop:` and loop.break_if(condition)",
                 )
+        body.check()
         self.assign(i, i + step)
         self.branch(head, i < stop)
         self.place(end)
@@ -66,7 +69,9 @@ class ControlFlow(Core):
         head, end = self.new_label("loop"), self.new_label("loop_end")
         self.place(head)
         self.loop_depth += 1
+        body = LoopBody(self.body)
         yield Loop(self, end)
+        body.check()
         self.loop_depth -= 1
         self.branch(head)
         self.place(end)
