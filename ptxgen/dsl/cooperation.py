@@ -9,7 +9,7 @@ from math import prod
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.memory import Element, GlobalArray, Index, MemoryAccess, SharedView
-from ptxgen.dsl.mistakes import no_array, no_element
+from ptxgen.dsl.mistakes import no_array, no_element, no_register
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
@@ -58,6 +58,8 @@ class Cooperation(MemoryAccess, ControlFlow):
         return self._shuffled(value, lane, "idx")
 
     def _shuffled(self, value: Value, source: Value | int, mode: str) -> Value:
+        if not isinstance(value, Value):
+            raise no_register("a shuffle or a sum", value, self.where)
         if value.type.bits == 64:  # a shuffle moves 32 bits
             halves = self.write("mov", [value], result=U32)
             return self.op("mov", tuple(self._shuffled(half, source, mode) for half in halves), result=value.type)
@@ -82,12 +84,16 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     def block_sum(self, value: Value) -> Value:
         """The sum over the block, in every thread. All threads must reach it."""
+        if not isinstance(value, Value):
+            raise no_register("k.block_sum", value, self.where)
         return self._block_reduce(value, lambda a, b: a + b, 0.0 if value.type.is_float else 0)
 
     def part_sum(self, value: Value, parts: int, part: Value) -> Value:
         """The sum over one of the equal parts, each of successive threads, that the block has: over the one numbered `part`,
         which each thread chooses for itself. It has the bits of block_sum in a block of a part's size, which must be 2, 4 or 8
         warps. All threads must reach it."""
+        if not isinstance(value, Value):
+            raise no_register("k.part_sum", value, self.where)
         warps = self.threads // WARP_SIZE // parts
         if warps not in (2, 4, 8) or warps * parts * WARP_SIZE != self.threads or value.type.bits != 32:
             raise AuthorError(
@@ -100,6 +106,8 @@ class Cooperation(MemoryAccess, ControlFlow):
 
     def block_max(self, value: Value) -> Value:
         """The largest over the block, in every thread. All threads must reach it."""
+        if not isinstance(value, Value):
+            raise no_register("k.block_max", value, self.where)
         lowest = float("-inf") if value.type.is_float else _lowest(value.type)
         return self._block_reduce(value, lambda a, b: self.op("max", a, b), lowest)
 

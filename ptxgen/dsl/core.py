@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from ptxgen.dsl.author import author_line
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
-from ptxgen.dsl.mistakes import no_operand
+from ptxgen.dsl.mistakes import no_operand, no_register
 from ptxgen.dsl.refusals import cure
 from ptxgen.dsl.resolve import Fit, Source, resolve
 from ptxgen.dsl.value import Value
@@ -209,6 +209,8 @@ class Core:
 
     def bits(self, value: Value, type: DType) -> Value:
         """The same bits as another type of the same size."""
+        if not isinstance(value, Value):
+            raise no_register("k.bits", value, self.where)
         if value.type.bits != type.bits:
             raise TypeMismatch(f"{value.type} and {type} differ in size", self.where(), "convert the number with k.convert")
         return value if value.type == type else self.op("mov", value, result=type, type=f"b{type.bits}")

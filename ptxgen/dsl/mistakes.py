@@ -19,6 +19,13 @@ def no_operand(instruction: str, given: object, where: Where) -> TypeMismatch:
     return TypeMismatch(f"{instruction} takes registers and numbers, got {_described(given)}", where(), hint)
 
 
+def no_register(method: str, given: object, where: Where) -> TypeMismatch:
+    """The error of something that is no register where one is wanted."""
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    hint = "put a constant into a register: k.f32(1.0)" if number else LOAD if isinstance(given, Place) else _as_python(given)
+    return TypeMismatch(f"{method} takes a register, got {_described(given)}", where(), hint)
+
+
 def no_element(method: str, given: object, where: Where) -> TypeMismatch:
     """The error of something that is no element where one is wanted."""
     if isinstance(given, Places):
