@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from executor.model.generation import LanguageModel
     from executor.model.sampling import Sampler
     from executor.model.scheduling.scheduler import Scheduler
+    from executor.text.grammar import Grammar
     from ptxgen.errors import ArgumentError, PtxGenError
 
 __all__ = [
-    "AnswerStream", "ArgumentError", "CudaExecutor", "DeviceError", "DeviceFailed", "Generation", "GpuBuffer", "GpuProfile",
-    "KvCache", "LanguageModel", "LaunchError", "ModelError", "OutOfMemory", "PtxGenError", "Sampler", "Scheduler",
-    "ValidatedLayerWeights", "Workspace", "load_model",
+    "AnswerStream", "ArgumentError", "CudaExecutor", "DeviceError", "DeviceFailed", "Generation", "GpuBuffer",
+    "GpuProfile", "Grammar", "KvCache", "LanguageModel", "LaunchError", "ModelError", "OutOfMemory", "PtxGenError",
+    "Sampler", "Scheduler", "ValidatedLayerWeights", "Workspace", "load_model",
 ]  # fmt: skip
 
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "Generation": "executor.model.answer",
     "GpuBuffer": "executor.memory.buffers",
     "GpuProfile": "executor.choice.choice",
+    "Grammar": "executor.text.grammar",
     "KvCache": "executor.memory.kv_cache",
     "LanguageModel": "executor.model.generation",
     "LaunchError": "executor.base.errors",

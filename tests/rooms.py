@@ -66,11 +66,12 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "executor.launch", "executor.choice", "executor.layers", "executor.measure", "executor.model",
     ),
     "executor.commands": (
-        "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.device", "executor.choice",
+        "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text", "executor.device", "executor.choice",
         "executor.measure", "executor.model", "executor.bundle", "executor.tune", "executor.api",
     ),
     "executor": (
-        "ptxgen", "executor.base", "executor.memory", "executor.choice", "executor.layers", "executor.model", "executor.api",
+        "ptxgen", "executor.base", "executor.text", "executor.memory", "executor.choice", "executor.layers", "executor.model",
+        "executor.api",
     ),
 }  # fmt: skip
 """By room, the lowest first: the rooms that it may import, each above it in this list, so no arrow leads back. The room of

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from executor.commands.grammar import grammar_of, grammar_options
 from executor.commands.sampling import sampler_of, sampling_options, taken
 from executor.commands.session import ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
@@ -21,6 +22,7 @@ from ptxgen.errors import ArgumentError, PtxGenError
 
 if TYPE_CHECKING:
     from executor.model.sampling import Sampler
+    from executor.text.grammar import Grammar
 
 PROMPT: Final = "> "
 INTERRUPTED: Final = "interrupted"
@@ -42,6 +44,7 @@ class Conversation:
     max_tokens: int | None
     stop: tuple[str, ...]
     system: str | None
+    grammar: Grammar | None
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def answer(self, said: str) -> None:
@@ -52,7 +55,9 @@ class Conversation:
         answered = ""
         stopped: str = INTERRUPTED
         try:
-            with model.stream(ids, max_tokens=self.max_tokens, sampler=self.sampler, stop=self.stop) as stream:
+            with model.stream(
+                ids, max_tokens=self.max_tokens, sampler=self.sampler, stop=self.stop, grammar=self.grammar
+            ) as stream:
                 for piece in stream:
                     answered += piece.text
                     write_text(piece.text)
@@ -98,6 +103,7 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
 @click.option(
     "-n", "--max-tokens", type=click.IntRange(min=1), help="Most tokens of an answer (default: what the context has)."
 )
+@grammar_options
 @sampling_options
 @session_options
 def chat_command(
@@ -113,10 +119,10 @@ def chat_command(
       ptxrun chat model.gguf --system "You are terse." --temperature 0.7
       printf 'Hello\\nAnd in French?\\n' | ptxrun chat model.gguf -n 64
     """
-    sampler = sampler_of(taken(options))
+    sampler, grammar = sampler_of(taken(options)), grammar_of(options)
     first = None if prompt_file is None else _content(prompt_file)
     with session(path, **options) as running, _ctrl_c_raises():
-        conversation = Conversation(running, sampler, max_tokens, stop, system)
+        conversation = Conversation(running, sampler, max_tokens, stop, system, grammar)
         running.model.chat_ids("x", system=system)  # a model that cannot converse says so before anybody has typed
         if sys.stdin.isatty():
             console.echo(f"{running.model.device.name}; /help says what can be typed", err=True)

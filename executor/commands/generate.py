@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from executor.commands.grammar import grammar_of, grammar_options
 from executor.commands.sampling import facts_of, sampler_of, sampling_options, taken
 from executor.commands.session import LOOKUP, ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
@@ -44,6 +45,7 @@ MOST_BYTES: Final = 1 << 30
 @click.option(
     "--greedy", is_flag=True, help="Take the likeliest token each time: the default where nothing that draws is given."
 )
+@grammar_options
 @sampling_options
 @click.option("--special", is_flag=True, help="Control tokens written in a prompt are control tokens, not text.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
@@ -70,13 +72,25 @@ def generate_command(
         raise click.UsageError("give --prompt or --prompts, one of them")
     if chat and special:
         raise click.UsageError("--special does not go with --chat: what is said in a conversation is text")
-    given = taken(options)
+    given, grammar = taken(options), grammar_of(options)
+    if draft is not None and grammar is not None:
+        raise click.UsageError(f"--draft {draft} guesses text of any form; leave out what says the form")
     if greedy and given:
         raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
     if prompts is not None:
         lines = read_prompts(str(prompts), _content(prompts), max_tokens, lambda own: _line_sampler(greedy, draft, given, own))
         with session(path, **options) as running:
-            answer_all(running, str(prompts), lines, chat=chat, special=special, draft=draft, batch=batch, as_json=as_json)
+            answer_all(
+                running,
+                str(prompts),
+                lines,
+                chat=chat,
+                special=special,
+                grammar=grammar,
+                draft=draft,
+                batch=batch,
+                as_json=as_json,
+            )
         return
     assert prompt is not None
     sampler = _sampler(draft, given)
@@ -85,7 +99,7 @@ def generate_command(
         ids = running.prompt_ids(prompt, chat=chat, special=special)
         on_text, usage = None if as_json else write_text, None
         if draft is None:
-            generation = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
+            generation = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text, grammar=grammar)
         else:
             generation, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         if as_json:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from executor.model.sampling import Sampler
     from executor.model.scheduling.request import Request
     from executor.model.scheduling.scheduler import Scheduler
+    from executor.text.grammar import Grammar
 
 KEYS: Final = ("prompt", "id", "max_tokens", "stop", *SAMPLING)
 
@@ -67,6 +68,7 @@ def answer_all(
     *,
     chat: bool,
     special: bool,
+    grammar: Grammar | None,
     draft: str | None,
     batch: int,
     as_json: bool,
@@ -82,7 +84,12 @@ def answer_all(
         for tokens, prompt in zip(ids, prompts, strict=True):
             with _blamed(name, prompt.line):
                 request = scheduler.submit(
-                    tokens, max_tokens=prompt.max_tokens, sampler=prompt.sampler, seed=prompt.sampler.seed, stop=prompt.stop
+                    tokens,
+                    max_tokens=prompt.max_tokens,
+                    sampler=prompt.sampler,
+                    seed=prompt.sampler.seed,
+                    stop=prompt.stop,
+                    grammar=grammar,
                 )
             waiting[request] = prompt
         failed: list[Exception] = []

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from executor.model.sampling import Sampler
     from executor.model.scheduling.scheduler import Scheduler
     from executor.model.scheduling.token_sequence import Usage
+    from executor.text.grammar import Grammar
 
 KV_TYPES: Final = ("f32", "f16", "q8_0")
 """Those of the kernels (ptxgen/kernels/attention/kv_type.py), which a command that only says --help does not import."""
@@ -95,10 +96,16 @@ class ModelSession:
         return self.model.scheduler(slots=slots, pages=pages, page_len=PAGE_LEN, context=context, draft=guess)
 
     def answer(
-        self, prompt: Sequence[int], *, max_tokens: int, sampler: Sampler, on_text: Callable[[str], None] | None
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        sampler: Sampler,
+        on_text: Callable[[str], None] | None,
+        grammar: Grammar | None = None,
     ) -> Generation:
         """Continue the prompt; `on_text` sees the text as it comes."""
-        stream = self.model.stream(prompt, max_tokens=max_tokens, sampler=sampler)
+        stream = self.model.stream(prompt, max_tokens=max_tokens, sampler=sampler, grammar=grammar)
         for piece in stream:
             if piece.text and on_text is not None:
                 on_text(piece.text)

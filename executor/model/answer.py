@@ -30,12 +30,12 @@ class Generation:
     """What a call of `generate` or `stream` made, and how long it took.
 
     tokens: without the one that ended the text, with those of a stop string; text: up to the stop string, empty where the file
-    has no vocabulary; stopped: eos (a token that ends it), stop (a stop string), length (max_tokens) or context (which is
-    full); logprobs: of its tokens, if they were asked for."""
+    has no vocabulary; stopped: eos (a token that ends it), stop (a stop string), grammar (which allows nothing more), length
+    (max_tokens) or context (which is full); logprobs: of its tokens, if they were asked for."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    stopped: Literal["eos", "stop", "length", "context"] = "length"
+    stopped: Literal["eos", "stop", "grammar", "length", "context"] = "length"
     prompt_tokens: int = 0
     prompt_seconds: float = 0.0  # until the first token was there
     decode_seconds: float = 0.0  # for the tokens after the first

@@ -13,6 +13,7 @@ from executor.model.decoder import Decoder
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings
 from executor.model.scheduling.token_sequence import Piece
+from executor.text.grammar import Grammar, GrammarGuide
 from executor.text.tokenizer import Tokenizer
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
@@ -20,7 +21,7 @@ from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 @dataclass(frozen=True)
 class Asked:
     """What an answer may be. most: tokens of it; ends: tokens that end it; logprobs: how many likeliest tokens are told of each
-    place, None where nothing is."""
+    place, None where nothing is; grammar: what its text must be."""
 
     prompt: list[int]
     most: int
@@ -28,11 +29,12 @@ class Asked:
     ends: frozenset[int]
     stops: StopStrings
     logprobs: int | None
+    grammar: Grammar | None
 
     def chosen_on(self, decoder: Decoder) -> bool:
         """Whether the device chooses the tokens: nothing but the logits and the number of the draw is looked at, and nobody
         wants to know how likely they were."""
-        if self.sampler.adjustments.any or self.logprobs is not None:
+        if self.sampler.adjustments.any or self.logprobs is not None or self.grammar is not None:
             return False
         return self.sampler.is_greedy or decoder.can_draw
 
@@ -41,6 +43,7 @@ def answer_pieces(
     decoder: Decoder, tokenizer: Tokenizer, asked: Asked, generation: Generation
 ) -> Generator[Piece, None, None]:  # fmt: skip
     """Make an answer piece by piece; `generation` tells of it. The decoder is busy from the first piece to the last."""
+    guide = None if asked.grammar is None else GrammarGuide(asked.grammar, tokenizer, asked.ends)
     text = AnswerText(tokenizer.stream() if asked.stops.any or tokenizer.has_text else None, asked.stops)
     with decoder.busy("generating"):
         *before, last = asked.prompt
@@ -49,7 +52,7 @@ def answer_pieces(
         decoder.feed(before[generation.cached_prompt_tokens :])
         draws = asked.chosen_on(decoder) and not asked.sampler.is_greedy
         with decoder.drawing(asked.sampler) if draws else nullcontext():
-            for token in _tokens(decoder, asked, generation, last, start):
+            for token in _tokens(decoder, asked, generation, guide, last, start):
                 added = text.push(token)
                 generation.text += added
                 if text.stopped:
@@ -62,7 +65,9 @@ def answer_pieces(
             yield Piece(None, rest)
 
 
-def _tokens(decoder: Decoder, asked: Asked, generation: Generation, token: int, start: float) -> Iterator[int]:
+def _tokens(
+    decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None, token: int, start: float
+) -> Iterator[int]:  # fmt: skip
     """The tokens of the answer, which `generation` has already, up to what ends it beside a stop string."""
     on_device = asked.chosen_on(decoder)
     while True:
@@ -70,7 +75,7 @@ def _tokens(decoder: Decoder, asked: Asked, generation: Generation, token: int, 
         decoder.step(None if on_device and generation.tokens else token)
         if on_device and len(generation.tokens) + 1 < asked.most:
             decoder.run_ahead()
-        token = _chosen(decoder, asked.sampler) if on_device else _sampled(decoder, asked, generation)
+        token = _chosen(decoder, asked.sampler) if on_device else _sampled(decoder, asked, generation, guide)
         now = time.perf_counter()
         if not generation.tokens:
             generation.prompt_seconds = now - start
@@ -79,12 +84,17 @@ def _tokens(decoder: Decoder, asked: Asked, generation: Generation, token: int, 
             generation.stopped = "eos"
             return
         generation.tokens.append(token)
-        full = decoder.position == decoder.context
-        if over := len(generation.tokens) == asked.most or full:
-            generation.stopped = "length" if len(generation.tokens) == asked.most else "context"
+        if guide is not None and guide.finished:
+            generation.stopped = "grammar"
+        elif len(generation.tokens) == asked.most:
+            generation.stopped = "length"
+        elif decoder.position == decoder.context:
+            generation.stopped = "context"
+        else:
+            yield token
+            continue
         yield token
-        if over:
-            return
+        return
 
 
 def _chosen(decoder: Decoder, sampler: Sampler) -> int:
@@ -99,10 +109,15 @@ def _chosen(decoder: Decoder, sampler: Sampler) -> int:
     return token
 
 
-def _sampled(decoder: Decoder, asked: Asked, generation: Generation) -> int:
+def _sampled(decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None) -> int:
     """The token that the host chooses, with its probability if that was asked for."""
+    if guide is not None:
+        guide.prepare()  # beside the device, which computes the logits meanwhile
     logits = decoder.logits()
-    token = asked.sampler.sample(logits, asked.prompt, generation.tokens)
+    allowed = logits if guide is None else guide.restricted(logits)
+    token = asked.sampler.sample(allowed, asked.prompt, generation.tokens)
+    if guide is not None and token not in asked.ends:
+        guide.accept(token)
     if asked.logprobs is not None and token not in asked.ends:
         generation.logprobs.append(token_logprob(logits, token, asked.logprobs))
     return token

@@ -31,6 +31,7 @@ from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.verify import Drafter
 from executor.text.chat import chat_ids, conversation
+from executor.text.grammar import Grammar
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 
@@ -194,6 +195,7 @@ class LanguageModel:
         stop: str | Collection[str] = (),
         stop_tokens: Collection[int] | None = None,
         logprobs: int | None = None,
+        grammar: Grammar | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Generation:
         """Continue the prompt, text or token ids, by at most `max_tokens` tokens (default: until the context is full). What is
@@ -202,20 +204,23 @@ class LanguageModel:
         sampler: chooses the tokens (default: the likeliest); stop: strings before which the text ends; stop_tokens: tokens that
         end it and are not part of the result (default: the vocabulary's ends of text, turn and message, `tokenizer.eos_ids`;
         none with `()`); logprobs: how many of the likeliest tokens of each place are told with their probabilities (0: those of
-        the answer alone; None: nothing); `on_token` sees each token as soon as it is known; the model is busy meanwhile.
+        the answer alone; None: nothing); grammar: what the text of the answer must be, as far as it goes; `on_token` sees each
+        token as soon as it is known; the model is busy meanwhile.
         ModelError if the logits hold NaN, and in an `on_token` of the same model.
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
         costs its new tokens, and `cached_prompt_tokens` says how many others there were. A step is started before the token
         before it was read (`Decoder.run_ahead`), be that the likeliest or drawn (`Decoder.drawing`); where it ends the answer,
-        the step does not count. With a bundle, which has no kernel that draws, with settings that look at more than the logits
-        and with logprobs, the host draws the same tokens, and no step is started ahead. The answer is that of a new sequence;
-        its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed again then)."""
+        the step does not count. With a bundle, which has no kernel that draws, with settings that look at more than the logits,
+        with logprobs and with a grammar the host draws the same tokens, and no step is started ahead. The answer is that of a
+        new sequence; its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed
+        again then)."""
         if on_token is not None and not callable(on_token):
             raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
         with self.stream(
-            prompt, max_tokens=max_tokens, sampler=sampler, stop=stop, stop_tokens=stop_tokens, logprobs=logprobs
-        ) as pieces:
+            prompt, max_tokens=max_tokens, sampler=sampler, stop=stop, stop_tokens=stop_tokens, logprobs=logprobs,
+            grammar=grammar,
+        ) as pieces:  # fmt: skip
             for piece in pieces:
                 if on_token is not None and piece.token is not None:
                     on_token(piece.token)
@@ -232,6 +237,7 @@ class LanguageModel:
         stop: str | Collection[str] = (),
         stop_tokens: Collection[int] | None = None,
         logprobs: int | None = None,
+        grammar: Grammar | None = None,
     ) -> AnswerStream:
         """As `generate`, piece by piece as they come: iterate over what is returned. Nothing runs before the first piece is
         asked for."""
@@ -244,6 +250,7 @@ class LanguageModel:
             self.tokenizer.eos_ids if stop_tokens is None else frozenset(tokens("stop_tokens", stop_tokens, self.config.vocab)),
             StopStrings(stop),
             None if logprobs is None else whole("logprobs", logprobs, 0),
+            None if grammar is None else instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark"),
         )
         generation = Generation(prompt_tokens=len(ids))
         return AnswerStream(generation, answer_pieces(self.decoder, self.tokenizer, asked, generation))

@@ -87,16 +87,19 @@ class Tokenizer:
         """Whether the file has a vocabulary, so that text can be encoded and decoded."""
         return self._vocabulary is not None and self._encoder is not None
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, continues: bool = False
+    ) -> list[int]:  # fmt: skip
         """Ids of a text.
 
         add_special: put BOS and EOS around it if the model wants them; a text that already starts with BOS gets no second one.
         parse_special: control tokens written in the text become their ids; if not, they are ordinary characters, and the ids
-        hold no control token but those of add_special.
+        hold no control token but those of add_special. continues: it goes on with another one, so it does not get the space
+        that some vocabularies put before a text.
         """
-        return self.encode_spans([Span(text, trusted=parse_special)], add_special=add_special)
+        return self.encode_spans([Span(text, trusted=parse_special)], add_special=add_special, continues=continues)
 
-    def encode_spans(self, spans: Iterable[Span], *, add_special: bool = True) -> list[int]:
+    def encode_spans(self, spans: Iterable[Span], *, add_special: bool = True, continues: bool = False) -> list[int]:
         """Ids of the text that the spans are together. A control token counts where all of it stands in trusted spans; the
         words around it are encoded as if the spans were one text. executor/text/chat.py makes such spans."""
         _, encoder = self._parts()
@@ -107,7 +110,7 @@ class Tokenizer:
             except UnicodeEncodeError as error:
                 raise ArgumentError(f"the text is not Unicode: {error.reason} at character {error.start}") from None
         out: list[int] = []
-        after_special = True
+        after_special = not continues
         for fragment, index in self._special_tokens.cut(spans):
             if index is None:
                 prefix = " " if after_special and encoder.adds_space_prefix else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.invoke import invoke, refused
+from tests.cli.invoke import facts, invoke, refused
 from tests.executor.model.test_answers import TEMPLATE
 from tests.synthetic import Q, write_model
 
@@ -66,6 +67,24 @@ def test_a_file_may_say_the_first_thing_and_a_stop_string_end_it(model: Path, tm
     cut, about = chat(model, "-n", 12, "--stop", stop, stdin="hello\n")
     assert cut == whole[: whole.index(stop)] + "\n"
     assert "(ended by: a stop string)" in about
+
+
+def test_an_answer_has_the_form_that_it_must_have(model: Path, tmp_path: Path) -> None:
+    said, about = chat(model, "--regex", "[0-9]{4}", stdin="hello\nmore\n")
+    assert re.fullmatch(r"([0-9]{4}\n){2}", said)
+    assert "ended by" not in about
+    schema = tmp_path / "s.json"
+    schema.write_text('{"enum": [17, "red"]}')
+    words = ("ptxrun", "generate", model, *EMULATOR, "-p", "the", "--json-schema", schema)
+    assert facts(*words)["text"] in ("17", '"red"')
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    lines = invoke("ptxrun", "generate", model, *EMULATOR, "--prompts", prompts, "--regex", "yes|no", "--json").stdout
+    assert {json.loads(line)["text"] for line in lines.splitlines()} <= {"yes", "no"}
+    schema.write_text("{")
+    assert "the schema is no JSON" in refused(*words)
+    both = invoke("ptxrun", "chat", model, *EMULATOR, "--regex", "a", "--grammar", schema, stdin="")
+    assert (both.exit_code, "an answer has one form" in both.stderr) == (2, True)
 
 
 def test_a_full_context_is_said(model: Path) -> None:

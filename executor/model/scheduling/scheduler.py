@@ -27,6 +27,8 @@ from executor.model.scheduling.request import Request
 from executor.model.scheduling.token_sequence import Limits, Stopped, TokenSequence, Waiting
 from executor.model.scheduling.verify import Drafter, accepted, rows_of
 from executor.model.step import Row, Scores, StepEngine
+from executor.text.grammar import Grammar, GrammarGuide
+from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 
 _log = logging.getLogger(__name__)
@@ -136,14 +138,16 @@ class Scheduler:
         seed: int | None = None,
         stop: str | Collection[str] = (),
         stop_tokens: Collection[int] | None = None,
+        grammar: Grammar | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Request:
         """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens. Control tokens are not looked for in a
         text.
 
         sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one; stop:
-        strings before which the text ends; stop_tokens: tokens that end it (default: the vocabulary's ends); on_token: sees
-        each token as soon as it is known; if it raises, the request has failed. ArgumentError for what could never run."""
+        strings before which the text ends; stop_tokens: tokens that end it (default: the vocabulary's ends); grammar: what the
+        text must be, as far as it goes; on_token: sees each token as soon as it is known; if it raises, the request has failed.
+        ArgumentError for what could never run."""
         self._owner.check("a request")
         if self._ended:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
@@ -167,7 +171,8 @@ class Scheduler:
             text=AnswerText(pieces, stops),
             table=PageTable(self.pool),
             on_token=on_token,
-            drafter=self._draft() if self._draft is not None and sampler.is_greedy else None,
+            drafter=self._draft() if self._draft is not None and sampler.is_greedy and grammar is None else None,
+            guide=None if grammar is None else self._guide(grammar, ends),
         )
         self._arrived += 1
         self._batch.queue.append(sequence)
@@ -267,6 +272,10 @@ class Scheduler:
         finally:
             self._stepping = False
 
+    def _guide(self, grammar: object, ends: Collection[int]) -> GrammarGuide:
+        chosen = instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark")
+        return GrammarGuide(chosen, instance("the scheduler's tokenizer", self.tokenizer, Tokenizer), ends)
+
     def _prompt(self, prompt: object) -> list[int]:
         ids = self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt
         ids = tokens("the prompt", ids, self.engine.vocab)
@@ -334,7 +343,7 @@ class Scheduler:
         sequences = [share.sequence for share in shares]
         if self._draft is not None or not all(share.decodes for share in shares) or sequences != self._batch.running:
             return
-        if not all(sequence.sampler.is_greedy and sequence.left > 1 for sequence in sequences):
+        if not all(sequence.is_greedy and sequence.left > 1 for sequence in sequences):
             return
         lengths = [len(sequence.tokens) + 1 for sequence in sequences]
         needed = sum(sequence.table.missing(length) for sequence, length in zip(sequences, lengths, strict=True))
@@ -357,7 +366,10 @@ class Scheduler:
             if isinstance(scores, Exception):
                 raise scores
             self._start_next(shares)
-            greedy = scores.greedy() if any(share.scored and share.sequence.sampler.is_greedy for share in shares) else []
+            for share in shares:  # beside the device, which computes the logits meanwhile
+                if share.scored and share.sequence.guide is not None:
+                    share.sequence.guide.prepare()
+            greedy = scores.greedy() if any(share.scored and share.sequence.is_greedy for share in shares) else []
         except Exception as error:
             self._fail_step(shares, error)
             return
@@ -394,10 +406,12 @@ class Scheduler:
 
     def _answer(self, share: Share, scores: Scores, at: int, greedy: list[int]) -> None:
         sequence = share.sequence
-        if sequence.sampler.is_greedy:
+        if sequence.is_greedy:
             found = accepted(share.draft, greedy[at : at + share.scored])
         else:
-            found = [sequence.sampler.sample(scores.logits(at), sequence.prompt, sequence.answer)]
+            logits = scores.logits(at)
+            allowed = logits if sequence.guide is None else sequence.guide.restricted(logits)
+            found = [sequence.sampler.sample(allowed, sequence.prompt, sequence.answer)]
         if share.draft:
             self._drafted += len(share.draft)
             sequence.learn(len(share.draft), len(found) - 1)

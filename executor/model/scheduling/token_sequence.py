@@ -12,9 +12,10 @@ from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.scheduling.verify import Drafter
+from executor.text.grammar import GrammarGuide
 
 State = Literal["queued", "running", "finished"]
-Stopped = Literal["eos", "stop", "length", "context", "cancelled", "failed"]
+Stopped = Literal["eos", "stop", "grammar", "length", "context", "cancelled", "failed"]
 Waiting = Literal["", "turn", "slot", "pages"]
 """What a queued sequence waits for: those before it, a place in the step, or pages."""
 
@@ -64,6 +65,7 @@ class TokenSequence:
     table: PageTable
     on_token: Callable[[int], None] | None = None
     drafter: Drafter | None = None
+    guide: GrammarGuide | None = None
     tokens: list[int] = field(init=False)
     pieces: list[Piece] = field(default_factory=list)
     state: State = "queued"
@@ -81,6 +83,11 @@ class TokenSequence:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether its next token is the likeliest one, whatever was said before."""
+        return self.sampler.is_greedy and self.guide is None
 
     @property
     def answer(self) -> list[int]:
@@ -127,6 +134,8 @@ class TokenSequence:
         the answer."""
         if token in self.limits.ends:
             return "eos"
+        if self.guide is not None:
+            self.guide.accept(token)
         text = self.text.push(token)
         self.tokens.append(token)
         self.computed = len(self.tokens) - 1
@@ -158,6 +167,8 @@ class TokenSequence:
         """Why the token that came last is the last one."""
         if self.text.stopped:
             return "stop"
+        if self.guide is not None and self.guide.finished:
+            return "grammar"
         if len(self.tokens) - len(self.prompt) == self.limits.max_tokens:
             return "length"
         return "context" if self.computed == self.limits.context else None

@@ -145,6 +145,7 @@ def test_sentencepiece_merges_by_score_and_falls_back_to_bytes() -> None:
 def test_sentencepiece_prefixes_a_space_at_the_start_and_after_a_special() -> None:
     tokenizer = synthetic("llama")
     assert tokenizer.decode(tokenizer.encode("a<|im_end|>b", add_special=False), skip_special=False) == " a<|im_end|> b"
+    assert tokenizer.decode(tokenizer.encode("a", add_special=False, continues=True)) == "a"
 
 
 def test_sentencepiece_takes_the_leftmost_of_equal_scores(tmp_path: Path) -> None:
