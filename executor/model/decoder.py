@@ -332,6 +332,10 @@ class Decoder(PreparedModel):
         self._restore()
         return (self._plans or self.prepare()).launches.logits.to_numpy()
 
+    def hidden(self) -> NDArray[np.float32]:
+        """f32[hidden]: the residual stream behind the last layer, of the token that `step` has just run."""
+        return (self._plans or self.prepare()).launches.hidden.to_numpy()
+
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device. ModelError as for `logits`, if it
         is not on its way to the host. In a block of `drawing` it is looked for in `logits`."""

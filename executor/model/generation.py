@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +13,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import described, instance, tokens, whole
+from executor.base.arguments import described, instance, one_of, tokens, whole
 from executor.base.errors import ModelError, OutOfMemory
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
@@ -23,6 +24,7 @@ from executor.model.answer import AnswerStream, Generation, log_softmax
 from executor.model.answering import Asked, answer_pieces
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
+from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
 from executor.model.memory_needed import memory_needed
 from executor.model.prepared_model import Progress
@@ -66,6 +68,8 @@ class LanguageModel:
         self.modules = modules
         self._engines: WeakSet[Engine] = WeakSet()  # one that nobody holds any more gives its memory back by itself
         self._closers: list[Callable[[], None]] = []
+        self.pooling: Callable[[], Pooling] = lambda: "mean"
+        """How `embed` makes one vector of many, unless told. Raises what is wrong with the file's way."""
 
     @classmethod
     def load(
@@ -108,7 +112,9 @@ class LanguageModel:
             needed = memory_needed(file, config, context, device.target, profile)
             message = f"{path}: {device.name} has no room for the model, which needs {needed}; {free} bytes were free ({error})"
             raise OutOfMemory(message, needed.total, free) from error
-        return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
+        model = cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
+        model.pooling = partial(pooling_of, file, config.architecture)
+        return model
 
     def close(self) -> None:
         """Give all its memory on the device back, which lives on. A second time, or after the device, does nothing. Kernels of
@@ -300,6 +306,31 @@ class LanguageModel:
                 self.decoder.step(token)
                 found[at] = log_softmax(self.decoder.logits())[following]
         return found
+
+    def embed(
+        self, texts: str | Sequence[str], *, pooling: Pooling | None = None, unit: bool = True
+    ) -> NDArray[np.float32]:  # fmt: skip
+        """f32[len(texts), hidden], or f32[hidden] of one text: each text as one vector, made of the states behind the last norm
+        of its tokens. Starts a new sequence for each. Control tokens are not looked for in a text.
+
+        pooling: the mean of the states, or the last one (default: what the file says, else the mean); unit: of length 1, so
+        that the product of two vectors is the cosine of their angle. ModelError for a file without a vocabulary, and for a
+        pooling of its own that is neither; ArgumentError for a text that is longer than the context or has no tokens."""
+        self._require_open()
+        many = [texts] if isinstance(texts, str) else list(texts)
+        asked = self.pooling() if pooling is None else one_of("pooling", pooling, POOLINGS)
+        ids = [self._prompt(self.tokenizer.encode(instance("a text", text, str), parse_special=False)) for text in many]
+        gamma = self.decoder.weights["output_norm.weight"].buffer.to_numpy()
+        found = np.empty((len(many), self.config.hidden), np.float32)
+        with self.decoder.busy("embedding"):
+            for row, tokens_of_one in zip(found, ids, strict=True):
+                self.decoder.reset()
+                states = []
+                for token in tokens_of_one:
+                    self.decoder.step(token, head=False)
+                    states.append(self.decoder.hidden())
+                row[:] = embedding(states, gamma, self.config.rms_eps, asked, unit=unit)
+        return found[0] if isinstance(texts, str) else found
 
     def _require_open(self) -> None:
         if self.closed:

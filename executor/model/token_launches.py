@@ -46,6 +46,7 @@ class TokenLaunches:
     position: GpuBuffer
     length: GpuBuffer
     logits: GpuBuffer  # f32[vocab]
+    hidden: GpuBuffer  # f32[hidden]: the residual stream
     embed: KernelCall
     layers: tuple[tuple[KernelCall, ...], ...]
     head: tuple[KernelCall, ...]
@@ -101,7 +102,7 @@ class TokenLaunches:
         recorder("argmax", ArgMax(n=config.vocab), out=token, x=logits)
         recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)
         argmax, advance = recorder.take()
-        return cls(token, position, length, logits, embed[0], tuple(layers), head, argmax, advance)
+        return cls(token, position, length, logits, a.hidden, embed[0], tuple(layers), head, argmax, advance)
 
     @property
     def calls(self) -> list[KernelCall]:

@@ -1,0 +1,39 @@
+"""A text as one vector: the hidden states behind a model's last norm, pooled. In float64, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.base.errors import ModelError, shown
+from executor.gguf.gguf_file import GgufFile
+
+Pooling = Literal["mean", "last"]
+POOLINGS: Final[tuple[Pooling, ...]] = ("mean", "last")
+_OF_FILES: Final[dict[object, Pooling]] = {0: "mean", 1: "mean", 3: "last"}
+"""By the number that a file has (llama.cpp's llama_pooling_type); 0 says that there is none of its own."""
+
+
+def pooling_of(file: GgufFile, architecture: str) -> Pooling:
+    """What a file says of itself, `mean` if it says nothing. ModelError for a way that a decoder has no use for."""
+    key = f"{architecture}.pooling_type"
+    value = file.metadata.get(key, 0)
+    if isinstance(value, bool) or value not in _OF_FILES:
+        raise ModelError(f"{key} is {shown(value)}; allowed: 0 (none), 1 (mean), 3 (last)", file.path)
+    return _OF_FILES[value]
+
+
+def embedding(
+    states: Sequence[NDArray[np.float32]], gamma: NDArray[np.float32], eps: float, pooling: Pooling, *, unit: bool
+) -> NDArray[np.float32]:  # fmt: skip
+    """f32[hidden]. states: f32[hidden], the residual stream of each token; gamma: f32[hidden], of the last RMSNorm; unit: of
+    length 1."""
+    x = np.asarray(states[-1:] if pooling == "last" else states, np.float64)
+    normed = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + eps) * gamma.astype(np.float64)
+    vector: NDArray[np.float64] = normed.mean(axis=0)
+    if unit:
+        vector = vector / max(float(np.linalg.norm(vector)), np.finfo(np.float64).tiny)
+    return vector.astype(np.float32)
