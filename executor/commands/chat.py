@@ -52,20 +52,19 @@ class Conversation:
         an error, it is as if nothing had been said."""
         model, asked = self.running.model, {"role": "user", "content": said}
         ids = model.chat_ids([*self.messages, asked], system=self.system)
-        answered = ""
+        answered: list[str] = []
         stopped: str = INTERRUPTED
-        try:
-            with model.stream(
-                ids, max_tokens=self.max_tokens, sampler=self.sampler, stop=self.stop, grammar=self.grammar
-            ) as stream:
-                for piece in stream:
-                    answered += piece.text
-                    write_text(piece.text)
-            stopped = stream.generation.stopped
-        except KeyboardInterrupt:
-            pass
+
+        def show(text: str) -> None:
+            answered.append(text)
+            write_text(text)
+
+        with suppress(KeyboardInterrupt):
+            stopped = self.running.answer(
+                ids, max_tokens=self.max_tokens, sampler=self.sampler, on_text=show, stop=self.stop, grammar=self.grammar
+            ).stopped
         if answered or stopped != INTERRUPTED:
-            self.messages += [asked, {"role": "assistant", "content": answered}]
+            self.messages += [asked, {"role": "assistant", "content": "".join(answered)}]
         write_text("\n")
         if stopped in STOPPED:
             console.echo(f"(ended by: {STOPPED[stopped]})", err=True)

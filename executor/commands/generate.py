@@ -50,10 +50,13 @@ MOST_BYTES: Final = 1 << 30
 @click.option("--special", is_flag=True, help="Control tokens written in a prompt are control tokens, not text.")
 @click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template, as a user's message.")
 @session_options
+@click.option(
+    "--logprobs", type=click.IntRange(min=0), metavar="N", help="With --json: how likely each token was, and the N likeliest."
+)
 @json_option("Prompt ids, token ids, text, timings and device as JSON.")
 def generate_command(
     path: Path, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
-    special: bool, chat: bool, as_json: bool, **options: Any,
+    special: bool, chat: bool, logprobs: int | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
 
@@ -73,6 +76,8 @@ def generate_command(
     if chat and special:
         raise click.UsageError("--special does not go with --chat: what is said in a conversation is text")
     given, grammar = taken(options), grammar_of(options)
+    if logprobs is not None and (not as_json or draft is not None or prompts is not None):
+        raise click.UsageError("--logprobs goes with --json and --prompt, and not with --draft")
     if draft is not None and grammar is not None:
         raise click.UsageError(f"--draft {draft} guesses text of any form; leave out what says the form")
     if greedy and given:
@@ -99,7 +104,9 @@ def generate_command(
         ids = running.prompt_ids(prompt, chat=chat, special=special)
         on_text, usage = None if as_json else write_text, None
         if draft is None:
-            generation = running.answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text, grammar=grammar)
+            generation = running.answer(
+                ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text, grammar=grammar, logprobs=logprobs
+            )
         else:
             generation, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         if as_json:
@@ -158,6 +165,7 @@ def _facts(
         "text": generation.text,
         "stopped": generation.stopped,
         "sampling": facts_of(sampler),
+        **({"logprobs": [asdict(one) for one in generation.logprobs]} if generation.logprobs else {}),
         "timings": {
             "load_seconds": running.load_seconds,
             "first_token_seconds": generation.prompt_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from executor.model.sampling import Sampler
     from executor.model.scheduling.scheduler import Scheduler
     from executor.model.scheduling.token_sequence import Usage
-    from executor.text.grammar import Grammar
 
 KV_TYPES: Final = ("f32", "f16", "q8_0")
 """Those of the kernels (ptxgen/kernels/attention/kv_type.py), which a command that only says --help does not import."""
@@ -99,16 +98,19 @@ class ModelSession:
         self,
         prompt: Sequence[int],
         *,
-        max_tokens: int,
+        max_tokens: int | None,
         sampler: Sampler,
         on_text: Callable[[str], None] | None,
-        grammar: Grammar | None = None,
+        **options: Any,
     ) -> Generation:
-        """Continue the prompt; `on_text` sees the text as it comes."""
-        stream = self.model.stream(prompt, max_tokens=max_tokens, sampler=sampler, grammar=grammar)
-        for piece in stream:
-            if piece.text and on_text is not None:
-                on_text(piece.text)
+        """Continue the prompt; `on_text` sees the text as it comes, after a bar for the prompt."""
+        with ExitStack() as reading:
+            report = reading.enter_context(console.progress())
+            with self.model.stream(prompt, max_tokens=max_tokens, sampler=sampler, progress=report, **options) as stream:
+                for piece in stream:
+                    reading.close()
+                    if piece.text and on_text is not None:
+                        on_text(piece.text)
         return stream.generation
 
     def drafted_answer(

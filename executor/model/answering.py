@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from executor.base.errors import ModelError
 from executor.model.answer import Generation, token_logprob
 from executor.model.decoder import Decoder
+from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings
 from executor.model.scheduling.token_sequence import Piece
@@ -21,7 +22,7 @@ from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 @dataclass(frozen=True)
 class Asked:
     """What an answer may be. most: tokens of it; ends: tokens that end it; logprobs: how many likeliest tokens are told of each
-    place, None where nothing is; grammar: what its text must be."""
+    place, None where nothing is; grammar: what its text must be; progress: is told how much of the prompt has been read."""
 
     prompt: list[int]
     most: int
@@ -30,6 +31,7 @@ class Asked:
     stops: StopStrings
     logprobs: int | None
     grammar: Grammar | None
+    progress: Progress | None
 
     def chosen_on(self, decoder: Decoder) -> bool:
         """Whether the device chooses the tokens: nothing but the logits and the number of the draw is looked at, and nobody
@@ -49,7 +51,7 @@ def answer_pieces(
         *before, last = asked.prompt
         start = time.perf_counter()
         generation.cached_prompt_tokens = decoder.rewind(before)
-        decoder.feed(before[generation.cached_prompt_tokens :])
+        decoder.feed(before[generation.cached_prompt_tokens :], asked.progress)
         draws = asked.chosen_on(decoder) and not asked.sampler.is_greedy
         with decoder.drawing(asked.sampler) if draws else nullcontext():
             for token in _tokens(decoder, asked, generation, guide, last, start):

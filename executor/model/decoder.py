@@ -24,7 +24,7 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig
-from executor.model.prepared_model import PreparedModel
+from executor.model.prepared_model import PreparedModel, Progress
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.sampling import Sampler
@@ -227,8 +227,9 @@ class Decoder(PreparedModel):
             self._token.moved_to(position + 1)
         ahead.likeliest, ahead.memory = self._choice(position + 1, plans), self._memory
 
-    def feed(self, tokens: Sequence[int]) -> None:
-        """Run more tokens of which no logits are wanted, up to `chunk` of them at a time. One by one, as by `step` without a
+    def feed(self, tokens: Sequence[int], progress: Progress | None = None) -> None:
+        """Run more tokens of which no logits are wanted, up to `chunk` of them at a time; `progress` is told how many of them
+        have been started. One by one, as by `step` without a
         head, in three cases: a model of a bundle, which has no other kernels; a context that is no multiple of PAGE_UNIT, which
         no kernel of several queries takes; and while steps are profiled. Errors as `step`, of which those for tokens that are
         not of the vocabulary or do not fit come before anything has run. After any other exception the sequence ends with a
@@ -236,12 +237,18 @@ class Decoder(PreparedModel):
         tokens = [checked_token("the token", token, self.config.vocab) for token in tokens]
         self.cache.require_room(len(tokens))
         if not self._feeds_rows:
-            for token in tokens:
+            for done, token in enumerate(tokens, 1):
                 self.step(token, head=False)
+                if progress is not None:
+                    progress("prompt", done, len(tokens))
             return
+        done = 0
         for chunk in chunks(tokens, self.chunk):
             self._run_rows(chunk, scored=False)
             self._likeliest = None
+            done += len(chunk)
+            if progress is not None:
+                progress("prompt", done, len(tokens))
 
     def verify_draft(self, draft: Sequence[int]) -> list[int]:
         """Run tokens that may come next, up to MAX_DRAFT of them at once, and keep those that greedy decoding would have taken:

@@ -244,9 +244,10 @@ class LanguageModel:
         stop_tokens: Collection[int] | None = None,
         logprobs: int | None = None,
         grammar: Grammar | None = None,
+        progress: Progress | None = None,
     ) -> AnswerStream:
         """As `generate`, piece by piece as they come: iterate over what is returned. Nothing runs before the first piece is
-        asked for."""
+        asked for. progress: is told how many tokens of the prompt have been read, of how many."""
         self._require_open()
         ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
         asked = Asked(
@@ -257,6 +258,7 @@ class LanguageModel:
             StopStrings(stop),
             None if logprobs is None else whole("logprobs", logprobs, 0),
             None if grammar is None else instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark"),
+            progress,
         )
         generation = Generation(prompt_tokens=len(ids))
         return AnswerStream(generation, answer_pieces(self.decoder, self.tokenizer, asked, generation))

@@ -36,7 +36,7 @@ from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
 
 Progress = Callable[[str, int, int], None]
-"""Called with a stage (`weights`, `kernels`), how much of it is done, and its total."""
+"""Called with a stage (`weights`, `kernels`, `prompt`), how much of it is done, and its total."""
 
 
 class PreparedModel(ABC):

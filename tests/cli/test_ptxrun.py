@@ -101,6 +101,15 @@ def test_a_control_token_in_a_question_is_text(model: Path) -> None:
     assert "--special does not go with --chat" in refused.stderr
 
 
+def test_probabilities_are_among_the_facts_if_asked_for(model: Path) -> None:
+    words = ("ptxrun", "generate", model, "-n", "3", *EMULATOR, "-p", "the")
+    said = facts(*words, "--logprobs", "2")
+    assert [one["token"] for one in said["logprobs"]] == said["token_ids"]
+    assert all(len(one["top"]) == 2 and one["logprob"] <= one["top"][0][1] for one in said["logprobs"])
+    assert "logprobs" not in facts(*words)
+    assert "--logprobs goes with --json" in invoke(*words, "--logprobs", "2").stderr
+
+
 def test_a_control_token_in_a_prompt_is_text_unless_asked_for(model: Path) -> None:
     words = ("ptxrun", "generate", model, "-n", "1", *EMULATOR, "-p", "the<|im_end|>")
     end = 510  # of write_model's vocabularies

@@ -140,6 +140,22 @@ def test_nothing_runs_before_the_first_piece_and_arguments_are_checked_at_once(m
     assert list(stream) == []
 
 
+def test_how_much_of_a_prompt_has_been_read_is_told(path: Path, device: Device) -> None:
+    with LanguageModel.load(path, device, context=320) as model:
+        told: list[tuple[str, int, int]] = []
+        prompt = "once upon a time " * 8
+        length = len(model.tokenizer.encode(prompt)) - 1  # the last token gives the first one of the answer
+        model.decoder.chunk = 32
+        pieces = model.stream(prompt, max_tokens=2, stop_tokens=(), progress=lambda *facts: told.append(facts))
+        assert not told
+        assert next(pieces).token is not None
+        assert [facts[0] for facts in told] == ["prompt"] * len(told)
+        assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+        assert told[-1] == ("prompt", length, length)
+        assert len(told) >= length // 32
+        assert next(pieces).token is not None
+
+
 def test_probabilities_of_an_answer_are_those_of_its_logits(model: LanguageModel) -> None:
     made = model.generate(PROMPT, max_tokens=5, stop_tokens=(), logprobs=3)
     assert made.tokens == model.generate(PROMPT, max_tokens=5, stop_tokens=()).tokens
