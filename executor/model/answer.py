@@ -1,28 +1,14 @@
-"""An answer while it is made and after: its tokens, text and times, and how likely its tokens were."""
+"""An answer while it is made and after: its tokens, text and times."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from executor.base.errors import ModelError
+from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.token_sequence import Piece
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """How likely a token was: natural logarithms of probabilities by the model's logits as they are, before any setting of the
-    sampler. top: the likeliest tokens of its place with theirs, the likeliest first, the lowest id first among equals."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 @dataclass
@@ -82,20 +68,3 @@ class AnswerStream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """f64[vocab]: logarithms of probabilities. ModelError for logits that have none: NaN, +inf, or nothing but -inf."""
-    x = logits.astype(np.float64)
-    largest = float(x.max())  # NaN if there is one
-    if not math.isfinite(largest):
-        raise ModelError(f"the logits have no probabilities: the largest is {largest}, and it must be finite")
-    return np.asarray(x - (largest + math.log(float(np.exp(x - largest).sum()))))
-
-
-def token_logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
-    """Of a token by these logits, with the `top` likeliest ones."""
-    all_of_them = log_softmax(logits)
-    count = min(top, logits.size)
-    best: Sequence[int] = np.lexsort((np.arange(logits.size), -all_of_them))[:count].tolist() if count else ()
-    return TokenLogprob(token, float(all_of_them[token]), tuple((id, float(all_of_them[id])) for id in best))

@@ -8,8 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from executor.base.errors import ModelError
-from executor.model.answer import Generation, token_logprob
+from executor.model.answer import Generation
 from executor.model.decoder import Decoder
+from executor.model.logprobs import token_logprob
 from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings

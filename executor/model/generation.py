@@ -20,12 +20,13 @@ from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
-from executor.model.answer import AnswerStream, Generation, log_softmax
+from executor.model.answer import AnswerStream, Generation
 from executor.model.answering import Asked, answer_pieces
 from executor.model.config import ModelConfig, check_tensors
 from executor.model.decoder import Decoder
 from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
+from executor.model.logprobs import log_softmax
 from executor.model.memory_needed import memory_needed
 from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler

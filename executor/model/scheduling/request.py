@@ -6,18 +6,20 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.token_sequence import Piece, State, Stopped, TokenSequence, Usage, Waiting
 
 
 @dataclass(frozen=True)
 class Completion:
     """A finished answer. tokens: without the one that ended the text, with those of a stop string; text: up to the stop string,
-    empty where the file has no vocabulary."""
+    empty where the file has no vocabulary; logprobs: of its tokens, if they were asked for."""
 
     tokens: tuple[int, ...]
     text: str
     stopped: Stopped
     usage: Usage
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Driver(Protocol):
@@ -86,6 +88,11 @@ class Request:
         return self._sequence.text.text
 
     @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """How likely the tokens so far were, if that was asked for."""
+        return list(self._sequence.logprobs)
+
+    @property
     def usage(self) -> Usage:
         """What it took so far."""
         return self._sequence.usage()
@@ -137,4 +144,4 @@ class Request:
 
     def _completion(self) -> Completion:
         assert self.stopped is not None
-        return Completion(tuple(self.tokens), self.text, self.stopped, self.usage)
+        return Completion(tuple(self.tokens), self.text, self.stopped, self.usage, tuple(self.logprobs))

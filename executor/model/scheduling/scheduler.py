@@ -139,6 +139,7 @@ class Scheduler:
         stop: str | Collection[str] = (),
         stop_tokens: Collection[int] | None = None,
         grammar: Grammar | None = None,
+        logprobs: int | None = None,
         on_token: Callable[[int], None] | None = None,
     ) -> Request:
         """Queue a sequence: text or token ids, continued by at most `max_tokens` tokens. Control tokens are not looked for in a
@@ -146,8 +147,9 @@ class Scheduler:
 
         sampler: its settings count (default: greedy), drawn with `seed`, else with its own seed, else with a new one; stop:
         strings before which the text ends; stop_tokens: tokens that end it (default: the vocabulary's ends); grammar: what the
-        text must be, as far as it goes; on_token: sees each token as soon as it is known; if it raises, the request has failed.
-        ArgumentError for what could never run."""
+        text must be, as far as it goes; logprobs: how many of the likeliest tokens of each place are told with their
+        probabilities (0: those of the answer alone; None: nothing); on_token: sees each token as soon as it is known; if it
+        raises, the request has failed. ArgumentError for what could never run."""
         self._owner.check("a request")
         if self._ended:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
@@ -171,9 +173,11 @@ class Scheduler:
             text=AnswerText(pieces, stops),
             table=PageTable(self.pool),
             on_token=on_token,
-            drafter=self._draft() if self._draft is not None and sampler.is_greedy and grammar is None else None,
             guide=None if grammar is None else self._guide(grammar, ends),
+            top=None if logprobs is None else whole("logprobs", logprobs, 0),
         )
+        if self._draft is not None and sequence.is_greedy:
+            sequence.drafter = self._draft()
         self._arrived += 1
         self._batch.queue.append(sequence)
         return Request(self, sequence)
@@ -409,9 +413,7 @@ class Scheduler:
         if sequence.is_greedy:
             found = accepted(share.draft, greedy[at : at + share.scored])
         else:
-            logits = scores.logits(at)
-            allowed = logits if sequence.guide is None else sequence.guide.restricted(logits)
-            found = [sequence.sampler.sample(allowed, sequence.prompt, sequence.answer)]
+            found = [sequence.chosen(scores.logits(at))]
         if share.draft:
             self._drafted += len(share.draft)
             sequence.learn(len(share.draft), len(found) - 1)

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from executor.memory.page_pool import PageTable
+from executor.model.logprobs import TokenLogprob, token_logprob
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
@@ -66,6 +70,8 @@ class TokenSequence:
     on_token: Callable[[int], None] | None = None
     drafter: Drafter | None = None
     guide: GrammarGuide | None = None
+    top: int | None = None  # how many likeliest tokens are told of each place, None where nothing is
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     tokens: list[int] = field(init=False)
     pieces: list[Piece] = field(default_factory=list)
     state: State = "queued"
@@ -86,8 +92,16 @@ class TokenSequence:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether its next token is the likeliest one, whatever was said before."""
-        return self.sampler.is_greedy and self.guide is None
+        """Whether its next token is the likeliest one, whatever was said before, and nothing else is wanted of the logits."""
+        return self.sampler.is_greedy and self.guide is None and self.top is None
+
+    def chosen(self, logits: NDArray[np.float32]) -> int:
+        """The token after all so far by these logits, chosen on the host."""
+        allowed = logits if self.guide is None else self.guide.restricted(logits)
+        token = self.sampler.sample(allowed, self.prompt, self.answer)
+        if self.top is not None and token not in self.limits.ends:
+            self.logprobs.append(token_logprob(logits, token, self.top))
+        return token
 
     @property
     def answer(self) -> list[int]:

@@ -153,7 +153,7 @@ def test_how_much_of_a_prompt_has_been_read_is_told(path: Path, device: Device) 
         assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
         assert told[-1] == ("prompt", length, length)
         assert len(told) >= length // 32
-        assert next(pieces).token is not None
+        pieces.close()
 
 
 def test_probabilities_of_an_answer_are_those_of_its_logits(model: LanguageModel) -> None:
@@ -169,6 +169,22 @@ def test_probabilities_of_an_answer_are_those_of_its_logits(model: LanguageModel
         np.testing.assert_allclose([value for _, value in told.top], np.sort(row)[::-1][:3], rtol=1e-12)
     assert len(made.logprobs) == len(made.tokens)
     assert model.generate(PROMPT, max_tokens=2, logprobs=0).logprobs[0].top == ()
+
+
+def test_a_scheduler_tells_the_same_probabilities(model: LanguageModel) -> None:
+    made = model.generate(PROMPT, max_tokens=5, stop_tokens=(), logprobs=2)
+    with model.scheduler(slots=2, context=64) as scheduler:
+        plain = scheduler.submit(PROMPT, max_tokens=5, stop_tokens=())
+        told = scheduler.submit(PROMPT, max_tokens=5, stop_tokens=(), logprobs=2)
+        completion = told.result()
+        scheduler.run()
+    assert plain.tokens == list(completion.tokens) == made.tokens
+    assert plain.logprobs == []
+    for one, other in zip(completion.logprobs, made.logprobs, strict=True):
+        assert (one.token, [id for id, _ in one.top]) == (other.token, [id for id, _ in other.top])
+        assert abs(one.logprob - other.logprob) < 1e-4
+    with pytest.raises(ArgumentError, match="logprobs is -1"), model.scheduler(slots=1, context=64) as scheduler:
+        scheduler.submit(PROMPT, max_tokens=1, logprobs=-1)
 
 
 def test_probabilities_of_a_text(model: LanguageModel) -> None:
