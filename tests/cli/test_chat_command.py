@@ -125,7 +125,8 @@ class Terminal:
 
     def __init__(self, *words: object) -> None:
         self.terminal, end = pty.openpty()
-        command = [sys.executable, "-c", "from ptxgen.commands.start import ptxrun; ptxrun()", *map(str, words)]
+        heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # what started us may ignore it
+        command = [sys.executable, "-c", f"{heed}; from ptxgen.commands.start import ptxrun; ptxrun()", *map(str, words)]
         shell = ["/bin/sh", "-c", 'name=$1; shift; exec "$@" <"$name" >"$name" 2>&1', "sh", os.ttyname(end)]
         self.process = subprocess.Popen([*shell, *command], start_new_session=True)
         self.seen = ""

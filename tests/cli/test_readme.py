@@ -45,7 +45,7 @@ def test_the_kernel_of_the_readme_conforms_and_assembles_for_every_target(
 def test_the_python_of_the_readme_generates_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (source,) = (block for block in blocks("python") if "CudaExecutor" in block)
+    (source,) = (block for block in blocks("python") if "load_model" in block)
     write_model(tmp_path / "model.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
     monkeypatch.chdir(tmp_path)
     exec(compile(source, "README.md", "exec"), {})
