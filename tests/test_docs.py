@@ -56,7 +56,14 @@ def test_every_class_predicate_and_mode_of_the_executor_is_in_a_snippet(name: st
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+    "page",
+    [
+        "README.md",
+        "SECURITY.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+    ],
 )
 def test_links_lead_to_files_and_headings_that_exist(page: str) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)", (ROOT / page).read_text()):
