@@ -116,7 +116,8 @@ class GrammarGuide:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ModelError(f"the grammar cannot be followed: {' '.join(self._matcher.get_error().split())}")
+            reason, *_ = self._matcher.get_error().split("<state>")  # behind it stands all that the parser knows
+            raise ModelError(f"the grammar cannot be followed: {' '.join(reason.split())}")
 
 
 class _Vocabulary:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,41 @@ def test_probabilities_are_those_before_the_grammar(model: LanguageModel) -> Non
 def test_what_is_no_grammar_is_refused_when_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Grammar.json_schema("[" * 100_000), "recursion limit"),
+        (lambda: Grammar.json_schema('{"items":' * 3000 + "true" + "}" * 3000), "recursion limit"),
+        (lambda: Grammar.json_schema({"enum": list(range(100_000))}), "too big"),
+        (lambda: Grammar.json_schema({"$ref": "http://127.0.0.1:9/x"}), "not present in a registry"),
+    ],
+    ids=["deep", "deep schema", "large", "somewhere else"],
+)
+def test_a_hostile_schema_is_refused_soon_and_fetches_nothing(make: Any, said: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ArgumentError, match=said):
+        make()
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "given_up"), [("(a{1000}){1000}", True), ("((a{100}){100}){100}", True), ("(a|aa|aaa)*b", False)]
+)
+def test_a_hostile_pattern_is_followed_or_given_up_soon(pattern: str, given_up: bool, tokenizer: Tokenizer) -> None:
+    guide = GrammarGuide(Grammar.regex(pattern), tokenizer, tokenizer.eos_ids)
+    start = time.process_time()
+
+    def follow() -> None:
+        for _ in range(60):
+            guide.accept(int(guide.restricted(np.zeros(tokenizer.vocab_size, np.float32)).argmax()))
+            if guide.finished:
+                return
+
+    with pytest.raises(ModelError, match=r"^the grammar cannot be followed: .{1,200}$") if given_up else nullcontext():
+        follow()
+    assert time.process_time() - start < 60
 
 
 def test_a_model_says_what_it_takes(model: LanguageModel, tmp_path: Path) -> None:
