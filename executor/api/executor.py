@@ -123,6 +123,19 @@ class CudaExecutor:
         see foreign_stream of executor/memory/interop.py."""
         return foreign_stream(self.device, whole("stream", stream, 0))
 
+    @property
+    def stream(self) -> int | None:
+        """The handle of the CUDA stream that all work here goes to, for libraries that order their own work by it; None on the
+        emulator, where a call returns when its work has ended."""
+        stream = self.device.sharing.stream
+        return None if stream is None else int(stream)
+
+    def synchronize(self) -> None:
+        """Wait for all work that was started here. Raises what went wrong in it, DeviceFailed for a fault; LaunchError in a
+        capture."""
+        self._session.require_no_capture("the host waits for the device")
+        self.device.synchronize()
+
     def load_weights(
         self, file: str | Path | TensorFile, names: list[str] | None = None, progress: Progress | None = None
     ) -> Weights:
