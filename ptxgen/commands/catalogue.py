@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from ptxgen.commands.options import FILE, TARGETS, json_option, set_option, targ
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import replacing
+from ptxgen.printable import did_you_mean, printable
 from ptxgen.target import DEFAULT, Target
 
 if TYPE_CHECKING:
@@ -28,26 +31,45 @@ MANY = 1000
 
 
 @click.command("list")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @json_option()
-def list_command(as_json: bool) -> None:
-    """List every kernel of the catalogue with the parameters that its shape takes, then the entry points of other packages that
-    do not load, with the reason.
+def list_command(patterns: tuple[str, ...], as_json: bool) -> None:
+    """List the kernels whose names match one of the patterns (* stands for anything), all if there is none, with the parameters
+    that their shapes take; then the entry points of other packages that do not load, with the reason.
+
+    Where stdout is no terminal, a line is one kernel: its name, parameters and what it computes, with tabs between, and what
+    does not load is said on stderr.
 
     \b
-    Example:
+    Examples:
       ptxgen list
+      ptxgen list 'q4k*' '*attention*'
+      ptxgen list | cut -f1
     """
     from ptxgen.kernels.registry import broken, entries
 
     kernels = entries()
+    for pattern in patterns:
+        if not fnmatch.filter(kernels, pattern):
+            hint = did_you_mean(pattern.strip("*"), kernels, "`ptxgen list` shows all")
+            raise ArgumentError(f"no kernel has a name like {pattern!r}; {hint}")
+    if patterns:
+        kernels = {name: entry for name, entry in kernels.items() if any(map(partial(fnmatch.fnmatchcase, name), patterns))}
+    faults = () if patterns else broken()
     if as_json:
-        console.print_json([*(_listed(entry) for entry in kernels.values()), *map(asdict, broken())])
+        console.print_json([*(_listed(entry) for entry in kernels.values()), *map(asdict, faults)])
+        return
+    if not console.in_terminal():
+        for entry in kernels.values():
+            click.echo("\t".join(printable(text) for text in (entry.name, _shape(entry), entry.summary)))
+        for fault in faults:
+            console.echo(f"{fault.name} of {fault.package} does not load: {fault.reason}", err=True)
         return
     rows: list[tuple[str, str, str]] = []
     for family in sorted({entry.type.family for entry in kernels.values()}):
         members = [entry for entry in kernels.values() if entry.type.family == family]
         rows += [(family, "", ""), *((f"  {entry.name}", _shape(entry), entry.summary) for entry in members)]
-    if faults := broken():
+    if faults:
         rows += [("broken", "", ""), *((f"  {fault.name}", fault.package, fault.reason) for fault in faults)]
     console.print_table(("kernel", "parameters", "what it computes"), rows)
 

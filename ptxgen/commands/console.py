@@ -27,6 +27,11 @@ def echo(text: str = "", *, err: bool = False, bold: bool = False) -> None:
     click.echo(click.style(printable(text), bold=True) if bold else printable(text), err=err)
 
 
+def in_terminal() -> bool:
+    """Whether people see stdout at once; else a program reads it, or a file keeps it."""
+    return sys.stdout.isatty()
+
+
 def counted(count: int, thing: str) -> str:
     """How many there are of a thing, whose plural has an s."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

@@ -18,7 +18,7 @@ from ptxgen.kernels.known_models import Dimensions
 from tests.cli.invoke import facts, invoke, refused
 
 
-def test_list_shows_every_registered_kernel_with_its_parameters() -> None:
+def test_list_shows_every_registered_kernel_with_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {entry["name"]: entry for entry in facts("ptxgen", "list")}
     assert list(listed) == sorted(registry.entries())
     assert listed["rope"]["parameters"] == [
@@ -27,9 +27,22 @@ def test_list_shows_every_registered_kernel_with_its_parameters() -> None:
         {"name": "max_len", "required": True},
         {"name": "rotary_dim", "required": False, "default": 0},
     ]
+    lines = [line.split("\t") for line in invoke("ptxgen", "list").stdout.splitlines()]
+    assert [name for name, *_ in lines] == list(listed)
+    assert all(len(line) == 3 for line in lines)
+    assert next(parameters for name, parameters, _ in lines if name == "rope") == "heads, head_dim, max_len, rotary_dim=0"
+    monkeypatch.setattr("ptxgen.commands.console.in_terminal", lambda: True)
     table = invoke("ptxgen", "list").stdout
     assert all(name in table for name in listed)
     assert max(map(len, table.splitlines())) <= 100
+
+
+def test_list_shows_those_of_a_name() -> None:
+    some = [entry["name"] for entry in facts("ptxgen", "list", "q4k_*", "rms*")]
+    assert some == [name for name in sorted(registry.entries()) if name.startswith(("q4k_", "rms"))]
+    assert [line.split("\t")[0] for line in invoke("ptxgen", "list", "rope").stdout.splitlines()] == ["rope"]
+    said = refused("ptxgen", "list", "rope", "rmsnrm*")
+    assert said.startswith("no kernel has a name like 'rmsnrm*'; did you mean rmsnorm")
 
 
 def test_emit_writes_the_same_text_to_stdout_and_to_a_file_with_its_manifest(tmp_path: Path) -> None:
