@@ -18,7 +18,7 @@ from tests.paths import ROOT
 
 NAMES = {row.name for row in ROWS} | {row.mnemonic for row in ROWS}
 
-WRITES_AN_INSTRUCTION = {"op", "write", "_once", "_written"}
+WRITES_AN_INSTRUCTION = {"op", "write", "_once", "_written", "_of_bits"}
 """What takes an instruction's name in the builder; `k.NAME(...)` is short for it."""
 
 OPERATIONS = {
@@ -28,6 +28,7 @@ OPERATIONS = {
 """Operations of the algebra (isa/algebra.py) and of LLVM, which have names of their own: as a rule the same ones."""
 
 OTHER_WORDS = {
+    "ptxgen/dsl/refusals.py": {"add", "cos", "ex2", "lg2", "rsqrt", "sin", "sqrt", "tanh"},  # functions of Python and NumPy
     "ptxgen/dsl/mathlib.py": {"tanh", "rsqrt"},  # functions of the library, named in messages
     "ptxgen/emulator/sanitizer.py": {"barrier", "trap"},  # kinds of findings
     "ptxgen/emulator/jit.py": {"exit", "trap"},  # labels of the emulator's own code
