@@ -370,9 +370,7 @@ class Scheduler:
             if isinstance(scores, Exception):
                 raise scores
             self._start_next(shares)
-            for share in shares:  # beside the device, which computes the logits meanwhile
-                if share.scored and share.sequence.guide is not None:
-                    share.sequence.guide.prepare()
+            self._prepare_guides(shares)
             greedy = scores.greedy() if any(share.scored and share.sequence.is_greedy for share in shares) else []
         except Exception as error:
             self._fail_step(shares, error)
@@ -386,6 +384,19 @@ class Scheduler:
             if share.sequence.state == "running":  # no callback of this step has cancelled it
                 self._deliver(share, scores, at, greedy)
             at += share.scored
+
+    def _prepare_guides(self, shares: list[Share]) -> None:
+        """Find out which tokens may come next, beside the device, which computes the logits meanwhile.
+
+        A grammar that is given up fails its own sequence alone.
+        """
+        for share in shares:
+            guide = share.sequence.guide
+            if share.scored and guide is not None and share.sequence.state == "running":
+                try:
+                    guide.prepare()
+                except Exception as error:
+                    self._fail(share.sequence, error)
 
     def _set_tables(self, sequences: Iterable[TokenSequence]) -> None:
         for sequence in sequences:

@@ -121,6 +121,23 @@ def test_a_model_answers_in_the_form_alone_and_among_others(
     assert free.tokens == model.generate([5, 6], max_tokens=8, stop_tokens=()).tokens
 
 
+def test_a_grammar_that_is_given_up_fails_nobody_elses_request(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    def given_up(_: GrammarGuide) -> None:
+        raise ModelError("the grammar cannot be followed: given up")
+
+    expected = model.generate([5, 6], max_tokens=8, stop_tokens=()).tokens
+    with model.scheduler(slots=2, context=256) as scheduler:
+        free = scheduler.submit([5, 6], max_tokens=8, stop_tokens=())
+        bound = scheduler.submit([5, 6], max_tokens=8, grammar=Grammar.regex("[0-9]{8}"))
+        monkeypatch.setattr(GrammarGuide, "prepare", given_up)
+        scheduler.run()
+        with pytest.raises(ModelError, match="the grammar cannot be followed: given up"):
+            bound.result()
+        assert (free.tokens, free.error) == (expected, None)
+
+
 def test_probabilities_are_those_before_the_grammar(model: LanguageModel) -> None:
     made = model.generate([5, 6], max_tokens=3, grammar=Grammar.regex("[0-9]{9}"), logprobs=1)
     free = model.generate([5, 6], max_tokens=1, logprobs=1, stop_tokens=())
