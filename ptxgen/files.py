@@ -81,6 +81,19 @@ def read_regular(path: Path, limit: int, *, own: bool = False) -> bytes:
     return content
 
 
+def read_text(path: Path, limit: int) -> str:
+    """The text of a regular file of at most `limit` bytes, as `read_regular` reads it.
+
+    Raises ArgumentError, with the path and the reason, for what cannot be read so or is not UTF-8.
+    """
+    try:
+        return read_regular(path, limit).decode("utf-8")
+    except OSError as error:
+        raise ArgumentError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{path} is not UTF-8: byte {error.start}") from error
+
+
 def private_folder(root: Path, *names: str) -> Path:
     """The folder `root/names...`, made for the user alone where it is not there.
 

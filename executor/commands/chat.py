@@ -19,12 +19,15 @@ from executor.commands.session import ModelSession, model_argument, session, ses
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.files import read_text
 
 if TYPE_CHECKING:
     from executor.model.sampling import Sampler
     from executor.text.grammar import Grammar
 
 PROMPT: Final = "> "
+MOST_BYTES: Final = 1 << 24
+"""Of a file with the first message."""
 INTERRUPTED: Final = "interrupted"
 STOPPED: Final = {
     "stop": "a stop string",
@@ -196,13 +199,7 @@ def _ctrl_c_raises() -> Iterator[None]:
 
 
 def _content(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is not UTF-8: byte {error.start}") from error
-    text = text.removesuffix("\n").removesuffix("\r")
+    text = read_text(path, MOST_BYTES).removesuffix("\n").removesuffix("\r")
     if not text.strip():
         raise ArgumentError(f"{path} is empty; allowed: what is to be said first")
     return text

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ptxgen.commands.options import FILE, Command
 from ptxgen.errors import ArgumentError
+from ptxgen.files import read_text
 
 if TYPE_CHECKING:
     from executor.text.grammar import Grammar
 
 FORMS: Final = ("json_schema", "grammar", "regex")
+MOST_BYTES: Final = 1 << 24
+"""Of a file that says the form."""
 
 
 def grammar_options(command: Command) -> Command:
@@ -40,17 +42,8 @@ def grammar_of(options: dict[str, Any]) -> Grammar | None:
     (name, value), *_ = given.items()
     if name == "regex":
         return Grammar.regex(value)
-    text = _content(value)
+    text = read_text(value, MOST_BYTES)
     try:
         return Grammar.json_schema(text) if name == "json_schema" else Grammar.lark(text)
     except ArgumentError as error:
         raise ArgumentError(f"{value}: {error}") from error
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ArgumentError(f"{path} is not UTF-8: byte {error.start}") from error

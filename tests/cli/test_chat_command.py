@@ -100,6 +100,8 @@ def test_a_full_context_is_said(model: Path) -> None:
         ((), "/save\n", "/save needs the name of a file"),
         ((), "/save {there}\n", "cannot be written: File exists"),
         (("--prompt-file", "{empty}"), "", "is empty; allowed: what is to be said first"),
+        (("--prompt-file", "{pipe}"), "", "pipe: cannot be read: it is not a regular file"),
+        (("--json-schema", "{pipe}"), "", "pipe: cannot be read: it is not a regular file"),
         (("--repetition-penalty", "0"), "", "repetition_penalty is 0.0; allowed: above 0"),
     ],
 )
@@ -108,7 +110,8 @@ def test_what_cannot_be_done_is_one_line(
 ) -> None:  # fmt: skip
     (tmp_path / "there").write_text("x")
     (tmp_path / "empty").write_text("\n")
-    places = {"there": tmp_path / "there", "empty": tmp_path / "empty"}
+    os.mkfifo(tmp_path / "pipe")
+    places = {name: tmp_path / name for name in ("there", "empty", "pipe")}
     given = [word.format(**places) for word in words]
     assert said in refused("ptxrun", "chat", model, *EMULATOR, *given, stdin=stdin.format(**places))
     assert (tmp_path / "there").read_text() == "x"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ptxgen.errors import ArgumentError
-from ptxgen.files import private_folder, read_regular, replacing
+from ptxgen.files import private_folder, read_regular, read_text, replacing
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -138,3 +138,19 @@ def test_a_link_below_the_folder_that_the_user_named_is_refused(tmp_path: Path) 
         private_folder(tmp_path / "cache", "kernels", "emulator")
     (tmp_path / "named").symlink_to(tmp_path / "cache")
     assert private_folder(tmp_path / "named", "tuning").is_dir()
+
+
+def test_text_is_utf_8_and_is_refused_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("z\u00fc\r\n", encoding="utf-8", newline="")
+    assert read_text(tmp_path / "text", 5) == "z\u00fc\r\n"
+    (tmp_path / "bytes").write_bytes(b"ab\xff")
+    os.mkfifo(tmp_path / "pipe")
+    refused = {
+        "bytes": "bytes is not UTF-8: byte 2",
+        "pipe": "pipe: cannot be read: it is not a regular file",
+        "none": "none: cannot be read: No such file",
+        "text": "text: cannot be read: it has 5 bytes; at most 4 are read",
+    }
+    for name, why in refused.items():
+        with pytest.raises(ArgumentError, match=why):
+            read_text(tmp_path / name, 4)
