@@ -88,9 +88,9 @@ def test_an_answer_has_the_form_that_it_must_have(model: Path, tmp_path: Path) -
 
 
 def test_a_full_context_is_said(model: Path) -> None:
-    said, about = chat(model, "--context", 96, stdin="hello\n")
-    assert said.strip()
-    assert "the context is full" in about or "ended by" not in about
+    said, about = chat(model, "--context", 64, "--regex", "a{1000}", stdin="hello\n")  # more than the context has room for
+    assert set(said) == {"a", "\n"}
+    assert "(ended by: the context is full; /clear begins anew)" in about
 
 
 @pytest.mark.parametrize(

@@ -116,5 +116,4 @@ def test_a_model_and_a_scheduler_say_the_same_with_them(tmp_path: Path, device: 
                     scheduler.submit([5, 6, 5], max_tokens=10, stop_tokens=(), sampler=Sampler(**settings)) for _ in range(2)
                 ]
                 scheduler.run()
-            if settings.get("temperature", 0) == 0 or "seed" in settings:
-                assert [request.tokens for request in requests] == [alone, alone]
+            assert [request.tokens for request in requests] == [alone, alone]
