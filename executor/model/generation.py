@@ -251,10 +251,12 @@ class LanguageModel:
         asked for. progress: is told how many tokens of the prompt have been read, of how many."""
         self._require_open()
         ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
+        sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
+        sampler.adjustments.require(self.config.vocab)
         asked = Asked(
             ids,
             self.context if max_tokens is None else whole("max_tokens", max_tokens, 1),
-            Sampler() if sampler is None else instance("sampler", sampler, Sampler),
+            sampler,
             self.tokenizer.eos_ids if stop_tokens is None else frozenset(tokens("stop_tokens", stop_tokens, self.config.vocab)),
             StopStrings(stop),
             None if logprobs is None else whole("logprobs", logprobs, 0),

@@ -45,10 +45,17 @@ class Adjustments:
         """Whether anything is adjusted."""
         return self != Adjustments()
 
+    def require(self, vocab: int) -> None:
+        """ArgumentError for a bias of what is no token of a vocabulary of so many."""
+        for token in self.logit_bias:
+            if token >= vocab:
+                raise ArgumentError(f"logit_bias names token {token}; the vocabulary has ids 0 to {vocab - 1}")
+
     def adjusted(
         self, logits: NDArray[np.float32], prompt: Sequence[int], answer: Sequence[int], top_k: int
     ) -> NDArray[np.float32]:
         """The logits with penalties and biases, and -inf for what is not typical among the top_k (0: all) largest."""
+        self.require(logits.size)
         out = logits.copy()
         seen = np.unique(np.asarray([*prompt, *answer], np.int64)) if self.repetition_penalty != 1 else np.empty(0, np.int64)
         factor = np.float32(self.repetition_penalty)
@@ -56,8 +63,6 @@ class Adjustments:
         said, counts = np.unique(np.asarray(answer, np.int64), return_counts=True)
         out[said] -= counts.astype(np.float32) * np.float32(self.frequency_penalty) + np.float32(self.presence_penalty)
         for token, bias in self.logit_bias.items():
-            if token >= out.size:
-                raise ArgumentError(f"logit_bias names token {token}; the vocabulary has ids 0 to {out.size - 1}")
             out[token] += np.float32(bias)
         return out if self.typical_p == 1 else _typical(out, self.typical_p, top_k)
 

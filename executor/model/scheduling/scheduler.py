@@ -157,6 +157,7 @@ class Scheduler:
         limit = whole("max_tokens", max_tokens, 1)
         ends = self.tokenizer.eos_ids if stop_tokens is None else tokens("stop_tokens", stop_tokens, self.engine.vocab)
         sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
+        sampler.adjustments.require(self.engine.vocab)
         seed = sampler.seed if seed is None else whole("seed", seed, 0, MAX_SEED)
         seed = secrets.randbits(64) if seed is None else seed
         if on_token is not None and not callable(on_token):
