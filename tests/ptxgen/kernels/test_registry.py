@@ -106,9 +106,15 @@ def test_a_broken_package_is_set_aside_with_the_reason(load: Load, tmp_path: Pat
     assert registry.entries() == before
 
 
-def test_list_shows_what_is_broken_and_still_lists_the_rest(load: Load) -> None:
+def test_list_shows_what_is_broken_and_still_lists_the_rest(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     load("1 / 0")
     load(GOOD)
+    piped = invoke("ptxgen", "list")
+    assert "my_add" in [line.split("\t")[0] for line in piped.stdout.splitlines()]
+    assert "ZeroDivisionError" not in piped.stdout
+    assert piped.stderr.startswith("strange of ")
+    assert "does not load: ZeroDivisionError: division by zero" in piped.stderr
+    monkeypatch.setattr("ptxgen.commands.console.in_terminal", lambda: True)
     table = " ".join(invoke("ptxgen", "list").stdout.split())
     assert "broken" in table
     assert "ZeroDivisionError: division by zero" in table
