@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
@@ -32,13 +32,13 @@ class KernelBuilder(Warpgroup):
             dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative, summary=summary,
         )  # fmt: skip
         super().__init__(function, launch.threads, target)
-        self.signature = signature
+        self.signature: Signature = signature
         self._early = early
-        self.waited = False
+        self.waited: bool = False
         """Whether the kernel said where it waits."""
-        self.arg = _Arguments(self)
-        self.tid = _Specials(self, "tid")
-        self.ctaid = _Specials(self, "ctaid")
+        self.arg: _Arguments = _Arguments(self)
+        self.tid: _Axes = _Axes(self, "tid")
+        self.ctaid: _Axes = _Axes(self, "ctaid")
 
     def argument(self, name: str) -> Value | GlobalArray:
         """The argument called `name`: an array for a pointer, a register for a scalar."""
@@ -59,11 +59,15 @@ class KernelBuilder(Warpgroup):
         come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
         self.waited = True
         if self._early:
-            self.griddepcontrol(action="wait")
+            self.write("griddepcontrol", [], {"action": "wait"})
 
 
-class _Specials:
+class _Axes:
     """Reads %name.x, .y, .z on first use."""
+
+    x: Value
+    y: Value
+    z: Value
 
     def __init__(self, k: Core, name: str) -> None:
         self._k = k
@@ -72,8 +76,10 @@ class _Specials:
     def __repr__(self) -> str:
         return f"k.{self._name}, which has the parts k.{self._name}.x, .y and .z"
 
-    def __getattr__(self, axis: str) -> Value:
-        return self._k.special(f"%{self._name}.{axis}")
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, axis: str) -> Value:
+            return self._k.special(f"%{self._name}.{axis}")
 
 
 class _Arguments:
@@ -106,7 +112,7 @@ def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False, 
     signature = stamped_signature(kernel) if stamped else kernel.signature()
     k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
     if early:
-        k.griddepcontrol(action="launch_dependents")
+        k.write("griddepcontrol", [], {"action": "launch_dependents"})
         if not kernel.waits_inside:
             k.wait_for_launch_before()
     kernel.emit(k)

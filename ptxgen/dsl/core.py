@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from ptxgen.dsl.author import author_line
 from ptxgen.dsl.ir import Function, Label, Line, Op, Remark
@@ -66,22 +66,24 @@ class Core:
 
     # Instructions
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The instruction called `name` as a method (`and_`, `or_`, `not_` for those that are Python keywords). It returns the
-        destination, a tuple of Values where the instruction has several, None where it has none."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        row_name = name.rstrip("_")
-        try:
-            self._named(row_name)
-        except UnknownInstruction as error:
-            raise UnknownInstruction(error.message, self.where(), cure(row_name) or error.hint) from None
+    if not TYPE_CHECKING:  # checkers know each instruction by builder.pyi
 
-        def instruction(*operands: OperandLike, result: DType | None = None, **modifiers: str) -> Any:
-            values = self.write(row_name, operands, modifiers, result=result)
-            return values if len(values) > 1 else values[0] if values else None
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """The instruction called `name` as a method (`and_`, `or_`, `not_` for those that are Python keywords). It returns
+            the destination, a tuple of Values where the instruction has several, None where it has none."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            row_name = name.rstrip("_")
+            try:
+                self._named(row_name)
+            except UnknownInstruction as error:
+                raise UnknownInstruction(error.message, self.where(), cure(row_name) or error.hint) from None
 
-        return instruction
+            def instruction(*operands: OperandLike, result: DType | None = None, **modifiers: str) -> Any:
+                values = self.write(row_name, operands, modifiers, result=result)
+                return values if len(values) > 1 else values[0] if values else None
+
+            return instruction
 
     def op(self, name: str, *operands: OperandLike, result: DType | None = None, **modifiers: str) -> Value:
         """Write an instruction and return its destination (the first, if it has several). `result` is the destination's type

@@ -36,12 +36,13 @@ class CodeTable:
 
         The three low bits of a nibble select from either half of the table, its top bit one of the two: prmt has eight bytes to
         select from, and would spread a sign if it saw the top bit."""
+        first, second, third, fourth = self._words
         indices, halves = codes & _INDICES, merge(k, codes >> 1, _UPPER >> 1, _IN_ORDER)
         looked_up = []
         for shift in range(0, 4 * count, 16):
             index, half = (one >> shift if shift else one for one in (indices, halves))
-            low = k.prmt(*self._words[:2], index, result=U32)
-            high = k.prmt(*self._words[2:], index, result=U32)
+            low = k.prmt(first, second, index, result=U32)
+            high = k.prmt(third, fourth, index, result=U32)
             looked_up.append(k.prmt(low, high, half, result=U32))
         return looked_up
 

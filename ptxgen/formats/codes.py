@@ -30,7 +30,7 @@ def load_codes(k: KernelBuilder, codes: Bytes, width: int, align: int = 4) -> Va
     if width <= align:
         return k.load(codes[0], _WORD[width])
     low, high = (load_codes(k, codes.at(offset), width // 2, align) for offset in (0, width // 2))
-    return k.prmt(low, high, _JOINED[width], result=U32)  # type: ignore[no-any-return]
+    return k.prmt(low, high, _JOINED[width], result=U32)
 
 
 def load_words(k: KernelBuilder, codes: Bytes, count: int) -> Sequence[Value]:

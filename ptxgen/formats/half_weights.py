@@ -99,7 +99,7 @@ def centred_pair(k: KernelBuilder, biased: Value, centre: int, shift: int = 0) -
     """field - centre of a f16x2 of 1024 + field, where fields stand `shift` bits high."""
     if not shift:
         return biased + constant_pair(k, -1024 - centre)
-    return k.fma(biased, constant_pair(k, 2.0**-shift), constant_pair(k, -1024 * 2.0**-shift - centre))  # type: ignore[no-any-return]
+    return k.fma(biased, constant_pair(k, 2.0**-shift), constant_pair(k, -1024 * 2.0**-shift - centre))
 
 
 def same_halves(k: KernelBuilder, word: Value, centre: int) -> list[Value]:

@@ -126,10 +126,10 @@ class Q6KAligned(RepackedFormat):
 
         # Bytes of four times the code, so that its bias is the sign bit. The scale makes the four good.
         def first(nibble: Value, pair: Value) -> Value:
-            return k.lop3(pair, _HIGHEST, merge(k, nibble << 2, _MIDDLE, _SIGNS), _AND_XOR)  # type: ignore[no-any-return]
+            return k.lop3(pair, _HIGHEST, merge(k, nibble << 2, _MIDDLE, _SIGNS), _AND_XOR)
 
         def second(nibble: Value, pair: Value) -> Value:
-            return k.lop3(nibble, _HIGH, merge(k, pair, _LOWEST, _SIGNS), _AND_XOR)  # type: ignore[no-any-return]
+            return k.lop3(nibble, _HIGH, merge(k, pair, _LOWEST, _SIGNS), _AND_XOR)
 
         low, high = nibbles[:4], nibbles[4:]
         parts = (first, low, moved), (first, high, pairs), (second, low, pairs), (second, high, moved)

@@ -154,16 +154,17 @@ class QueryTile:
         place = self.staged.chunk(k, values, k.lane, k.u32(0))
         for block, sums_so_far in enumerate(running.weighted):
             sums = _Sums(k)
-            sums.add(weights, self._right(k, place.at(block * CHUNK * self.staged.parts), trans="trans"))
+            sums.add(weights, self._right(k, place.at(block * CHUNK * self.staged.parts), transposed=True))
             for i, (each, new) in enumerate(zip(sums_so_far, sums.values, strict=True)):
                 each @= k.fma(each, shrinks[i // 2], new)
 
-    def _right(self, k: KernelBuilder, place: SharedPart, **modifiers: str) -> list[tuple[Value, ...]]:
+    def _right(self, k: KernelBuilder, place: SharedPart, *, transposed: bool = False) -> list[tuple[Value, ...]]:
         """The four 8 x 8 matrices whose rows the lanes name: a 32 x 8 block as the right operand of two products, its high
         parts and its low ones."""
-        return [
-            k.ldmatrix(place[part * CHUNK].address, num="x4", space="shared", **modifiers) for part in range(self.staged.parts)
-        ]
+        blocks = [place[part * CHUNK].address for part in range(self.staged.parts)]
+        if transposed:
+            return [k.ldmatrix(block, num="x4", space="shared", trans="trans") for block in blocks]
+        return [k.ldmatrix(block, num="x4", space="shared") for block in blocks]
 
     def totals(self, k: KernelBuilder, running: Running) -> list[Value]:
         """The sums of the weights of the lane's two queries."""
@@ -203,7 +204,7 @@ def exp2(k: KernelBuilder, x: Value) -> Value:
     for coefficient in EXP2_TAIL[-3::-1]:
         tail = k.fma(tail, r, coefficient)
     power = k.bits((k.bits(rounded, U32) << 23) + 0x3F800000, F32)  # the upper bits of ROUNDER are shifted out
-    return k.fma(tail, r, 1.0) * power  # type: ignore[no-any-return]
+    return k.fma(tail, r, 1.0) * power
 
 
 def _operand(halves: Sequence[Halves]) -> Operand:

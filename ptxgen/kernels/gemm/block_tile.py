@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import Element, Index
@@ -202,13 +202,13 @@ class BlockTile:
     def _products(self, codes: Sequence[Value], columns: Columns, signed: bool) -> list[list[Sequence[Value]]]:
         """The sums of a block's products, s32, by part with one scale and digit: four of the lane each."""
         parts = 2 if self.kernel.halves else 1
-        of_codes, of_columns, a_type = len(codes) // parts, 2 // parts, "s8" if signed else "u8"
+        of_codes, of_columns = len(codes) // parts, 2 // parts
+        a_type: Literal["s8", "u8"] = "s8" if signed else "u8"
 
         def multiply(part: int, column: Sequence[Value], start: Sequence[Value]) -> Sequence[Value]:
             a = codes[part * of_codes : (part + 1) * of_codes]
             b = column[part * of_columns : (part + 1) * of_columns]
-            products: Sequence[Value] = self.k.mma(a, b, start, a_type=a_type, b_type="s8")
-            return products
+            return self.k.mma(a, b, start, a_type=a_type, b_type="s8")
 
         pairs = list(zip(columns, self.starts, strict=True))
         return [[multiply(part, column, start) for column, start in pairs] for part in range(parts)]

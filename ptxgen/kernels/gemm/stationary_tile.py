@@ -196,6 +196,7 @@ class _Held:
         self.scales: list[list[Value]] = []
         for place in range(kernel.column_tiles):
             last = tiles_of(kernel.m) - 1
+            tile: Value | int
             if kernel.column_blocks > 1:
                 tile, present = k.min(block.place.column * kernel.column_tiles + place, last), TILE
             else:

@@ -89,7 +89,7 @@ def test_a_register_has_no_truth_value() -> None:
 
 def test_an_unknown_instruction_suggests_near_names() -> None:
     def body(k: KernelBuilder) -> None:
-        k.fmaa(k.f32(1.0), k.f32(1.0), k.f32(1.0))
+        k.fmaa(k.f32(1.0), k.f32(1.0), k.f32(1.0))  # type: ignore[attr-defined]
 
     assert "no instruction is called 'fmaa'" in message(body, UnknownInstruction)
     assert "did you mean fma" in message(body, UnknownInstruction)
@@ -97,7 +97,7 @@ def test_an_unknown_instruction_suggests_near_names() -> None:
 
 def test_an_unknown_modifier_lists_the_known_ones() -> None:
     def body(k: KernelBuilder) -> None:
-        k.add(k.f32(1.0), k.f32(1.0), rnd="up")
+        k.add(k.f32(1.0), k.f32(1.0), rnd="up")  # type: ignore[arg-type]
 
     assert "rnd may be rn, rz, rm, rp, not 'up'" in message(body, TypeMismatch)
 
@@ -366,7 +366,7 @@ def test_an_instruction_without_a_result_returns_nothing_and_several_come_as_a_t
     results: list[object] = []
 
     def body(k: KernelBuilder) -> None:
-        results.append(k.membar(level="gl"))
+        results.append(k.membar(level="gl"))  # type: ignore[func-returns-value]
         results.append(k.mov(k.bits(k.f64(1.0), types.B64), result=B32))
 
     written(body)
