@@ -1,9 +1,12 @@
-"""Options that every test may use, and the split into essential and slow tests (essential.py)."""
+"""Options that every test may use, the cache folder that many share, and the split into essential and slow tests
+(essential.py)."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -34,6 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seconds", type=float, metavar="S", help="how long each fuzzer begins cases")
     parser.addoption("--fuzz-seed", type=int, default=8, metavar="N", help="what the fuzzers' cases are chosen by")
     parser.addoption("--fuzz-case", type=int, metavar="N", help="run this one case of a fuzzer, as its failure says")
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled kernels of modules that load the same ones, for all workers of a run: under load it takes minutes to compile
+    them once for each."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
 
 
 @pytest.hookimpl(tryfirst=True)

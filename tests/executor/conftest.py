@@ -3,7 +3,6 @@ never the user's, or shares one with tests that load the same kernels."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,14 +18,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(folder))
     return folder
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled kernels of modules that load the same ones, for all workers of a run: under load it takes minutes to compile
-    them once for each."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
 
 
 @pytest.fixture

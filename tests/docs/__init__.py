@@ -1,0 +1,1 @@
+"""Tests of the pages: what they show is run, and where they lead is there."""
