@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from executor.api.gemv import digits_of, require_one_input
-from executor.base.arguments import array, described, instance, whole
-from executor.base.errors import LaunchError
+from executor.api.positions import row_positions
+from executor.base.arguments import instance, whole
 from executor.choice.strategies import has_form_for_rows
 from executor.launch.launch import require_apart
 from executor.layers.activations import AttentionRows
@@ -20,7 +17,7 @@ from executor.layers.attention import rotate_rows
 from executor.layers.gemv import project
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.layer_runner import LayerRunner
-from executor.layers.operands import WeightLike, vector
+from executor.layers.operands import WeightLike
 from executor.layers.projection import Projection, bind, bind_rows
 from executor.layers.session import Session
 from executor.layers.shape import LayerShape
@@ -31,7 +28,6 @@ from ptxgen.errors import ArgumentError
 from ptxgen.formats.format import Format
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.types import U32
 
 ROLES = ("q", "k", "v")
 
@@ -156,15 +152,14 @@ class BatchedRunner:
         sizes = {"q": (q, s.q_dim), "k": (k, s.kv_dim), "v": (v, s.kv_dim)}
         outputs = {role: self._rows(to, role, m, size) for role, (to, size) in sizes.items()}
         w = self._for_rows(w, s, m)
-        host, where = self._positions(positions, m)
-        _require_apart("batched_qkv_rope_phase", {"input": x, "positions": where}, {"hidden_buf": normed, **outputs})
+        where = row_positions(self.session, positions, self.layers.sequence.cache.max_len, m)
+        _require_apart("batched_qkv_rope_phase", {"input": x, "positions": where.buffer}, {"hidden_buf": normed, **outputs})
         heads = {role: to.view(0, (m, to.shape[1] // s.head_dim, s.head_dim)) for role, to in outputs.items()}
         rows = AttentionRows(hidden=x, normed=normed, **heads, rows=m)
         with self.session.launches() as launch:
             attention_inputs(launch, s, w, rows)
-            rotate_rows(launch, s, w, rows, positions=where, table=self.layers.sequence.rope_table)
-            if host is not None:
-                where.upload(host)
+            rotate_rows(launch, s, w, rows, positions=where.buffer, table=self.layers.sequence.rope_table)
+            where.upload()
 
     def _bound(
         self, type: str | int | Format, weight: WeightLike, *, n: int | None, k: int | None, rows: int = 1
@@ -192,30 +187,6 @@ class BatchedRunner:
 
     def _rows(self, value: Any, name: str, m: int, n: int) -> GpuBuffer:
         return self.session.vector(value, (m, n), name)
-
-    def _positions(self, positions: Any, m: int) -> tuple[NDArray[np.uint32] | None, GpuBuffer]:
-        """Those of the host, if they are there, and the buffer that they are read from."""
-        if isinstance(positions, GpuBuffer):
-            return None, vector(self.session.device, positions, (m,), "positions", U32)
-        if self.session.recording is not None:
-            raise LaunchError(
-                f"positions ({described(positions)}) would be copied to the device, which cannot be captured; give a GpuBuffer "
-                f"u32[{m}], which each replay reads"
-            )
-        host = _host_positions(positions, m, self.layers.sequence.cache.max_len)
-        return host, self.session.workspace.buffer("positions of rows", (m,), U32)
-
-
-def _host_positions(positions: Any, m: int, room: int) -> NDArray[np.uint32]:
-    values = array("positions", positions)
-    if values.dtype.kind not in "iu" or values.shape != (m,):
-        raise ArgumentError(
-            f"positions are {values.dtype}{list(values.shape)}; must be {m} whole numbers, one a row, or a GpuBuffer u32[{m}]"
-        )
-    for row, position in enumerate(values):
-        if not 0 <= position < room:
-            raise ArgumentError(f"position {position} of row {row} does not fit; the cache has room for 0 to {room - 1}")
-    return values.astype(np.uint32)
 
 
 def _row(packed: GpuBuffer, row: int) -> GpuBuffer:

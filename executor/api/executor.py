@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 from numpy.typing import ArrayLike
 
+from executor.api.attention import AttentionRunner
 from executor.api.batched import BatchedRunner
+from executor.api.blocks import BlockRunner
 from executor.api.delegate import delegate
 from executor.api.ffn import FeedForwardRunner
 from executor.api.gemv import GemvRunner
@@ -92,6 +94,7 @@ class CudaExecutor:
         self._dp4a_ffn = FeedForwardRunner(self._session, dp4a=True)
         self._layers = LayerRunner(self._session, OutlierVerdicts(self.weights, self.workspace))
         self._batched = BatchedRunner(self._session, self._layers)
+        self._blocks, self._attention = BlockRunner(self._session), AttentionRunner(self._session, self._layers)
         self._profiling = TileProfiling(self.launcher)
 
     @property
@@ -211,8 +214,21 @@ class CudaExecutor:
         that stamp their times, so that none of it is the host's; those of a bundle cannot, and are launched one by
         one with events between. Waits for the layer's end.""",
     )
-    incremental_attention_async = delegate("_layers", LayerRunner.incremental_attention_async)
+    incremental_attention_async = delegate("_attention", AttentionRunner.incremental_attention)
     detect_input_outlier = delegate("_layers", LayerRunner.detect_input_outlier)
+
+    # The steps of a layer, for layers of one's own.
+
+    rmsnorm = delegate("_blocks", BlockRunner.rmsnorm)
+    per_head_rmsnorm = delegate("_blocks", BlockRunner.per_head_rmsnorm)
+    rope = delegate("_attention", AttentionRunner.rope)
+    attention = delegate("_attention", AttentionRunner.attention)
+    silu = delegate("_blocks", BlockRunner.silu)
+    gelu = delegate("_blocks", BlockRunner.gelu)
+    swiglu = delegate("_blocks", BlockRunner.swiglu)
+    multiply = delegate("_blocks", BlockRunner.multiply)
+    residual_add = delegate("_blocks", BlockRunner.residual_add)
+    argmax = delegate("_blocks", BlockRunner.argmax)
 
     @property
     def sequence(self) -> LayerSequence:

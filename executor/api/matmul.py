@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from executor.base.arguments import described
 from executor.layers.gemv import project
-from executor.layers.operands import WeightLike
+from executor.layers.operands import WeightLike, shape_of
 from executor.layers.projection import Projection, bind
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
@@ -40,17 +39,14 @@ class MatmulRunner:
         shape = (*rows, matrix.n)
         if out is not None:
             _require(out, "out", shape, f"{_of(matrix)} and x is {_words(x)}, so it must be f32{list(shape)}")
-            into = self.session.vector(out, shape, "out")
-            self._project(projection, self._on_device(x), into)
-            return into
         activations = self._on_device(x)
-        with self.session.result(*shape) as made:
+        with self.session.result(*shape, out=out) as made:
             self._project(projection, activations, made)
         return made
 
     def _rows(self, x: Any, matrix: LoadedWeight) -> tuple[int, ...]:
         """(m,) of f32[m, k], () of f32[k]."""
-        shape = _shape(x, "x")
+        shape = shape_of(x, "x")
         expected = shape[:-1] if len(shape) == 2 and shape[0] > 0 else ()
         _require(x, "x", (*expected, matrix.k), f"{_of(matrix)}, so it must be f32[{matrix.k}] or f32[m, {matrix.k}]")
         return expected
@@ -71,14 +67,8 @@ def _require(value: Any, name: str, shape: tuple[int, ...], why: str) -> None:
     told = (
         value.dtype if isinstance(value, GpuBuffer) else FROM_NUMPY.get(value.dtype) if isinstance(value, np.ndarray) else F32
     )
-    if _shape(value, name) != shape or told != F32:
+    if shape_of(value, name) != shape or told != F32:
         raise ArgumentError(f"{name} is {_words(value)}; {why}")
-
-
-def _shape(value: Any, name: str) -> tuple[int, ...]:
-    if not hasattr(value, "shape"):
-        raise ArgumentError(f"{name} is {described(value)}; allowed: a GpuBuffer, or an array of NumPy or another library")
-    return tuple(value.shape)
 
 
 def _of(matrix: LoadedWeight) -> str:

@@ -17,8 +17,9 @@ from ptxgen.errors import ArgumentError
 class Capture:
     """What was launched in `with executor.capture() as graph:`, by whatever name. state: what the choice of kernels depends on.
 
-    A captured layer takes its position from the device: `replay(position)` puts it there first. What was captured under another
-    profile, with other weights or before the memory grew is refused, never run: capture it anew."""
+    A captured layer, and whatever reads `sequence.position`, takes its position from the device: `replay(position)` puts it
+    there first. What was captured under another profile, with other weights or before the memory grew is refused, never run:
+    capture it anew."""
 
     def __init__(self, launcher: Launcher, workspace: Workspace, state: Callable[[], object]) -> None:
         self.packed = PackedActivations(workspace)
@@ -31,9 +32,13 @@ class Capture:
         self._graph: LaunchGraph | None = None
         self._plans: list[Plan] = []
 
-    def runs_layer(self, sequence: LayerSequence, layer: int) -> None:
-        """A replay runs this layer on the sequence's next token."""
+    def takes_position(self, sequence: LayerSequence) -> None:
+        """A replay reads the position of the sequence's current token."""
         self._sequence = sequence
+
+    def runs_layer(self, sequence: LayerSequence, layer: int) -> None:
+        """A replay runs this layer on the sequence's current token."""
+        self.takes_position(sequence)
         self._layers.append(layer)
 
     def finish(self, plans: list[Plan]) -> None:
@@ -52,14 +57,14 @@ class Capture:
     def replay(self, position: int | None = None) -> None:
         """Launch all at once; one by one, with the same bits, while the launcher has observers.
 
-        position: of the token that captured layers run; they need it, and nothing else takes it. Raises LaunchError if what the
-        graph was captured from has changed, ArgumentError as LayerSequence.begin."""
+        position: of the token that captured layers run; what reads `sequence.position` needs it, and nothing else takes it.
+        Raises LaunchError if what the graph was captured from has changed, ArgumentError as LayerSequence.begin."""
         graph = self._finished()
         graph.check_alive()
         if self._state() != self._captured:
             raise LaunchError(f"{graph} was captured with a different profile or different weights; capture it again")
         if (position is None) != (self._sequence is None):
-            takes = "needs the position of its token" if self._sequence is not None else "holds no layer, so takes no position"
+            takes = "needs the position of its token" if self._sequence is not None else "reads no position, so takes none"
             raise ArgumentError(f"{graph} {takes}, got {position}")
         if self._sequence is None or position is None:
             self._run(graph)

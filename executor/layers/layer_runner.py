@@ -13,7 +13,7 @@ from executor.base.arguments import instance, whole
 from executor.base.errors import LaunchError
 from executor.launch.launch import Plan
 from executor.layers.activations import Activations
-from executor.layers.attention import TokenAttention, append, attend
+from executor.layers.attention import TokenAttention
 from executor.layers.calls import LaunchBatch
 from executor.layers.indexed import BLOCK, ValidatedLayerWeights, build_indexed_weights, layer_weights
 from executor.layers.outlier_verdicts import OutlierVerdicts
@@ -156,23 +156,6 @@ class LayerRunner:
             hidden = self.session.vector(input, (shape.hidden,), "input")
             self._launch(launch, hidden, layer, _bound(layer_weights), shape)
         capture.runs_layer(self.sequence, layer)
-
-    def incremental_attention_async(self, layer: int, q: Any, k: Any, v: Any) -> tuple[GpuBuffer, int]:
-        """The next token's attention in one layer: k and v, f32[kv_heads, head_dim], join the cache; returns a new buffer
-        f32[heads, head_dim] and how many positions q attended to. q and k are rotated already."""
-        self.session.require_no_capture("the position is copied to the device")
-        s = self.sequence
-        layer = s.require_layer(layer)
-        query = self.session.vector(q, (s.heads, s.head_dim), "q")
-        key, value = (self.session.vector(x, (s.kv_heads, s.head_dim), name) for x, name in ((k, "k"), (v, "v")))
-        position = s.lengths[layer]
-        with self.session.result(s.heads, s.head_dim) as out, self.session.launches(layer) as launch:
-            cache = s.cache.layer(layer)
-            append(launch, cache, k=key, v=value, position=s.token.position)
-            attend(launch, cache, q=query, out=out, length=s.token.length)
-            s.begin(position, layer)
-        s.commit(position, layer)
-        return out, position + 1
 
     def detect_input_outlier(self, input: Any, site: tuple[int, str] | None = None) -> bool:
         """Whether an f32 vector has a massive activation (executor/layers/outliers.py), searched for on the device. site: a

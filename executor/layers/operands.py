@@ -43,6 +43,13 @@ def vector(device: Device, value: Any, shape: tuple[int, ...] | None, name: str,
     return buffer if buffer.shape == needed else buffer.view(0, needed)
 
 
+def shape_of(value: Any, name: str) -> tuple[int, ...]:
+    """The shape of a buffer or of another library's array. ArgumentError for what has none."""
+    if not hasattr(value, "shape"):
+        raise ArgumentError(f"{name} is {described(value)}; allowed: a GpuBuffer, or an array of NumPy or another library")
+    return tuple(value.shape)
+
+
 def host_values(values: ArrayLike, shape: tuple[int, ...], name: str) -> NDArray[np.float32]:
     """f32 of this shape, row-major, from real numbers of the host in this shape or flat. ArgumentError for anything else."""
     values = array(name, values)

@@ -75,6 +75,11 @@ class LayerSequence:
         return self.cache.lengths
 
     @property
+    def position(self) -> GpuBuffer:
+        """u32[1]: that of the current token, which `replay(position)` of a graph sets before its launches read it."""
+        return self.token.position
+
+    @property
     def rope_table(self) -> GpuBuffer:
         """f32[max_len, rope_dim / 2, 2]: cosine and sine of every position that the cache has room for."""
         return self._table.buffer

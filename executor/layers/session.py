@@ -24,7 +24,7 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.weights import LoadedWeight, Weights
 from executor.memory.workspace import Workspace
 from ptxgen.formats.format import Format
-from ptxgen.types import F32
+from ptxgen.types import F32, DType
 
 
 class Session:
@@ -71,9 +71,12 @@ class Session:
             raise
 
     @contextmanager
-    def result(self, *shape: int) -> Iterator[GpuBuffer]:
-        """A new f32 buffer, which the block fills: freed if that fails."""
-        buffer = GpuBuffer.empty(self.device, F32, shape, "result")
+    def result(self, *shape: int, dtype: DType = F32, out: Any = None) -> Iterator[GpuBuffer]:
+        """What the block fills: the caller's `out`, checked as by operands.vector, or a new buffer, freed if that fails."""
+        if out is not None:
+            yield vector(self.device, out, shape, "out", dtype)
+            return
+        buffer = GpuBuffer.empty(self.device, dtype, shape, "result")
         try:
             yield buffer
         except BaseException:

@@ -137,12 +137,22 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
             "k": np.ones((KV_HEADS, HEAD_DIM), np.float32),
             "v": np.ones((KV_HEADS, HEAD_DIM), np.float32),
         },
+        "attention": {
+            "layer": 0,
+            "q": np.ones((HEADS, HEAD_DIM), np.float32),
+            "k": np.ones((KV_HEADS, HEAD_DIM), np.float32),
+            "v": np.ones((KV_HEADS, HEAD_DIM), np.float32),
+            "position": 0,
+        },
         "load_weight": {"name": "new", "data": np.ones((2, 64), np.float32), "type": "F32", "shape": (2, 64)},
         "on_stream": {"stream": 0},
     }  # fmt: skip
 
 
-ELSEWHERE = {"detect_input_outlier", "buffer", "zeros", "load_model", "replay_decode"}
+ELSEWHERE = {
+    "detect_input_outlier", "buffer", "zeros", "load_model", "replay_decode",
+    "rmsnorm", "per_head_rmsnorm", "rope", "silu", "gelu", "swiglu", "multiply", "residual_add", "argmax",
+}  # fmt: skip
 """Of these other tests tell: arrays of any shape, and what needs a model."""
 
 
