@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 
 import click
@@ -18,7 +19,7 @@ from ptxgen.commands.start import FAILED
 @click.pass_context
 def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Check that kernels (all, or the named ones) keep the contract of a kernel type: text, assembly on every target, and a run
-    of every sample shape under the sanitiser against the reference.
+    of every sample shape under the sanitiser against the reference. As many kernels at once as there are processors.
 
     Exit code 1 if one of them does not. No GPU is needed.
 
@@ -27,16 +28,17 @@ def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -
       ptxgen conform my_q4k_gemv
     """
     from ptxgen.conformance import Report, planned
-    from ptxgen.conformance.report import Result, result
+    from ptxgen.conformance.report import Result, side_by_side
 
     if not names:
         name_broken()
+    start = time.perf_counter()
     results: list[Result] = []
-    for check in planned(*names):
-        results.append(result(check))
+    for result in side_by_side(planned(*names)):
+        results.append(result)
         if not as_json:
-            console.echo(str(results[-1]))
-    report = Report(tuple(results))
+            console.echo(str(result))
+    report = Report(tuple(results), time.perf_counter() - start)
     if as_json:
         console.print_json([asdict(one) | {"passed": one.passed} for one in results])
     else:

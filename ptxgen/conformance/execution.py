@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
+from ptxgen.dsl.builder import build
 from ptxgen.dsl.ir import Function
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.emulator.layout import REDZONE
@@ -34,6 +35,14 @@ def emitted(kernel: KernelType, target: Target = DEFAULT, *, lines: bool = False
     if isinstance(kernel, CudaSourceKernel):
         return emit(kernel, target, lines=lines)
     return printed(kernel, _function(kernel, target), target, lines=lines)
+
+
+def written_again(kernel: KernelType, target: Target) -> Emitted:
+    """`emitted` with its lines, from the beginning. It is not verified again: what has the same text is as right."""
+    target = kernel.target_for(target)
+    if isinstance(kernel, CudaSourceKernel):
+        return emit(kernel, target, lines=True)
+    return printed(kernel, build(kernel, target), target, lines=True)
 
 
 @lru_cache(maxsize=32)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from multiprocessing import get_context
+from typing import Any, Final
 
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import Nonconformity, PtxGenError
@@ -51,9 +55,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The results, in the order of the checks."""
+    """The results, in the order of the checks, and the seconds that they took in all: less than those of each together, where
+    several ran at once."""
 
     results: tuple[Result, ...]
+    seconds: float
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -78,8 +84,7 @@ class Report:
     def sum(self) -> str:
         """How many failed and passed, and the seconds they took."""
         failed = f"{len(self.failures)} failed, " if self.failures else ""
-        seconds = sum(result.seconds for result in self.results)
-        return f"{failed}{len(self.results) - len(self.failures)} passed in {seconds:.1f} s"
+        return f"{failed}{len(self.results) - len(self.failures)} passed in {self.seconds:.1f} s"
 
     def raise_failures(self) -> None:
         """Raise Nonconformity with this report if anything failed."""
@@ -90,7 +95,9 @@ class Report:
 def check(*subjects: Subject) -> Report:
     """Run every check of these kernels; of all registered ones if none is named. An error of a check is its result, not raised;
     ArgumentError for a name that nobody registered."""
-    return Report(tuple(result(one) for one in planned(*subjects)))
+    start = time.perf_counter()
+    results = tuple(result(one) for one in planned(*subjects))
+    return Report(results, time.perf_counter() - start)
 
 
 def planned(*subjects: Subject) -> Iterator[Check]:
@@ -144,6 +151,35 @@ def result(one: Check) -> Result:
     except Exception as error:  # a stranger's code may raise anything, and the other checks go on
         reason = explained(error)
     return Result(one.subject, one.name, reason, time.perf_counter() - start)
+
+
+_MOST_PROCESSES: Final = 16  # each takes some 200 MB
+
+
+def side_by_side(checks: Iterable[Check]) -> Iterator[Result]:
+    """Run the checks in as many processes as there are processors, the results in the order of the checks. All checks of a
+    kernel are made by one process, which writes its text once. For commands: the processes are forks of this one."""
+    groups = [list(group) for _, group in groupby(checks, key=lambda one: one.subject)]
+    processes = min(len(os.sched_getaffinity(0)), len(groups), _MOST_PROCESSES)
+    if processes < 2:
+        yield from (result(one) for group in groups for one in group)
+        return
+    with ProcessPoolExecutor(processes, get_context("fork"), _inherit, (groups,)) as pool:  # a fork is given them unpickled
+        for results in pool.map(_results, range(len(groups))):
+            yield from results
+
+
+_inherited: Sequence[Sequence[Check]] = ()
+"""What a process of `side_by_side` may be asked to run."""
+
+
+def _inherit(groups: Sequence[Sequence[Check]]) -> None:
+    global _inherited
+    _inherited = groups
+
+
+def _results(number: int) -> list[Result]:
+    return [result(one) for one in _inherited[number]]
 
 
 def explained(error: BaseException) -> str:

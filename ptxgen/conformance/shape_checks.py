@@ -12,7 +12,7 @@ import numpy as np
 
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance.early_start import violations
-from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written
+from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
 from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, is_whole
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
@@ -80,7 +80,7 @@ def text(kernel: KernelType) -> None:
     """The text passes the verifier, is ASCII, has the signature's parameters, and is the same bytes when written again; that of
     a kernel that starts early waits in time, in its early form, too."""
     target = targets(kernel)[0]
-    first, again = emitted(kernel, target, lines=True), emit(kernel, target, lines=True)
+    first, again = emitted(kernel, target, lines=True), written_again(kernel, target)
     if not first.text.isascii():
         raise Nonconformity("the text is not ASCII")
     if first.text != again.text:
