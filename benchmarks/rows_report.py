@@ -19,7 +19,8 @@ from executor.measure.speed import Kind
 from executor.measure.speed_plot import OURS, THEIRS, Curve, abscissa, draw
 
 BEGIN, END = "<!-- rows figures: written by benchmarks/rows_report.py -->", "<!-- end of rows figures -->"
-COLOURS: Final = {"accurate": OURS, "fast": "#2da44e"}
+STYLES: Final = {"accurate": (OURS, "o"), "fast": ("#2da44e", "^"), "llama.cpp": (THEIRS, "s")}
+"""Colour and marker of a curve."""
 KINDS: Final[tuple[Kind, ...]] = ("prompt", "depth", "batch")
 
 Record = Mapping[str, Any]
@@ -137,7 +138,7 @@ def panels(records: Sequence[Record]) -> dict[Kind, list[Curve]]:
         for name, column in columns.items():
             points = {abscissa(*case): cell.median for case, cell in column.items() if case.kind == kind}
             if points:
-                curves.append(Curve(name, points, COLOURS.get(name, THEIRS), "s" if name == "llama.cpp" else "o"))
+                curves.append(Curve(name, points, *STYLES[name]))
         limits = {
             abscissa(*_case(result)): result["tokens_per_second"]["median"] / result["share_of_read_limit"]
             for result in records[0]["results"]

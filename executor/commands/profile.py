@@ -16,6 +16,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.files import make_folder, replacing
 
 if TYPE_CHECKING:
+    from executor.measure.roofline import NoPlotting
     from executor.model.decode_profile import DecodeProfile
 
 PROMPT: Final = "The capital of France is"
@@ -52,22 +53,21 @@ def profile_command(
     Each launch belongs to a level: Macro multiplies matrices, Midi is attention, Micro passes over a vector (norms, RoPE,
     activation functions, quantisation, the choice of a token).
 
-    Writes DIR/summary.json (all figures), DIR/trace.json (open it in ui.perfetto.dev) and DIR/roofline.svg. On the emulator the
-    times are the CPU's and say nothing about a GPU.
+    Writes DIR/summary.json (all figures), DIR/trace.json (open it in ui.perfetto.dev) and, where matplotlib is installed,
+    DIR/roofline.svg. On the emulator the times are the CPU's and say nothing about a GPU.
 
     \b
     Examples:
       ptxrun profile model.gguf -o profile
       ptxrun profile model.gguf -o profile --tokens 4000 --by level
     """
-    from executor.measure.roofline import plot_roofline, require_plotting
+    from executor.measure.roofline import plot_roofline
     from executor.measure.trace import chrome_trace
     from executor.model.decode_profile import limit_of, profile_decoding
 
     if prompt is not None and tokens is not None:
         raise click.UsageError("give --prompt or --tokens, not both")
-    if not no_plot:
-        require_plotting()
+    no_plotting = None if no_plot else _no_plotting()  # now: what is found need not load
     make_folder(output)
     with session(path, **options) as running:
         decoder = running.model.decoder
@@ -85,8 +85,21 @@ def profile_command(
             console.print_json(facts)
         else:
             _show(profile, facts, by)
-        if not no_plot:
+        if no_plotting is not None:
+            console.echo(f"{PLOT} is not drawn: {no_plotting}", err=True)
+        elif not no_plot:
             plot_roofline(profile.tiles, output / PLOT)
+
+
+def _no_plotting() -> NoPlotting | None:
+    """Why nothing can be drawn; None where it can."""
+    from executor.measure.roofline import NoPlotting, require_plotting
+
+    try:
+        require_plotting()
+    except NoPlotting as error:
+        return error
+    return None
 
 
 def _ids(running: ModelSession, prompt: str | None, tokens: int | None) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ..."
 )
-@click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and SASS side by side.")
+@click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and, with nvdisasm, SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
 @json_option()
 def explain_command(
@@ -54,6 +54,7 @@ def explain_command(
 
         with replacing(page) as stream:
             stream.write(render(explanation).encode())
+        console.echo(f"wrote {page.resolve()}", err=as_json)
     if as_json:
         console.print_json(report.facts(explanation))
     elif page is None:

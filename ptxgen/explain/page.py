@@ -40,11 +40,10 @@ class PaneLine:
 
 @dataclass(frozen=True)
 class Pane:
-    """A column of the page. `note` stands in place of rows that there are not."""
+    """A column of the page."""
 
     name: str
     rows: tuple[PaneLine, ...]
-    note: str = ""
 
 
 def render(explanation: Explanation) -> str:
@@ -54,6 +53,8 @@ def render(explanation: Explanation) -> str:
     )
     e = explanation
     hues = {where: index % HUES for index, where in enumerate(e.by_author)}
+    panes = (Pane("Python", tuple(_python(e, hues))), Pane("PTX", tuple(_ptx(e, hues))), Pane("SASS", tuple(_sass(e, hues))))
+    missing = {"Python": "no line of Python wrote this text", "SASS": e.no_sass}
     return environment.get_template("explain.html.j2").render(
         title=str(e.kernel),
         doc=[paragraph.replace("\n", " ") for paragraph in e.doc.split("\n\n")],
@@ -66,11 +67,8 @@ def render(explanation: Explanation) -> str:
         bounds=[(*row, bound.share) for row, bound in zip(bound_rows(e), e.bounds, strict=True)],
         caveat=caveat(e),
         accuracy=accuracy_rows(e),
-        panes=[
-            Pane("Python", tuple(_python(e, hues)), "No line of Python wrote this text."),
-            Pane("PTX", tuple(_ptx(e, hues))),
-            Pane("SASS", tuple(_sass(e, hues)), e.no_sass),
-        ],
+        panes=[pane for pane in panes if pane.rows],
+        missing=[f"{pane.name}: {missing[pane.name]}" for pane in panes if not pane.rows],
         hues=HUES,
     )
 

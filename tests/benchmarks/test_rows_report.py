@@ -71,6 +71,11 @@ def test_the_curves_are_those_of_the_table_and_of_the_limit() -> None:
     assert curves["batch"] == {"accurate": {2: 300}, "fast": {2: 400}, "llama.cpp": {2: 200}, "limit of reading": {2: 600}}
 
 
+def test_the_curves_of_a_panel_differ_in_colour_and_marker() -> None:
+    for curves in panels([record("accurate", 300, 100), record("fast", 400, 200)]).values():
+        assert len({curve.colour for curve in curves}) == len({curve.marker for curve in curves}) == len(curves) > 2
+
+
 def test_a_rerun_changes_what_stands_between_the_markers_and_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     (tmp_path / "page.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

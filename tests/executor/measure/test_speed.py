@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from executor.measure import speed_plot
 from executor.measure.roofline import NoPlotting
-from executor.measure.speed import Measured, Speed, SpeedCase, room_for, speed_cases
-from executor.measure.speed_plot import plot_speeds, require_speed_plot
+from executor.measure.speed import Kind, Measured, Speed, SpeedCase, room_for, speed_cases
+from executor.measure.speed_plot import Curve, plot_speeds, require_speed_plot
 from ptxgen.errors import ArgumentError
 
 
@@ -71,6 +73,16 @@ def test_the_plot_has_both_curves_and_the_limit(tmp_path: Path, name: str) -> No
         )
     else:
         assert content.startswith(b"\x89PNG")
+
+
+def test_the_lines_of_a_panel_differ_in_colour_and_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    drawn: list[Mapping[Kind, Sequence[Curve]]] = []
+    monkeypatch.setattr(speed_plot, "draw", lambda panels, title, path: drawn.append(panels))
+    plot_speeds(measured(), "title", Path("speed.svg"))
+    assert drawn[0].keys() == {"prompt", "depth", "batch"}
+    for curves in drawn[0].values():
+        assert len({curve.colour for curve in curves}) == len({curve.marker for curve in curves}) == len(curves) > 1
 
 
 def test_a_plot_without_a_peer_does_not_name_one(tmp_path: Path) -> None:

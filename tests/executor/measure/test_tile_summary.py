@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from rich.console import Console
 from executor.device import Device
 from executor.launch.graph import Moments
 from executor.launch.launch import LayerOperation
-from executor.measure.profiler import Limit, Tile, TileProfiler
-from executor.measure.roofline import NoPlotting, plot_roofline, require_plotting
+from executor.measure.profiler import Limit, Tile, TileLevel, TileProfiler
+from executor.measure.roofline import GREY, MARKS, RED, NoPlotting, plot_roofline, require_plotting
 from executor.measure.shares import shares
 from executor.measure.tile_summary import GROUPINGS, OUTSIDE, UNCOVERED, spans, summed, tile_facts, tile_table, uncovered
 from executor.measure.trace import chrome_trace
@@ -193,6 +194,37 @@ def test_the_roofline_names_what_takes_time_and_says_where_its_roof_comes_from(p
     assert all(word in text for word in ("attn_q", "Macro", "Micro", "made up", "GFLOP/s"))
     plot_roofline(profiler, tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == text
+
+
+def test_what_lies_together_has_one_number_and_one_line_in_the_list(profiler: TileProfiler, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    beside = (LayerOperation(0, "attn_k"), GEMV, Work(20000, 4000))  # as attn_q in all
+    profiler.tiles = tiles(0, 0, *ONE_BY_ONE, (*beside, 20000, 20000, 29000))
+    plot_roofline(profiler, tmp_path / "roof.svg")
+    shown = re.findall(r"<text[^>]*>([^<]+)</text>", (tmp_path / "roof.svg").read_text())
+    names = [text for text in shown if "%" in text]
+    assert len([name for name in names if "attn_q" in name]) == 1
+    assert any("attn_q" in name and "attn_k" in name for name in names)
+    assert len(names) == 3  # with attn_norm and output
+    assert [text for text in shown if text in {"1", "2", "3", "4"}] == ["1", "2", "3"]  # at the points
+
+
+@pytest.mark.parametrize("limit", [LIMIT, None])
+def test_both_roofs_are_drawn_on_every_device(emulator: Device, tmp_path: Path, limit: Limit | None) -> None:
+    pytest.importorskip("matplotlib")
+    made = TileProfiler(emulator, limit)
+    made.tiles, made.steps = list(TILES), 2
+    plot_roofline(made, tmp_path / "roof.svg")
+    text = (tmp_path / "roof.svg").read_text()
+    memory, flops = ("1 GB/s", "0.004 TFLOP/s") if limit else ("4800 GB/s", "66.9 TFLOP/s")
+    assert f"memory: {memory}" in text
+    assert f"f32: {flops}" in text
+    assert ("data sheet, not the" in text) == (limit is None)
+
+
+def test_levels_and_roofs_differ_in_colour_and_shape() -> None:
+    assert len({colour for colour, _ in MARKS.values()} | {GREY, RED}) == len(MARKS) + 2
+    assert len({shape for _, shape in MARKS.values()}) == len(MARKS) == len(TileLevel)
 
 
 def test_a_roofline_of_nothing_is_refused(emulator: Device, tmp_path: Path) -> None:

@@ -73,10 +73,13 @@ def test_every_line_of_a_pane_has_its_counterpart_in_the_ptx(page: Path) -> None
     assert bool(sass) == (find_nvdisasm() is not None)
 
 
-def test_the_page_says_that_there_is_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_disassembler_the_page_says_so_and_has_no_column_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ptxgen.explain.sass.find_nvdisasm", lambda: None)
     kernel = registry.find("residual_add").make(n=64)
-    assert "nvdisasm is not installed" in render(explain(kernel, Target(90), GPUS["h200"]))
+    page = render(explain(kernel, Target(90), GPUS["h200"]))
+    assert "SASS: nvdisasm is not installed: pip install" in page
+    assert re.findall(r'<section aria-label="(\w+)"', page) == ["Python", "PTX"]
+    assert "grid-template-columns: minmax(0, 1.15fr) minmax(0, 1fr) ;" in page
 
 
 def chromium(browser: str, profile: Path, *words: str) -> str:
