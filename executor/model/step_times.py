@@ -33,23 +33,27 @@ def context_for(config: ModelConfig, rows: Sequence[int]) -> int:
 
 
 def step_times(decoder: Decoder, rows: int, profiles: Sequence[GpuProfile], rounds: int) -> list[tuple[float, ...]]:
-    """By profile, the device's seconds of a step of so many rows in each round. In a round each profile has its turn, in one
-    order and in the next round in the other, so that a GPU that becomes warm favours none.
+    """By profile, the device's seconds of a step of so many rows in each round; an odd number of rounds gets one more. In a
+    round each profile has its turn, in one order and in the next round in the other, so that a GPU that becomes warm favours
+    none. In the second half of the rounds all is laid out anew, the last profile first: what comes first in memory may be
+    faster.
 
     One row is a step of a sequence by the graphs of `generate`; up to MOST_SEQUENCES are a step of an engine over so many
     sequences, more are a part of a prompt, or sequences again where the context has no room for it. The decoder's sequence
     stays. ArgumentError if something watches every launch (the debug mode)."""
     require_unwatched(decoder.launcher)
-    with decoder.cache.set_aside(decoder.context), ExitStack() as stack:
-        turns = [
-            stack.enter_context(_one_row(decoder, profile) if rows == 1 else _several(decoder, profile, rows))
-            for profile in profiles
-        ]
-        times: list[list[float]] = [[] for _ in profiles]
-        for number in range(rounds):
-            order = range(len(turns)) if number % 2 == 0 else reversed(range(len(turns)))
-            for at in order:
-                times[at].append(turns[at]())
+    times: list[list[float]] = [[] for _ in profiles]
+    order = list(range(len(profiles)))
+    with decoder.cache.set_aside(decoder.context):
+        for laid_out in (order, order[::-1]):
+            with ExitStack() as stack:
+                turns = {}
+                for at in laid_out:
+                    steps = _one_row(decoder, profiles[at]) if rows == 1 else _several(decoder, profiles[at], rows)
+                    turns[at] = stack.enter_context(steps)
+                for number in range(-(-rounds // 2)):
+                    for at in order if number % 2 == 0 else reversed(order):
+                        times[at].append(turns[at]())
     return [tuple(one) for one in times]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +15,11 @@ from gguf.constants import GGMLQuantizationType as Q
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.launch.graph import LaunchGraph
+from executor.model import step_times as step_times_module
+from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
-from executor.model.step_times import context_for, step_times
+from executor.model.step_times import Turn, context_for, step_times
+from executor.tune.keep import Gain
 from tests.synthetic import write_model
 
 PROFILES = [GpuProfile(), GpuProfile(gemv={"q8_0": "q8_0_gemv"})]
@@ -48,9 +53,9 @@ def test_each_profile_has_its_turn_in_one_order_and_then_in_the_other(
     monkeypatch.setattr(EmulatedDevice, "launch_graph", launch_graph)
     monkeypatch.setattr(EmulatedDevice, "record", record)
     times = step_times(model.decoder, rows, PROFILES, 3)
-    assert [len(one) for one in times] == [3, 3]
+    assert [len(one) for one in times] == [4, 4]
     kernels = [[plan.kernel for plan in graph.plans] for graph in timed]
-    assert [one != kernels[0] for one in kernels] == [False, True, True, False, False, True]
+    assert [one != kernels[0] for one in kernels] == [False, True, True, False] * 2
     places = {plan.record.place.operation: plan.kernel for plan in timed[0].plans}
     assert getattr(places["embed"], "m", 1) == of_all
     assert getattr(places["argmax"], "m", 1) == scored
@@ -60,6 +65,24 @@ def test_each_profile_has_its_turn_in_one_order_and_then_in_the_other(
     model.decoder.reset()
     model.decoder.rest()
     assert model.device.memory().allocated <= before
+
+
+def test_what_is_faster_for_its_place_in_memory_is_no_gain(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, order = [0], []
+
+    @contextmanager
+    def placed(decoder: Decoder, profile: GpuProfile, rows: int) -> Iterator[Turn]:
+        there[0] += 1
+        order.append(profile)
+        seconds = itertools.cycle([1.0, 1.001]) if there[0] == 1 else itertools.cycle([1.1, 1.101])
+        yield lambda: next(seconds)
+        there[0] -= 1
+
+    monkeypatch.setattr(step_times_module, "_several", placed)
+    gain = Gain.of(2, *step_times(model.decoder, 2, PROFILES, 9))
+    assert order == [*PROFILES, *reversed(PROFILES)]
+    assert not gain.faster
+    assert not gain.slower
 
 
 def test_there_is_room_for_prompts_and_for_sequences_as_far_as_the_model_has_it(model: LanguageModel) -> None:
