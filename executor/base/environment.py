@@ -202,12 +202,12 @@ EARLY_LAUNCHES: Final = EnvironmentVariable[bool | None](
     False,
     _switch,
 )
-JOINED_PRODUCTS: Final = EnvironmentVariable[bool](
+JOINED_PRODUCTS: Final = EnvironmentVariable[bool | None](
     "PTXGEN_JOINED_PRODUCTS",
     "has a token multiplied by q, k and v, and by gate and up, in one launch where the weights are of one format",
     "1 or 0",
-    "0",
-    lambda: False,
+    MEASURED_SM_90,
+    lambda: None,
     False,
     _switch,
 )
@@ -265,7 +265,7 @@ class Settings:
     repack: bool
     merged_attention: bool | None
     early_launches: bool | None
-    joined_products: bool
+    joined_products: bool | None
     persistent_layers: bool
     debug: bool
 

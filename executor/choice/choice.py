@@ -93,15 +93,18 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
         """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        attention is merged and launches start early, they are on a GPU from sm_90 on whose generation has a shipped table.
-        own: instead of the user's table."""
+        attention is merged, products are joined and launches start early, they are on a GPU from sm_90 on whose generation has
+        a shipped table. own: instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        merged, early = (
-            faster if said is None else said for said in (environment.merged_attention, environment.early_launches)
+        merged, early, joined = (
+            faster if said is None else said
+            for said in (environment.merged_attention, environment.early_launches, environment.joined_products)
         )
-        return replace(cls.from_environment(), tables=tables, merged_attention=merged, early_launches=early)
+        return replace(
+            cls.from_environment(), tables=tables, merged_attention=merged, early_launches=early, joined_products=joined
+        )
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -124,7 +127,7 @@ class GpuProfile:
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=environment.repack,
             merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
-            joined_products=environment.joined_products, persistent_layers=environment.persistent_layers,
+            joined_products=bool(environment.joined_products), persistent_layers=environment.persistent_layers,
         )  # fmt: skip
 
     def starts_early(self, target: Target) -> bool:

@@ -177,25 +177,27 @@ def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.M
         assert GpuProfile.for_device(device) == GpuProfile()
 
 
-def test_attention_is_merged_and_launches_start_early_where_that_was_measured(
+def test_attention_is_merged_products_are_joined_and_launches_start_early_where_that_was_measured(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    def switches(device: Device) -> tuple[bool, bool, bool]:
+    def switches(device: Device) -> tuple[bool, bool, bool, bool]:
         profile = GpuProfile.for_device(device)
-        return profile.merged_attention, profile.early_launches, profile.repack
+        return profile.merged_attention, profile.early_launches, profile.joined_products, profile.repack
 
     with CudaDevice() as device, EmulatedDevice() as emulator:
-        assert switches(device) == (True, True, False)
-        assert switches(emulator) == (False, False, False)
+        assert switches(device) == (True, True, True, False)
+        assert switches(emulator) == (False, False, False, False)
         for table in shipped_tables():  # of no GPU before sm_90 is there one
             assert table.gpu.target == "sm_90"
         monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "0")
-        assert switches(device) == (False, True, False)
+        assert switches(device) == (False, True, True, False)
         monkeypatch.setenv("PTXGEN_EARLY_LAUNCHES", "0")
-        assert switches(device) == (False, False, False)
+        assert switches(device) == (False, False, True, False)
+        monkeypatch.setenv("PTXGEN_JOINED_PRODUCTS", "0")
+        assert switches(device) == (False, False, False, False)
         monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "1")
         monkeypatch.setenv("PTXGEN_TUNING", "0")
-        assert switches(device) == (True, False, False)
+        assert switches(device) == (True, False, False, False)
 
 
 def test_the_emulator_uses_a_table_only_where_the_environment_names_it(
