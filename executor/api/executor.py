@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import ArrayLike
 
@@ -21,7 +21,7 @@ from executor.api.gemv import GemvRunner
 from executor.api.matmul import MatmulRunner
 from executor.api.tile_profiling import TileProfiling
 from executor.base.arguments import array as host_array
-from executor.base.arguments import instance, one_shape, whole
+from executor.base.arguments import instance, one_shape
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
@@ -36,7 +36,7 @@ from executor.layers.session import Session
 from executor.measure.debug import watch
 from executor.measure.profiler import TileProfiler
 from executor.memory.buffers import GpuBuffer
-from executor.memory.interop import foreign_stream
+from executor.memory.interop import foreign_stream, used_stream
 from executor.memory.single_weight import HostData, host_weight
 from executor.memory.weights import LoadedWeight, Progress, TensorFile, Weights, load_weights
 from ptxgen.errors import ArgumentError
@@ -56,8 +56,10 @@ class CudaExecutor:
 
     device: as in `open_device`: "auto", "cuda", "cuda:N" or "emulator". bundle: a folder that `ptxgen bundle` wrote; every
     kernel then comes from there and none is written. sanitize: check every access (emulator only). profile: which kernels are
-    used (default: what the environment says and was measured on this GPU); it may be set anew at any time. Raises DeviceError
-    if the device is not there, BundleError for a folder that is no bundle or was written for another GPU.
+    used (default: what the environment says and was measured on this GPU); it may be set anew at any time. stream: where all
+    work goes, a handle of the driver or any library's stream, instead of a stream of its own; it must outlive the executor, and
+    "auto" then takes a GPU. Raises DeviceError if the device is not there, BundleError for a folder that is no bundle or was
+    written for another GPU.
 
     `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
     (executor/memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and
@@ -74,11 +76,12 @@ class CudaExecutor:
         bundle: str | Path | None = None,
         sanitize: bool = False,
         profile: GpuProfile | None = None,
+        stream: Any = None,
     ) -> None:
         if profile is not None:
             instance("profile", profile, GpuProfile)
         opened = None if bundle is None else Bundle.open(bundle)
-        self.device = open_device(device, sanitize=sanitize)
+        self.device = open_device(device, sanitize=sanitize, stream=stream)
         try:
             self.modules = Modules(self.device, bundle=opened)
             profile = profile or GpuProfile.for_modules(self.modules)
@@ -121,15 +124,20 @@ class CudaExecutor:
         """A new buffer of zeros; arguments and errors as `empty`."""
         return GpuBuffer.zeros(self.device, dtype, one_shape(shape), name)
 
-    def on_stream(self, stream: int) -> AbstractContextManager[None]:
+    def on_stream(self, stream: Any) -> AbstractContextManager[None]:
         """In the block, work here comes after what the caller's stream has started, and before what it starts after the block;
         see foreign_stream of executor/memory/interop.py."""
-        return foreign_stream(self.device, whole("stream", stream, 0))
+        return foreign_stream(self.device, stream)
+
+    def using(self, stream: Any) -> AbstractContextManager[None]:
+        """In the block, launches, copies and replays go to the caller's stream, after all that was started here before and
+        before what is started here after it; see used_stream of executor/memory/interop.py."""
+        return used_stream(self.device, stream)
 
     @property
     def stream(self) -> int | None:
-        """The handle of the CUDA stream that all work here goes to, for libraries that order their own work by it; None on the
-        emulator, where a call returns when its work has ended."""
+        """The handle of the CUDA stream that all work here goes to at the moment, for libraries that order their own work by
+        it; None on the emulator, where a call returns when its work has ended."""
         stream = self.device.sharing.stream
         return None if stream is None else int(stream)
 

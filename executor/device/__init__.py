@@ -16,27 +16,32 @@ __all__ = ["Device", "Event", "LoadedKernel", "MemoryUse", "open_device"]
 _log = logging.getLogger(__name__)
 
 
-def open_device(spec: str = "auto", *, sanitize: bool = False) -> Device:
+def open_device(spec: str = "auto", *, sanitize: bool = False, stream: object | None = None) -> Device:
     """Open a device: "cuda" (the first GPU), "cuda:N", "emulator", or "auto": a GPU if there is one that works, else the
     emulator.
 
     `device.reason` says why it was chosen. sanitize: the emulator checks every access; "auto" then takes the emulator, and a
-    GPU is an ArgumentError. Raises DeviceError, which says what is there, if the device is not; DeviceFailed for a GPU that a
-    fault has broken and that is still open elsewhere in this process: "auto" then takes no other device.
+    GPU is an ArgumentError. stream: where a GPU's work goes, as stream_handle.py takes it, instead of a stream of its own;
+    "auto" then takes a GPU, and the emulator is an ArgumentError.
+
+    Raises DeviceError, which says what is there, if the device is not; DeviceFailed for a GPU that a fault has broken and that
+    is still open elsewhere in this process: "auto" then takes no other device.
     """
     match = re.fullmatch(r"auto|emulator|cuda(?::(\d{1,4}))?", instance("device", spec, str))
     if not match:
         raise ArgumentError(f"unknown device {spec!r}; use auto, cuda, cuda:N or emulator")
     if spec.startswith("cuda") and sanitize:
         raise ArgumentError(f"only the emulator has a sanitiser; device {spec} has none")
+    if stream is not None and (spec == "emulator" or sanitize):
+        raise ArgumentError(f"only a GPU has streams, and {'sanitize' if sanitize else 'the device'} asks for the emulator")
     reason = "only the emulator has a sanitiser" if spec == "auto" else "asked for"
     if spec != "emulator" and not sanitize:
         from executor.device.cuda import CudaDevice
 
         try:
-            return _opened(CudaDevice(int(match[1] or 0)), "the first GPU" if spec == "auto" else "asked for")
+            return _opened(CudaDevice(int(match[1] or 0), stream), "the first GPU" if spec == "auto" else "asked for")
         except DeviceError as error:
-            if spec != "auto" or isinstance(error, DeviceFailed):
+            if spec != "auto" or stream is not None or isinstance(error, DeviceFailed):
                 raise
             reason = str(error)
     from executor.device.emulated import EmulatedDevice

@@ -1,4 +1,4 @@
-"""A GPU through the CUDA driver API (cuda.bindings.driver): one primary context, one non-blocking stream, checked calls. Why
+"""A GPU through the CUDA driver API (cuda.bindings.driver): one primary context, one stream, checked calls. Why
 not through cuda-core: docs/design-records/cuda-core.md."""
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, checked
 from executor.device.cuda_event import CudaEvent, EventPool
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
+from executor.device.cuda_stream import CurrentStream
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from executor.device.pinned import PAGE, Page, PinnedFetch, Readback, Staging
@@ -69,7 +70,8 @@ def driver() -> Any:
 
 
 class CudaDevice(Device):
-    """GPU number `ordinal`. See protocol.Device.
+    """GPU number `ordinal`. See protocol.Device. stream: where its work goes, as stream_handle takes it, instead of one that is
+    made; it must outlive the device.
 
     Devices on one GPU share its context, so a fault breaks all of them: each refuses from then on with the first cause. When
     all are closed, the GPU can be opened again in the same process (cuda_context.PrimaryContext says what CUDA allows). One
@@ -80,7 +82,7 @@ class CudaDevice(Device):
     wants_lines = False
     sanitize = False
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self, ordinal: int = 0, stream: object | None = None) -> None:
         self.closed = True  # until it is open
         _close_dropped()
         self._cuda = cuda = driver()
@@ -115,15 +117,13 @@ class CudaDevice(Device):
         self._launches = 0
         self._cooperative = False  # whether blocks of one of them wait for each other
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
-        self._stream: Any = None
         self._events = EventPool(cuda, self._checked)
-        self._sharing = CudaSharing(self, cuda, self._events, self._checked)
+        self._stream = CurrentStream(cuda, self._events, self._checked, self.name)
+        self._sharing = CudaSharing(self, cuda, self._stream, self._events, self._checked)
         self.closed = False
         try:
             self.enter("opening")
-            flags = cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value
-            self._stream = self._checked(cuda.cuStreamCreate(flags), "making a stream")
-            self._sharing.stream = self._stream
+            self._stream.open(stream, self._handle)
         except BaseException:
             self.close()
             raise
@@ -205,7 +205,7 @@ class CudaDevice(Device):
         self.enter("uploading", immediate=True)
         self.allocations.check(pointer, nbytes, "upload")
         # From pageable memory the driver has taken its copy when this returns.
-        copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream)
+        copied = self._cuda.cuMemcpyHtoDAsync(pointer, array.ctypes.data, nbytes, self._stream.handle)
         self._checked(copied, "uploading")
         if progress is not None:
             progress(nbytes)
@@ -226,20 +226,20 @@ class CudaDevice(Device):
             self.synchronize()
             ctypes.memmove(array.ctypes.data, page.pointer, nbytes)
             return
-        copied = self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream)
+        copied = self._cuda.cuMemcpyDtoHAsync(array.ctypes.data, pointer, nbytes, self._stream.handle)
         self._checked(copied, "downloading")
         self.synchronize()
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
         self.enter("filling memory", immediate=True)
         self.allocations.check(pointer, nbytes, "fill")
-        self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream), "filling memory")
+        self._checked(self._cuda.cuMemsetD8Async(pointer, byte, nbytes, self._stream.handle), "filling memory")
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
         self.enter("copying", immediate=True)
         self.allocations.check(source, nbytes, "copy")
         self.allocations.check(destination, nbytes, "copy to")
-        self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream), "copying")
+        self._checked(self._cuda.cuMemcpyDtoDAsync(destination, source, nbytes, self._stream.handle), "copying")
 
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
@@ -275,10 +275,10 @@ class CudaDevice(Device):
         self.enter("launching", immediate=True)
         shared, pointers = kernel.dynamic_shared, parameters.pointers
         if kernel.cooperative:
-            launched = self._cuda.cuLaunchCooperativeKernel(kernel.handle, *grid, *block, shared, self._stream, pointers)
+            launched = self._cuda.cuLaunchCooperativeKernel(kernel.handle, *grid, *block, shared, self._stream.handle, pointers)
             self._cooperative = True
         else:
-            launched = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream, pointers, 0)
+            launched = self._cuda.cuLaunchKernel(kernel.handle, *grid, *block, shared, self._stream.handle, pointers, 0)
         if launched[0]:
             self._checked(launched, f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._note_launch(work or kernel.entry)
@@ -291,7 +291,7 @@ class CudaDevice(Device):
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
-        graph.launch(self._stream, work or "a graph")
+        graph.launch(self._stream.handle, work or "a graph")
         self._note_launch(work or "a graph")
         self._cooperative |= graph.cooperative
 
@@ -315,7 +315,7 @@ class CudaDevice(Device):
     def record(self) -> CudaEvent:
         self.enter("recording an event")
         event = self._events.take()
-        self._checked(self._cuda.cuEventRecord(event.handle, self._stream), "recording an event")
+        self._checked(self._cuda.cuEventRecord(event.handle, self._stream.handle), "recording an event")
         return event
 
     def elapsed(self, start: Any, end: Any) -> float:
@@ -328,7 +328,7 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         self.enter("waiting")
         self.waits += 1
-        self._checked(self._cuda.cuStreamSynchronize(self._stream), "waiting for the work")
+        self._checked(self._cuda.cuStreamSynchronize(self._stream.handle), "waiting for the work")
         self._launched.clear()
         self._cooperative = False
         self.owner.run_deferred()
@@ -345,7 +345,7 @@ class CudaDevice(Device):
         steps: list[tuple[Any, ...]] = []
         if not self.failed:
             steps += [cuda.cuCtxSetCurrent(self._handle)]
-            steps += [cuda.cuStreamSynchronize(self._stream)] if self._stream is not None else []
+            steps += [cuda.cuStreamSynchronize(self._stream.handle)] if self._stream.handle is not None else []
         for status, *_ in steps:
             if status:  # the last chance to hear of a fault
                 self._context.failure(status, f"closing {self.name}", self._launched, self.name, cooperative=self._cooperative)
@@ -360,7 +360,7 @@ class CudaDevice(Device):
                 graph.close()
             steps += self._events.close()
             steps += self._modules.close()
-            steps += [cuda.cuStreamDestroy(self._stream)] if self._stream is not None else []
+            steps += self._stream.close()
         failed = self.failed
         steps += self._context.leave(self)
         for status, *_ in steps:
@@ -413,10 +413,14 @@ class CudaDevice(Device):
             self._checked(self._cuda.cuCtxSetCurrent(self._handle), "entering the context")
             _current.context = self._context
 
-    def enter_anew(self, doing: str) -> None:
+    def enter_anew(self, doing: str, *, immediate: bool = False) -> None:
         """`enter`, where a library that was called since may have made its own context the thread's current one."""
         _current.context = None
-        self.enter(doing)
+        self.enter(doing, immediate=immediate)
+
+    def checked_stream(self, handle: int) -> int:
+        """A caller's stream, if work can go there; errors as CurrentStream.checked."""
+        return self._stream.checked(handle, self._handle)
 
     def _checked(self, result: tuple[Any, ...], doing: str) -> Any:
         """The values of a driver call. Raises DeviceError with the driver's words and what was being done; DeviceFailed from a

@@ -245,7 +245,10 @@ class EmulatorSharing(MemorySharing):
     """Memory of the host needs no order between streams: a launch has ended when it returns."""
 
     dlpack_device = (1, 0)
-    stream = None
+
+    @property
+    def stream(self) -> None:
+        return None
 
     def __init__(self, device: EmulatedDevice) -> None:
         self._device = device
@@ -274,6 +277,12 @@ class EmulatorSharing(MemorySharing):
 
     def make_wait(self, stream: int) -> None:
         self._device.enter("making a stream wait")
+
+    def use(self, stream: int) -> None:
+        self._device.enter("changing the stream", immediate=True)
+
+    def use_again(self, before: Any) -> None:
+        pass
 
 
 def _bytes_at(pointer: int, nbytes: int) -> NDArray[np.uint8]:

@@ -1,6 +1,6 @@
 """Copies through pinned memory: large uploads, of which the GPU fetches one part while the CPUs fill the next, and small
-downloads. Belongs to cuda.py. `cuda` is cuda.bindings.driver, `stream` the device's; `check` takes a driver's answer and what
-was being done, and gives the values or raises."""
+downloads. Belongs to cuda.py. `cuda` is cuda.bindings.driver, `stream` says where the device's work goes; `check` takes a
+driver's answer and what was being done, and gives the values or raises."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.cuda_event import Check
+from executor.device.cuda_stream import CurrentStream
 from executor.device.protocol import MOST_FETCHED, BytesCopied, Fetch, ReadInto
 
 CHUNK = 16 << 20
@@ -30,7 +31,7 @@ PAGE = MOST_FETCHED
 class Staging:
     """The buffers of one device's large uploads."""
 
-    def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
+    def __init__(self, cuda: Any, stream: CurrentStream, check: Check) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check
@@ -59,15 +60,15 @@ class Staging:
                     progress(size)
         except BaseException:
             # An interrupt may have come between a copy and its event: then only an idle stream says that the buffer is free.
-            self._cuda.cuStreamSynchronize(self._stream)
+            self._cuda.cuStreamSynchronize(self._stream.handle)
             raise
 
     def _send(self, pointer: int, start: int, size: int, read: ReadInto) -> None:
         cuda, turn = self._cuda, self._turn
         self._check(cuda.cuEventSynchronize(self._events[turn]), "uploading")  # returns at once if never recorded
         self._fill(self._arrays[turn][:size], start, read)
-        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], size, self._stream), "uploading")
-        self._check(cuda.cuEventRecord(self._events[turn], self._stream), "uploading")
+        self._check(cuda.cuMemcpyHtoDAsync(pointer, self._pointers[turn], size, self._stream.handle), "uploading")
+        self._check(cuda.cuEventRecord(self._events[turn], self._stream.handle), "uploading")
         self._turn = (turn + 1) % BUFFERS
 
     def _fill(self, buffer: NDArray[np.uint8], start: int, read: ReadInto) -> None:
@@ -125,7 +126,7 @@ class Readback:
     """The pages of one device's small downloads, as many as are held at once: from pageable memory the driver would copy once
     more and wait itself."""
 
-    def __init__(self, cuda: Any, stream: Any, check: Check) -> None:
+    def __init__(self, cuda: Any, stream: CurrentStream, check: Check) -> None:
         self._cuda = cuda
         self._stream = stream
         self._check = check
@@ -136,12 +137,12 @@ class Readback:
     def start(self, pointer: int, nbytes: int) -> Page:
         """Copy at most PAGE bytes, when the stream has come so far."""
         page = Page(*(self._idle.pop() if self._idle else self._made()), self._idle)
-        self._check(self._cuda.cuMemcpyDtoHAsync(page.pointer, pointer, nbytes, self._stream), "downloading")
+        self._check(self._cuda.cuMemcpyDtoHAsync(page.pointer, pointer, nbytes, self._stream.handle), "downloading")
         return page
 
     def mark(self, page: Page) -> None:
         """Have the page's event say when what was started last is there."""
-        self._check(self._cuda.cuEventRecord(page.event, self._stream), "marking a copy")
+        self._check(self._cuda.cuEventRecord(page.event, self._stream.handle), "marking a copy")
 
     def close(self) -> list[tuple[Any, ...]]:
         """Give the memory back; returns the driver's answers."""

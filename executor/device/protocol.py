@@ -126,8 +126,10 @@ class MemorySharing(Protocol):
 
     dlpack_device: tuple[int, int]
     """Where the device's memory is, as `__dlpack_device__` says it: (1, 0) is the host, (2, N) is cuda:N."""
-    stream: Any
-    """The handle of the stream that all work goes to; None where a launch returns when it has ended (the emulator)."""
+
+    @property
+    def stream(self) -> Any:
+        """The handle of the stream that all work goes to; None where a launch returns when it has ended (the emulator)."""
 
     def borrow(self, memory: BorrowedMemory) -> None:
         """Let copies and kernels use memory of another library. Raises DeviceError for memory that is not where this device's
@@ -149,6 +151,13 @@ class MemorySharing(Protocol):
 
     def make_wait(self, stream: int) -> None:
         """What is started on that stream from now on waits for all that the device has started."""
+
+    def use(self, stream: int) -> Any:
+        """Have all work go to that stream from now on, after all that was started before; returns what `use_again` takes.
+        DeviceError for a stream of another device, LaunchError in a capture, the device's or another library's."""
+
+    def use_again(self, before: Any) -> None:
+        """As `use`, with what that gave: the stream before. A device that is closed or has failed stays as it is."""
 
 
 class KernelRunner(Protocol):

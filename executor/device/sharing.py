@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from executor.base.errors import DeviceError
 from executor.device.allocations import BorrowedMemory
 from executor.device.cuda_event import Check, CudaEvent, EventPool
+from executor.device.cuda_stream import CurrentStream
 from executor.device.protocol import MemorySharing
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class Hold:
 class CudaSharing(MemorySharing):
     """Of one device; `cuda` is cuda.bindings.driver. What only the device calls needs its context to be the current one."""
 
-    def __init__(self, device: CudaDevice, cuda: Any, events: EventPool, check: Check) -> None:
+    def __init__(self, device: CudaDevice, cuda: Any, stream: CurrentStream, events: EventPool, check: Check) -> None:
         self.dlpack_device = 2, device.ordinal
-        self.stream: Any = None  # until the device has one
+        self._stream = stream
         self._device = device
         self._cuda = cuda
         self._events = events
@@ -46,6 +47,10 @@ class CudaSharing(MemorySharing):
         self._holds: Counter[int] = Counter()
         self._left: deque[int] = deque()  # holds that died and have not been counted yet
         self._freed: set[int] = set()  # bases that are held still
+
+    @property
+    def stream(self) -> Any:
+        return self._stream.handle
 
     def borrow(self, memory: BorrowedMemory) -> None:
         self._device.enter_anew("borrowing memory")
@@ -74,11 +79,20 @@ class CudaSharing(MemorySharing):
 
     def wait_for(self, stream: int) -> None:
         self._device.enter_anew("waiting for a stream")
-        self._order(stream, self.stream)
+        self._stream.order(stream, self.stream)
 
     def make_wait(self, stream: int) -> None:
         self._device.enter_anew("making a stream wait")
-        self._order(self.stream, stream)
+        self._stream.order(self.stream, stream)
+
+    def use(self, stream: int) -> Any:
+        self._device.enter_anew("changing the stream", immediate=True)
+        return self._stream.use(self._device.checked_stream(stream))
+
+    def use_again(self, before: Any) -> None:
+        if not (self._device.closed or self._device.failed):
+            self._device.enter_anew("changing the stream", immediate=True)
+            self._stream.use(before)
 
     def defer_free(self, base: int) -> bool:
         """Whether an allocation that is being freed is held; then `release_finished` frees it after the last hold has gone."""
@@ -127,12 +141,6 @@ class CudaSharing(MemorySharing):
         self._given_back.clear()
         self._in_use.clear()
         return answers
-
-    def _order(self, before: Any, after: Any) -> None:
-        """What stream `after` starts from now on waits for what stream `before` has started. The host does not wait."""
-        event = self._events.take()  # back in the pool at once: a wait keeps to the record before it, whatever comes later
-        self._check(self._cuda.cuEventRecord(event.handle, before), "marking a stream")
-        self._check(self._cuda.cuStreamWaitEvent(after, event.handle, 0), "ordering streams")
 
     def _require_own(self, memory: BorrowedMemory) -> None:
         """Raises DeviceError unless the first and the last byte are memory of this GPU."""

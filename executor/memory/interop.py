@@ -12,6 +12,7 @@ import numpy as np
 
 from executor.device.allocations import BorrowedMemory
 from executor.device.protocol import Device
+from executor.device.stream_handle import LEGACY, stream_handle
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from executor.memory.dlpack import CPU, CUDA, VERSION, ForeignArray, device_label, read_capsule
 from ptxgen.arrays import FROM_NUMPY, numpy_dtype
@@ -19,23 +20,36 @@ from ptxgen.errors import ArgumentError
 from ptxgen.spelling import DTypeLike, dtype_of
 from ptxgen.types import BF16, DType
 
-LEGACY_STREAM = 1
-"""How the array interface and DLPack number the legacy default stream. (0 would be either of two, and is not allowed there.)"""
-
 
 @contextmanager
-def foreign_stream(device: Device, stream: int) -> Iterator[None]:
+def foreign_stream(device: Device, stream: Any) -> Iterator[None]:
     """Work of the device in the block comes after what was started on the caller's stream before the block, and before what is
     started on it after the block. The host waits for neither.
 
-    stream: the driver's handle, such as `torch.cuda.current_stream().cuda_stream` (0: the legacy default stream, 2: the
-    thread's). On the emulator there is nothing to order. The device's context becomes the thread's current one.
+    stream: `torch.cuda.current_stream()`, or whatever stream_handle takes. On the emulator there is nothing to order. The
+    device's context becomes the thread's current one.
     """
-    device.sharing.wait_for(stream)
+    handle = stream_handle(stream)
+    device.sharing.wait_for(handle)
     try:
         yield
     finally:
-        device.sharing.make_wait(stream)
+        device.sharing.make_wait(handle)
+
+
+@contextmanager
+def used_stream(device: Device, stream: Any) -> Iterator[None]:
+    """Work of the device in the block goes to the caller's stream, after all that the device has started, and before what it
+    starts after the block. The host waits for nothing.
+
+    stream: as foreign_stream, of this GPU; it must live until the block ends. On the emulator, where a call returns when its
+    work has ended, the block changes nothing. Errors as MemorySharing.use.
+    """
+    before = device.sharing.use(stream_handle(stream))
+    try:
+        yield
+    finally:
+        device.sharing.use_again(before)
 
 
 def as_buffer(device: Device, obj: Any, dtype: DTypeLike | None = None, name: str = "") -> GpuBuffer:
@@ -110,7 +124,7 @@ def _through_array_interface(device: Device, obj: Any, label: str) -> ForeignArr
         raise ArgumentError(f"{label} has a mask, which a buffer cannot have")
     stream = interface.get("stream")
     if stream is not None:
-        if not isinstance(stream, int) or stream < LEGACY_STREAM:
+        if not isinstance(stream, int) or stream < LEGACY:
             raise ArgumentError(f"{label}: stream {stream!r} is not allowed; 1 is the legacy default stream, 2 the thread's")
         device.sharing.wait_for(stream)
     pointer, read_only = interface["data"]

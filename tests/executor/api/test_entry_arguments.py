@@ -146,6 +146,7 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
         },
         "load_weight": {"name": "new", "data": np.ones((2, 64), np.float32), "type": "F32", "shape": (2, 64)},
         "on_stream": {"stream": 0},
+        "using": {"stream": 0},
     }  # fmt: skip
 
 

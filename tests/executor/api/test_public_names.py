@@ -13,7 +13,7 @@ from executor.layers.outliers import is_massive_activation_outlier
 from ptxgen.kernels.accuracy import OUTLIER
 
 NAMES = {
-    "B1 device": ("device", "buffer", "empty", "zeros", "on_stream", "stream", "synchronize", "close"),
+    "B1 device": ("device", "buffer", "empty", "zeros", "on_stream", "using", "stream", "synchronize", "close"),
     "B2 modules": ("modules",),
     "B3 weights": ("load_weight", "load_weights", "get_quantized_weight_ptr", "weights"),
     "B4 indexed weights": ("build_indexed_weights",),

@@ -10,71 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda.bindings import driver as real
 
 from executor.base.errors import DeviceError, LaunchError, SharingError
 from executor.device.cuda import CudaDevice
+from executor.device.stream_handle import LEGACY
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import as_buffer, foreign_stream
 from ptxgen.errors import ArgumentError
 from ptxgen.types import BF16, F32, U8, U16
-from tests.executor.device.fake_driver import OK, FakeDriver, R
+from tests.executor.device.fake_driver import OK
+from tests.executor.device.sharing_driver import ADDRESS, OURS, THEIRS, SharingDriver
 from tests.executor.launch.kernels import Accumulate
-
-OURS, THEIRS = 0x5000, 0x7000  # streams
-ADDRESS = 0x7F00_0000_0000
-
-
-class SharingDriver(FakeDriver):
-    """`order` holds what was asked of streams and events; `places` says whose GPU's memory an address range is; events pass
-    while `passing`."""
-
-    CUpointer_attribute = real.CUpointer_attribute
-    CUmemorytype = real.CUmemorytype
-
-    def __init__(self) -> None:
-        super().__init__(gpus=2)
-        self.order: list[tuple[Any, ...]] = []
-        self.places: dict[range, int] = {range(ADDRESS, ADDRESS + 400): 0, range(2 * ADDRESS, 2 * ADDRESS + 400): 1}
-        self.passing = True
-
-    def cuStreamCreate(self, flags: int) -> tuple[Any, Any]:
-        super().cuStreamCreate(flags)
-        return OK, OURS
-
-    def cuEventCreate(self, flags: int) -> tuple[Any, Any]:
-        super().cuEventCreate(flags)
-        return OK, f"event {self.live['event']}"
-
-    def cuEventRecord(self, event: Any, stream: Any) -> tuple[Any]:
-        self.order.append(("record", event, stream))
-        return (OK,)
-
-    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> tuple[Any]:
-        self.order.append(("wait", event, stream))
-        return (OK,)
-
-    def cuEventQuery(self, event: Any) -> tuple[Any]:
-        return (OK if self.passing else R.CUDA_ERROR_NOT_READY,)
-
-    def cuLaunchKernel(self, *call: Any) -> tuple[Any]:
-        self.order.append(("launch",))
-        return (OK,)
-
-    def cuMemFree(self, pointer: int) -> tuple[Any]:
-        self.order.append(("free", pointer))
-        return super().cuMemFree(pointer)
-
-    def cuPointerGetAttribute(self, attribute: Any, pointer: int) -> tuple[Any, Any]:
-        place = next((place for where, place in self.places.items() if pointer in where), None)
-        own = any(base <= pointer < base + size for base, size in self._sizes.items())
-        if place is None and not own:
-            return R.CUDA_ERROR_INVALID_VALUE, None
-        if attribute == self.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-            return OK, max(place or 0, 0)
-        return OK, self.CUmemorytype.CU_MEMORYTYPE_HOST if place == -1 else self.CUmemorytype.CU_MEMORYTYPE_DEVICE
 
 
 @pytest.fixture
@@ -258,7 +206,7 @@ def test_work_in_a_foreign_stream_comes_after_what_was_before_and_before_what_co
 def test_the_callers_stream_waits_even_when_the_block_fails(driver: SharingDriver, device: CudaDevice) -> None:
     with pytest.raises(KeyError), foreign_stream(device, 0):
         raise KeyError
-    assert driver.order[-2:] == [("record", "event 1", OURS), ("wait", "event 1", 0)]
+    assert driver.order[-2:] == [("record", "event 1", OURS), ("wait", "event 1", LEGACY)]
 
 
 def test_a_thousand_waits_need_one_event(driver: SharingDriver, device: CudaDevice) -> None:
