@@ -1,4 +1,5 @@
-"""`ptxrun bench`: how fast a model reads prompts and decodes, for one sequence and many, and how that compares."""
+"""`ptxrun bench`: how fast a model reads prompts and decodes, for one sequence and many, and how that compares; or how fast a
+kernel is (bench_kernel.py)."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ import sys
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
-from executor.commands.session import ModelSession, device_option, kv_type_option, model_argument, precision_option, session
+from executor.commands import bench_kernel
+from executor.commands.session import ModelSession, device_option, kv_type_option, precision_option, session
 from ptxgen import __version__
 from ptxgen.commands import console
-from ptxgen.commands.options import FILE, json_option, whole_numbers
+from ptxgen.commands.options import FILE, json_option, set_option, whole_numbers
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -27,8 +30,16 @@ if TYPE_CHECKING:
     from executor.model.engine import Engine
 
 
+ROUNDS: Final = 5
+OF_KERNELS: Final = ("settings", "against")
+OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
+"""Options by their parameters; all others are for models alone."""
+
+
 @click.command("bench")
-@model_argument
+@click.argument("subject", metavar="MODEL.gguf|KERNEL")
+@set_option
+@click.option("--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.")
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
 @click.option("--prompt", "prompts", default="512", show_default=True, metavar="P,...", help="Read prompts of so many tokens.")
 @click.option(
@@ -44,26 +55,37 @@ if TYPE_CHECKING:
     help="Tokens of a prompt that are read at once; more need more memory.",
 )  # fmt: skip
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Time everything so often; medians count."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=None,
+    show_default=f"{ROUNDS}; of kernels {bench_kernel.ROUNDS}",
+    help="Time everything so often; medians count.",
 )
 @click.option(
     "--vs", type=click.Choice(["llama.cpp"]), help="Also run llama-bench and llama-batched-bench, found on PATH, in turn."
 )
 @click.option("--vs-args", default="", metavar="WORDS", help="More options for both programs, such as '-ub 2048'.")
 @click.option("--vs-env", multiple=True, metavar="NAME=VALUE", help="Set for both, such as GGML_CUDA_GRAPH_OPT=1.")
-@click.option("--plot", metavar="FILE", type=FILE, help="Draw the speeds over prompt, depth and batch: .png or .svg.")
+@click.option("--plot", metavar="FILE", type=FILE, help="Draw what was measured: .png or .svg.")
 @device_option
 @precision_option
 @kv_type_option
 @json_option("All figures as JSON, with machine, versions and command.")
+@click.pass_context
 def bench_command(
-    path: Path, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int, rounds: int,
-    vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str, precision: str | None,
-    kv_type: str, as_json: bool,
+    ctx: click.Context, subject: str, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int,
+    rounds: int | None, vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str,
+    precision: str | None, kv_type: str, as_json: bool, settings: tuple[str, ...], against: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Time prompts and decoding, in tokens a second, on random tokens. The answer to each step is read back, as for a user who
-    reads along, while the next one runs already. "Of limit" is the share of the speed at which a step would only read weights
-    and cache from the GPU's memory.
+    """Time a model, or a kernel. A name that `ptxgen list` has is a kernel; a path (with a folder or an ending, such as
+    ./model) or hf://... is a model.
+
+    Of a model prompts and decoding are timed, in tokens a second, on random tokens. The answer to each step is read back, as
+    for a user who reads along, while the next one runs already. "Of limit" is the share of the speed at which a step would only
+    read weights and cache from the GPU's memory.
+
+    Of a kernel launches are timed, in graphs, each on random arguments that the GPU's cache does not hold; "of roofline" is the
+    share of what the device allows for the kernel's own `work`. Times of the emulator are the CPU's and say nothing of a GPU.
 
     With --vs all is run in turn with llama.cpp, ours first in one round and llama.cpp in the next, on the same file and GPU:
     the same prompts, depths, batches and tokens; its cache in f16 unless --kv-type says q8_0.
@@ -73,7 +95,15 @@ def bench_command(
       ptxrun bench model.gguf
       ptxrun bench model.gguf --prompt 512,8192 --depth 0,1024,8192 --batch 1,2,4,8,16,32 --vs llama.cpp --plot speed.svg
       ptxrun bench model.gguf --prompt 2048 --vs llama.cpp --vs-args '-ub 2048' --vs-env GGML_CUDA_GRAPH_OPT=1
+      ptxrun bench my_q4k_gemv --set k=4096 --set n=14336 --against q4k_gemv --against mwv_q4k_gemv
     """
+    kernel = bench_kernel.kernel_named(subject)
+    _refuse_options(ctx, of_kernel=kernel is not None)
+    if kernel is not None:
+        bench_kernel.bench_kernel(
+            kernel, settings, against, rounds or bench_kernel.ROUNDS, device, plot, as_json=as_json
+        )  # fmt: skip
+        return
     from executor.device.cuda import CudaDevice
     from executor.gguf.gguf_file import GgufFile
     from executor.measure.llama_cpp import LlamaCpp
@@ -84,6 +114,7 @@ def bench_command(
     from executor.model.engine import PAGE_LEN
     from executor.model.matrices import matrices
 
+    path = Path(subject)
     cases = speed_cases(
         whole_numbers("--prompt", prompts, "numbers of tokens", "512,8192", low=1),
         tokens,
@@ -112,7 +143,7 @@ def bench_command(
         shape: dict[str, Any] = {"pages": pages, "page_len": PAGE_LEN, "context": context, "kv_type": kv_type}
         engine = running.model.engine(slots=len(room), rows=max(chunk, len(room)), **shape)
         require_unwatched(engine.launcher)
-        measured = _measure(engine, cases, rounds, peer, weight_bytes)
+        measured = _measure(engine, cases, rounds or ROUNDS, peer, weight_bytes)
         facts = _facts(path, running, engine, peer, measured, weight_bytes)
     if as_json:
         console.print_json(facts)
@@ -120,6 +151,17 @@ def bench_command(
         _show(facts, measured)
     if plot is not None:
         plot_speeds(measured, f"{path.name} on {facts['machine']['name']}, {facts['precision']}", plot)
+
+
+def _refuse_options(ctx: click.Context, *, of_kernel: bool) -> None:
+    """ArgumentError for an option that says nothing of what is timed."""
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE or name in OF_BOTH:
+            continue
+        if (name in OF_KERNELS) != of_kernel:
+            what, other = ("models", "kernel") if of_kernel else ("kernels", "model")
+            raise ArgumentError(f"{parameter.opts[0]} is for {what}, and {ctx.params['subject']} is a {other}")
 
 
 def _context(needed: int, page_len: int, limit: int) -> int:
