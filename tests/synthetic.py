@@ -111,18 +111,20 @@ def write_model(
     tokenizer: str = "gpt2",
     pre: str | None = None,
     metadata: Mapping[str, object] | None = None,
+    tensors_a_file: int = 0,
     seed: int = 1,
 ) -> Path:
-    """Write a model of random weights and return its path; the bytes depend on the arguments alone.
+    """Write a model of random weights and return its path (of its first file); the bytes depend on the arguments alone.
 
     types: one GGML type for every matrix, or a type by role ("token_embd", "attn_q", ..., and "" for the others). A type
     whose blocks do not divide the rows gives way to llama.cpp's fallback. tokenizer: "gpt2", "llama" or "none"; pre: its
     pre-tokenizer (llama-bpe for llama, qwen2 for the others). metadata: further keys (int, float, bool, str), or other values.
+    tensors_a_file: in several files, of so many tensors each.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     wanted = types if isinstance(types, Mapping) else {"": types}
     head_dim = head_dim or hidden // heads
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_a_file)
     writer.add_block_count(layers)
     writer.add_context_length(context)
     writer.add_embedding_length(hidden)
@@ -171,7 +173,7 @@ def write_model(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return path if path.exists() else next(path.parent.glob(f"{path.stem}-00001-of-*{path.suffix}"))
 
 
 def byte_characters() -> dict[int, str]:

@@ -18,7 +18,8 @@ from executor.bundle.formula import TracedInt, formula_of, traced
 from executor.choice.choice import GpuProfile
 from executor.device.allocations import ALIGNMENT
 from executor.device.dry_run import DryRunMemory
-from executor.gguf.gguf_file import GgufFile, TensorInfo
+from executor.gguf.directory import TensorInfo
+from executor.gguf.gguf_file import GgufFile
 from executor.layers.calls import KernelCall
 from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import DeviceAllocation, GpuBuffer
@@ -146,6 +147,7 @@ def _tensors(weights: Weights, file: GgufFile, launches: tuple[dict[str, Any], .
             "rows": weight.n,
             "k": weight.k,
             "bytes": file.tensors[name].nbytes,
+            "file": file.paths[file.tensors[name].part].name,
             "file_offset": file.tensors[name].offset,
             "kernels": list(users[name]),
         }

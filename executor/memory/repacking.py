@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.protocol import BytesCopied
-from executor.gguf.gguf_file import TensorInfo
+from executor.gguf.directory import TensorInfo
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.formats.format import RepackedFormat

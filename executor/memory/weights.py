@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from executor.base.errors import ModelError
 from executor.device.allocations import ALIGNMENT
 from executor.device.protocol import BytesCopied, DeviceMemory
-from executor.gguf.gguf_file import TensorInfo
+from executor.gguf.directory import TensorInfo
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, free_on_error
 from executor.memory.repacking import Repacking
 from ptxgen.errors import ArgumentError

@@ -15,7 +15,8 @@ from typing import Final, NoReturn
 import numpy as np
 
 from executor.base.errors import ModelError, quoted
-from executor.gguf.gguf_file import GgmlType, GgufFile, Value
+from executor.gguf.directory import GgmlType, Value
+from executor.gguf.gguf_file import GgufFile
 from executor.layers.shape import LayerShape, RopeStyle
 from ptxgen.formats import FORMATS
 

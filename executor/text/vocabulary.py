@@ -10,7 +10,8 @@ from typing import Final, NoReturn, cast
 import numpy as np
 
 from executor.base.errors import ModelError
-from executor.gguf.gguf_file import GgufFile, Value
+from executor.gguf.directory import Value
+from executor.gguf.gguf_file import GgufFile
 from executor.text.special_tokens import SpecialTokens, bracketed, looks_like_control
 
 KEY: Final = "tokenizer.ggml."

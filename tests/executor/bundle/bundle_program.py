@@ -28,9 +28,10 @@ class BundleProgram:
         self.manifest = json.loads((folder / "manifest.json").read_text())
         self.folder = folder
         self.kernels: dict[str, Kernel] = {}  # those that were launched
-        content = np.fromfile(model, np.uint8)
+        files = {facts["file"] for facts in self.manifest["tensors"].values()}
+        contents = {file: np.fromfile(model.with_name(file), np.uint8) for file in files}
         self.tensors = {
-            name: aligned(content[facts["file_offset"] : facts["file_offset"] + facts["bytes"]])
+            name: aligned(contents[facts["file"]][facts["file_offset"] : facts["file_offset"] + facts["bytes"]])
             for name, facts in self.manifest["tensors"].items()
         }
         self.buffers = {

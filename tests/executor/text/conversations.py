@@ -13,7 +13,8 @@ import numpy as np
 from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from executor.gguf.gguf_file import GgufFile, Value
+from executor.gguf.directory import Value
+from executor.gguf.gguf_file import GgufFile
 from executor.text.rendering import sandbox
 from executor.text.rendering.traced import runs
 from executor.text.special_tokens import Span

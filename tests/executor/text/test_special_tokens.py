@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.gguf.gguf_file import GgufFile, Value
+from executor.gguf.directory import Value
+from executor.gguf.gguf_file import GgufFile
 from executor.text.special_tokens import Span, SpecialTokens
 from executor.text.tokenizer import Tokenizer
 from executor.text.vocabulary import TokenKind

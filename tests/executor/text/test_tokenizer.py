@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.base.errors import ModelError
-from executor.gguf.gguf_file import GgufFile, Value
+from executor.gguf.directory import Value
+from executor.gguf.gguf_file import GgufFile
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
