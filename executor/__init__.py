@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from executor.api.executor import CudaExecutor
     from executor.api.load import load_model
-    from executor.base.errors import DeviceError, DeviceFailed, LaunchError, ModelError, OutOfMemory
+    from executor.base.errors import DeviceError, DeviceFailed, FetchError, LaunchError, ModelError, OutOfMemory
     from executor.choice.choice import GpuProfile
     from executor.layers.indexed import ValidatedLayerWeights
     from executor.memory.buffers import GpuBuffer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ptxgen.errors import ArgumentError, PtxGenError
 
 __all__ = [
-    "AnswerStream", "ArgumentError", "CudaExecutor", "DeviceError", "DeviceFailed", "Generation", "GpuBuffer",
+    "AnswerStream", "ArgumentError", "CudaExecutor", "DeviceError", "DeviceFailed", "FetchError", "Generation", "GpuBuffer",
     "GpuProfile", "Grammar", "KvCache", "LanguageModel", "LaunchError", "ModelError", "OutOfMemory", "PtxGenError",
     "Sampler", "Scheduler", "ValidatedLayerWeights", "Workspace", "load_model",
 ]  # fmt: skip
@@ -34,6 +34,7 @@ _HOMES = {
     "CudaExecutor": "executor.api.executor",
     "DeviceError": "executor.base.errors",
     "DeviceFailed": "executor.base.errors",
+    "FetchError": "executor.base.errors",
     "Generation": "executor.model.answer",
     "GpuBuffer": "executor.memory.buffers",
     "GpuProfile": "executor.choice.choice",

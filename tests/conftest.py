@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests import essential
+from tests.hub_server import hub as hub  # a fixture for all
 
 STARTED = time.monotonic()
 NEVER_ESSENTIAL = pytest.StashKey[list[str]]()

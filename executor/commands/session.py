@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -29,7 +30,10 @@ KV_TYPES: Final = ("f32", "f16", "q8_0")
 LOOKUP: Final = "lookup"
 """The way to guess tokens that there is."""
 
-model_argument = click.argument("path", metavar="MODEL.gguf", type=FILE)
+model_dir_option = click.option(
+    "--model-dir", metavar="DIR", type=FILE,
+    help="Where models called hf://ORG/REPO:Q4_K_M are kept and looked up (default: PTXGEN_MODEL_DIR, else in the cache).",
+)  # fmt: skip
 device_option = click.option(
     "--device", default="auto", show_default=True, metavar="DEVICE",
     help="auto (a GPU if there is one), cuda, cuda:N or emulator.",
@@ -52,6 +56,22 @@ bundle_option = click.option(
 sanitize_option = click.option(
     "--sanitize", is_flag=True, help="Check every access and barrier of every kernel; emulator only, and slow."
 )
+
+
+def model_argument(command: Command) -> Command:
+    """Decorator: the argument MODEL, a path or a name, and --model-dir. The command gets `path`, that of the (first) file: a
+    model that is not here is fetched before it runs, with a progress bar."""
+
+    @wraps(command)
+    def located(*, model: str, model_dir: Path | None, **options: Any) -> Any:
+        from executor.gguf.locate import local_model
+
+        with console.progress() as report:
+            path = local_model(model, model_dir, report)
+        return command(path=path, **options)
+
+    wrapped = cast(Command, located)
+    return click.argument("model", metavar="MODEL")(model_dir_option(wrapped))
 
 
 def session_options(command: Command) -> Command:

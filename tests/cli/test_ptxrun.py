@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gguf.constants import GGMLQuantizationType as Q
 
-from executor.gguf import fetch as fetching
 from executor.gguf.gguf_file import GgufFile
 from tests.cli.invoke import facts, invoke, refused
 from tests.smollm2 import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
@@ -227,7 +226,7 @@ def test_a_device_that_is_not_there_is_one_clear_line(model: Path, device: str, 
 
 
 def test_the_demo_answers_and_says_what_ran_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "fetch", lambda progress: model)
+    monkeypatch.setattr("executor.gguf.packaged.fetch", lambda progress: model)
     result = invoke("ptxrun", "demo", "--prompt", "the", "-n", "3", *EMULATOR)
     assert result.exit_code == 0
     assert result.stdout.startswith("> the\n")

