@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -13,11 +12,12 @@ import pytest
 
 import executor
 from tests.cli.invoke import facts, invoke, refused
+from tests.docs.pages import blocks
 from tests.hub_server import TOKEN, Hub, Repository
 from tests.paths import ROOT
 from tests.synthetic import Q, write_model
 
-PAGE = (ROOT / "docs" / "models.md").read_text()
+PAGE = ROOT / "docs" / "models.md"
 NAME = "hf://acme/tiny-GGUF:Q8_0"
 EMULATOR = ("--device", "emulator")
 
@@ -108,10 +108,6 @@ def test_python_takes_names_too(folder: Path, tmp_path: Path) -> None:
         executor.load_model("hf://acme/tiny-GGUF:Q2_K")
 
 
-def blocks(language: str) -> list[str]:
-    return [text for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL) if name == language]
-
-
 @pytest.mark.slow
 def test_what_the_page_shows_works(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -120,13 +116,14 @@ def test_what_the_page_shows_works(
         tmp_path / "big.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64, tensors_a_file=4
     )
     assert big.name == "big-00001-of-00003.gguf"
-    commands = [shlex.split(line, comments=True) for block in blocks("") for line in block.splitlines()]
+    shell = "".join(block.text for block in blocks(PAGE) if not block.language)
+    commands = [shlex.split(line, comments=True) for line in shell.splitlines()]
     assert len(commands) == 10
     for program, *words in commands:
         result = invoke(program, *words, stdin="hello\n")
         assert result.exit_code == 0, (words, result.output)
-    (source,) = blocks("python")
-    exec(compile(source, "models.md", "exec"), {})
+    (source,) = (block.text for block in blocks(PAGE) if block.language == "python")
+    exec(compile(source, PAGE.name, "exec"), {})
     assert capsys.readouterr().out.strip()
 
 
