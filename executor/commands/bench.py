@@ -19,6 +19,7 @@ from executor.commands import bench_kernel
 from executor.commands.session import ModelSession, device_option, kv_type_option, precision_option, session
 from ptxgen import __version__
 from ptxgen.commands import console
+from ptxgen.commands.completion import complete_kernels, complete_kernels_or_files
 from ptxgen.commands.options import FILE, json_option, set_option, whole_numbers
 from ptxgen.errors import ArgumentError
 
@@ -37,9 +38,12 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 
 
 @click.command("bench")
-@click.argument("subject", metavar="MODEL.gguf|KERNEL")
+@click.argument("subject", metavar="MODEL.gguf|KERNEL", shell_complete=complete_kernels_or_files)
 @set_option
-@click.option("--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.")
+@click.option(
+    "--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.",
+    shell_complete=complete_kernels,
+)  # fmt: skip
 @click.option("--tokens", type=click.IntRange(min=1), default=128, show_default=True, metavar="N", help="Tokens to decode.")
 @click.option("--prompt", "prompts", default="512", show_default=True, metavar="P,...", help="Read prompts of so many tokens.")
 @click.option(

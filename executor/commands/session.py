@@ -14,6 +14,7 @@ import click
 
 from executor.base.environment import PRECISIONS
 from ptxgen.commands import console
+from ptxgen.commands.completion import complete_devices
 from ptxgen.commands.options import FILE, Command
 from ptxgen.errors import ArgumentError
 
@@ -36,7 +37,7 @@ model_dir_option = click.option(
 )  # fmt: skip
 device_option = click.option(
     "--device", default="auto", show_default=True, metavar="DEVICE",
-    help="auto (a GPU if there is one), cuda, cuda:N or emulator.",
+    help="auto (a GPU if there is one), cuda, cuda:N or emulator.", shell_complete=complete_devices,
 )  # fmt: skip
 precision_option = click.option(
     "--precision",

@@ -12,6 +12,7 @@ import click
 
 from executor.commands.session import device_option, model_argument, precision_option
 from ptxgen.commands import console
+from ptxgen.commands.completion import complete_kernels
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
 
@@ -35,7 +36,12 @@ def _rows(context: click.Context, parameter: click.Parameter, text: str) -> list
 @device_option
 @precision_option
 @click.option(
-    "--kernels", "pattern", default="*", metavar="PATTERN", help="Only kernels with such names: 'hw_dp4a_*' (default: all)."
+    "--kernels",
+    "pattern",
+    default="*",
+    metavar="PATTERN",
+    help="Only kernels with such names: 'hw_dp4a_*' (default: all).",
+    shell_complete=complete_kernels,
 )
 @click.option(
     "--rows", default="1", show_default=True, metavar="LIST", callback=_rows, help="Rows of activations: '1,2,4,8,64'."

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ptxgen.commands import console
+from ptxgen.commands.completion import complete_kernels, complete_settings, complete_targets
 from ptxgen.commands.options import FILE, TARGETS, json_option, set_option, target_option
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import ArgumentError, PtxGenError
@@ -31,7 +32,7 @@ MANY = 1000
 
 
 @click.command("list")
-@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_kernels)
 @json_option()
 def list_command(patterns: tuple[str, ...], as_json: bool) -> None:
     """List the kernels whose names match one of the patterns (* stands for anything), all if there is none, with the parameters
@@ -75,7 +76,7 @@ def list_command(patterns: tuple[str, ...], as_json: bool) -> None:
 
 
 @click.command("emit")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_kernels)
 @set_option
 @target_option
 @click.option("--lines", is_flag=True, help="Name the Python line of every instruction (.loc), for debuggers and sanitisers.")
@@ -107,14 +108,17 @@ def emit_command(name: str, settings: tuple[str, ...], target_name: str, lines: 
 
 
 @click.command("check")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_kernels)
+@click.option(
+    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="Check this shape; otherwise all sample shapes.",
+    shell_complete=complete_settings,
+)  # fmt: skip
 @click.option(
     "--models", is_flag=True, help="Check the shapes of known models instead (matrix-vector kernels only, your own included)."
 )
 @click.option(
     "target_names", "--target", multiple=True, default=(str(DEFAULT),), show_default=True,
-    help=f"GPU target, or `all` that the kernel is for; may be repeated. Targets: {TARGETS}",
+    help=f"GPU target, or `all` that the kernel is for; may be repeated. Targets: {TARGETS}", shell_complete=complete_targets,
 )  # fmt: skip
 @json_option()
 @click.pass_context

@@ -9,12 +9,13 @@ import click
 
 from ptxgen.commands import console
 from ptxgen.commands.catalogue import name_broken
+from ptxgen.commands.completion import complete_kernels
 from ptxgen.commands.options import json_option
 from ptxgen.commands.start import FAILED
 
 
 @click.command("conform")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_kernels)
 @json_option()
 @click.pass_context
 def conform_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ptxgen.commands import console
+from ptxgen.commands.completion import complete_gpus, complete_kernels, complete_targets
 from ptxgen.commands.options import FILE, TARGETS, json_option, set_option
 from ptxgen.files import replacing
 from ptxgen.target import Target
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 
 @click.command("explain")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_kernels)
 @set_option
-@click.option("target_name", "--target", help=f"GPU target (default: the GPU's own): {TARGETS}")
 @click.option(
-    "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ..."
+    "target_name", "--target", help=f"GPU target (default: the GPU's own): {TARGETS}", shell_complete=complete_targets
 )
+@click.option(
+    "gpu_name", "--gpu", help="GPU whose figures count (default h200, or one of the target's generation): l4, rtx4090, ...",
+    shell_complete=complete_gpus,
+)  # fmt: skip
 @click.option("page", "--html", type=FILE, help="Write a page with Python, PTX and, with nvdisasm, SASS side by side.")
 @click.option("--listing/--no-listing", default=True, help="Print the PTX under the Python lines that wrote it (default: yes).")
 @json_option()

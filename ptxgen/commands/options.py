@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from ptxgen.commands.completion import complete_settings, complete_targets
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, DEFAULT
 
@@ -18,9 +19,13 @@ FILE: Final = click.Path(path_type=Path)
 TARGETS: Final = f"{', '.join(map(str, ALL))}, sm_90a, ..."
 
 set_option = click.option(
-    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`."
-)
-target_option = click.option("target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {TARGETS}")
+    "settings", "--set", multiple=True, metavar="NAME=VALUE", help="A parameter of the shape; see `ptxgen list`.",
+    shell_complete=complete_settings,
+)  # fmt: skip
+target_option = click.option(
+    "target_name", "--target", default=str(DEFAULT), show_default=True, help=f"GPU target: {TARGETS}",
+    shell_complete=complete_targets,
+)  # fmt: skip
 
 
 def json_option(help: str = "The same facts as JSON.") -> Callable[[Command], Command]:

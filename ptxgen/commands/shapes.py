@@ -36,6 +36,24 @@ def parse_shape(entry: KernelEntry, settings: Iterable[str]) -> dict[str, Any]:
     return shape
 
 
+def known_values(entry: KernelEntry, name: str) -> list[str]:
+    """The words that a parameter may be: truth values, all formats, those of the sample shapes where it is another word; none
+    of a number."""
+    declared = {field.name: getattr(field.type, "__name__", field.type) for field in fields(entry.type)}[name]
+    if declared == "bool":
+        return ["true", "false"]
+    if declared == "Format":
+        from ptxgen.formats import FORMATS
+
+        return list(FORMATS)
+    if declared in READERS:
+        return []
+    try:
+        return sorted({str(getattr(case, name)) for case in entry.cases()})
+    except Exception:  # a stranger's code: conformance says what is wrong with it
+        return []
+
+
 def _converted(kernel: str, name: str, text: str, declared: Any) -> Any:
     if declared not in READERS:
         return text
