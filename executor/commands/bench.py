@@ -16,7 +16,15 @@ import click
 from click.core import ParameterSource
 
 from executor.commands import bench_kernel
-from executor.commands.session import ModelSession, device_option, kv_type_option, precision_option, session
+from executor.commands.session import (
+    ModelSession,
+    device_option,
+    kv_type_option,
+    located,
+    model_dir_option,
+    precision_option,
+    session,
+)
 from ptxgen import __version__
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_kernels, complete_kernels_or_files
@@ -38,7 +46,7 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 
 
 @click.command("bench")
-@click.argument("subject", metavar="MODEL.gguf|KERNEL", shell_complete=complete_kernels_or_files)
+@click.argument("subject", metavar="MODEL|KERNEL", shell_complete=complete_kernels_or_files)
 @set_option
 @click.option(
     "--against", multiple=True, metavar="KERNEL", help="Time this kernel, too, with the same --set, in turn.",
@@ -71,6 +79,7 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 @click.option("--vs-args", default="", metavar="WORDS", help="More options for both programs, such as '-ub 2048'.")
 @click.option("--vs-env", multiple=True, metavar="NAME=VALUE", help="Set for both, such as GGML_CUDA_GRAPH_OPT=1.")
 @click.option("--plot", metavar="FILE", type=FILE, help="Draw what was measured: .png or .svg.")
+@model_dir_option
 @device_option
 @precision_option
 @kv_type_option
@@ -80,6 +89,7 @@ def bench_command(
     ctx: click.Context, subject: str, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int,
     rounds: int | None, vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str,
     precision: str | None, kv_type: str, as_json: bool, settings: tuple[str, ...], against: tuple[str, ...],
+    model_dir: Path | None,
 ) -> None:  # fmt: skip
     """Time a model, or a kernel. A name that `ptxgen list` has is a kernel; a path (with a folder or an ending, such as
     ./model) or hf://... is a model.
@@ -118,7 +128,6 @@ def bench_command(
     from executor.model.engine import PAGE_LEN
     from executor.model.matrices import matrices
 
-    path = Path(subject)
     cases = speed_cases(
         whole_numbers("--prompt", prompts, "numbers of tokens", "512,8192", low=1),
         tokens,
@@ -131,6 +140,7 @@ def bench_command(
     words, environment = _words(vs_args), _variables(vs_env)
     if vs is None and (words or environment):
         raise ArgumentError("--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp, or leave them out")
+    path = located(subject, model_dir)
     peer = (
         None
         if vs is None

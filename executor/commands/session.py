@@ -64,15 +64,18 @@ def model_argument(command: Command) -> Command:
     model that is not here is fetched before it runs, with a progress bar."""
 
     @wraps(command)
-    def located(*, model: str, model_dir: Path | None, **options: Any) -> Any:
-        from executor.gguf.locate import local_model
+    def with_path(*, model: str, model_dir: Path | None, **options: Any) -> Any:
+        return command(path=located(model, model_dir), **options)
 
-        with console.progress() as report:
-            path = local_model(model, model_dir, report)
-        return command(path=path, **options)
+    return click.argument("model", metavar="MODEL", type=click.Path())(model_dir_option(cast(Command, with_path)))
 
-    wrapped = cast(Command, located)
-    return click.argument("model", metavar="MODEL")(model_dir_option(wrapped))
+
+def located(model: str, model_dir: Path | None) -> Path:
+    """The (first) file of a model, fetched with a progress bar if it is not here; errors as those of `local_model`."""
+    from executor.gguf.locate import local_model
+
+    with console.progress() as report:
+        return local_model(model, model_dir, report)
 
 
 def session_options(command: Command) -> Command:
