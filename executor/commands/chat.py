@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from executor.commands.grammar import grammar_of, grammar_options
+from executor.commands.probabilities import probability_lines
 from executor.commands.sampling import sampler_of, sampling_options, taken
 from executor.commands.session import ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
@@ -22,6 +23,7 @@ from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import read_text
 
 if TYPE_CHECKING:
+    from executor.model.logprobs import TokenLogprob
     from executor.model.sampling import Sampler
     from executor.text.grammar import Grammar
 
@@ -48,6 +50,7 @@ class Conversation:
     stop: tuple[str, ...]
     system: str | None
     grammar: Grammar | None
+    logprobs: int | None
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def answer(self, said: str) -> None:
@@ -57,20 +60,25 @@ class Conversation:
         ids = model.chat_ids([*self.messages, asked], system=self.system)
         answered: list[str] = []
         stopped: str = INTERRUPTED
+        likely: list[TokenLogprob] = []
 
         def show(text: str) -> None:
             answered.append(text)
             write_text(text)
 
         with suppress(KeyboardInterrupt):
-            stopped = self.running.answer(
-                ids, max_tokens=self.max_tokens, sampler=self.sampler, on_text=show, stop=self.stop, grammar=self.grammar
-            ).stopped
+            generation = self.running.answer(
+                ids, max_tokens=self.max_tokens, sampler=self.sampler, on_text=show, stop=self.stop, grammar=self.grammar,
+                logprobs=self.logprobs,
+            )  # fmt: skip
+            stopped, likely = generation.stopped, generation.logprobs
         if answered or stopped != INTERRUPTED:
             self.messages += [asked, {"role": "assistant", "content": "".join(answered)}]
         write_text("\n")
         if stopped in STOPPED:
             console.echo(f"(ended by: {STOPPED[stopped]})", err=True)
+        for line in probability_lines(likely, model.tokenizer):
+            console.echo(line, err=True)
 
     def clear(self) -> None:
         """Forget what was said, but for the system message."""
@@ -105,16 +113,21 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
 @click.option(
     "-n", "--max-tokens", type=click.IntRange(min=1), help="Most tokens of an answer (default: what the context has)."
 )
+@click.option(
+    "--logprobs", type=click.IntRange(min=0), metavar="N",
+    help="After each answer, how likely each of its tokens was, in per cent, and the N likeliest in its place.",
+)  # fmt: skip
 @grammar_options
 @sampling_options
 @session_options
 def chat_command(
-    path: Path, system: str | None, prompt_file: Path | None, stop: tuple[str, ...], max_tokens: int | None, **options: Any
+    path: Path, system: str | None, prompt_file: Path | None, stop: tuple[str, ...], max_tokens: int | None,
+    logprobs: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Talk with a GGUF model. Each line is a message; the answer comes as it is made, and knows what was said before.
 
     Ctrl-C ends an answer, /clear begins a new conversation, /save FILE writes it, /exit or the end of the input leaves. Where
-    stdin is no terminal its lines are the messages.
+    stdin is no terminal its lines are the messages. What is said about an answer goes to stderr.
 
     \b
     Examples:
@@ -124,7 +137,7 @@ def chat_command(
     sampler, grammar = sampler_of(taken(options)), grammar_of(options)
     first = None if prompt_file is None else _content(prompt_file)
     with session(path, **options) as running, _ctrl_c_raises():
-        conversation = Conversation(running, sampler, max_tokens, stop, system, grammar)
+        conversation = Conversation(running, sampler, max_tokens, stop, system, grammar, logprobs)
         running.model.chat_ids("x", system=system)  # a model that cannot converse says so before anybody has typed
         if sys.stdin.isatty():
             console.echo(f"{running.model.device.name}; /help says what can be typed", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
@@ -85,6 +86,24 @@ def test_an_answer_has_the_form_that_it_must_have(model: Path, tmp_path: Path) -
     assert "the schema is no JSON" in refused(*words)
     both = invoke("ptxrun", "chat", model, *EMULATOR, "--regex", "a", "--grammar", schema, stdin="")
     assert (both.exit_code, "an answer has one form" in both.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_how_likely_the_tokens_of_each_answer_were_is_said_after_it(model: Path) -> None:
+    said, about = chat(model, "-n", 3, "--logprobs", 2, stdin="hello\nmore\n")
+    assert said == chat(model, "-n", 3, stdin="hello\nmore\n")[0]
+    lines = [line for line in about.splitlines() if " %  " in line]
+    assert len(lines) == 6
+    for line in lines:
+        found = re.fullmatch(r" *(\S+) %  (b?'.*?') +(b?'.*?') (\S+), (b?'.*?') (\S+)", line)
+        assert found is not None, line
+        assert found.group(2, 1) == found.group(3, 4)  # the greedy choice is the likeliest
+        assert 100 >= float(found[4]) >= float(found[6]) > 0
+    tokens = [ast.literal_eval(re.split(r" %  | {2,}", line.strip())[1]) for line in lines[:3]]
+    told = b"".join(token if isinstance(token, bytes) else token.encode() for token in tokens)
+    assert told.decode(errors="replace") == said.splitlines()[0]
+    alone = [line for line in chat(model, "-n", 3, "--logprobs", 0, stdin="hello\n")[1].splitlines() if " %  " in line]
+    assert [line.split("%")[0] for line in alone] == [line.split("%")[0] for line in lines[:3]]
 
 
 def test_a_full_context_is_said(model: Path) -> None:
