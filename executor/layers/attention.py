@@ -21,6 +21,7 @@ from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
 from ptxgen.kernels.attention.grouped_attention import GroupedAttention, GroupedAttentionDigits
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
+from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.rope.rope import BatchedRope, Rope
@@ -70,11 +71,17 @@ class TokenAttention:
         cache, neox = self.cache, s.rope_style == "neox"
         places = {"table": self.rope_table, "position": self.position}
         if launch.fused and biases_at_once(w):
+            added, norms = biases(w), {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm}
+            sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+            given = {"q": a.q, "k": a.k, "v": a.v, "k_cache": cache.keys, "v_cache": cache.values, **places}
+            normed = None not in norms.values()
+            if normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim):
+                at_once = NormRopeScatter(neox, False, **sizes)
+                launch("rope_scatter", at_once, **given, **norms, eps=s.rms_eps)
+                return
             normalise_heads(launch, s, w, a)
-            added = biases(w)
-            kernel = RopeScatter(neox, bool(added), s.heads, s.kv_heads, s.head_dim, cache.max_len, s.rope_dim)
-            caches = {"k_cache": cache.keys, "v_cache": cache.values}
-            launch("rope_scatter", kernel, q=a.q, k=a.k, v=a.v, **added, **caches, **places)
+            kernel = RopeScatter(neox, bool(added), **sizes, rotary_dim=s.rope_dim)
+            launch("rope_scatter", kernel, **given, **added)
             return
         for name, bias in biases(w).items():
             role = name[0]

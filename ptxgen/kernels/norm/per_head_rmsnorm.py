@@ -12,12 +12,28 @@ from numpy.typing import NDArray
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, update
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import with_outlier
 from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
+
+
+def normalised(k: KernelBuilder, x: GlobalArray, gamma: GlobalArray, head_dim: int) -> Iterator[Value]:
+    """The lane's values of a head, every 32nd from the first of x on, times the same of gamma and by the root of the head's
+    mean square plus the argument eps. The whole warp must come here."""
+    places = range(0, head_dim, WARP_SIZE)
+    values = [k.load(x[place]) for place in places]
+    gammas = [k.load(gamma[place]) for place in places]
+    total = k.f32(0.0)
+    for value in values:
+        total @= k.fma(value, value, total)
+    scale = mathlib.rsqrt(k, k.warp_sum(total) / float(head_dim) + k.arg.eps)
+    for value, factor in zip(values, gammas, strict=True):
+        yield value * scale * factor
 
 
 @register
@@ -52,16 +68,9 @@ class PerHeadRmsNorm(KernelType):
         return LaunchConfig(grid=self.heads, block=WARP_SIZE)
 
     def emit(self, k: KernelBuilder) -> None:
-        x, gamma = k.arg.x.at(k.ctaid.x, k.lane), k.arg.gamma.at(k.lane)
-        places = range(0, self.head_dim, WARP_SIZE)
-        values = [k.load(x[place]) for place in places]
-        gammas = [k.load(gamma[place]) for place in places]
-        total = k.f32(0.0)
-        for value in values:
-            total @= k.fma(value, value, total)
-        scale = mathlib.rsqrt(k, k.warp_sum(total) / float(self.head_dim) + k.arg.eps)
-        for place, value, factor in zip(places, values, gammas, strict=True):
-            k.store(x[place], value * scale * factor)
+        x = k.arg.x.at(k.ctaid.x, k.lane)
+        for number, value in enumerate(normalised(k, x, k.arg.gamma.at(k.lane), self.head_dim)):
+            k.store(x[number * WARP_SIZE], value)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x, gamma = arguments["x"].astype(np.float64), arguments["gamma"].astype(np.float64)
