@@ -65,6 +65,9 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "ptxgen", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.gguf", "executor.device", "executor.memory",
         "executor.launch", "executor.choice", "executor.layers", "executor.measure", "executor.model",
     ),
+    "executor.torch": (
+        "ptxgen", "ptxgen.formats", "executor.base", "executor.gguf", "executor.memory", "executor.model", "executor.api",
+    ),
     "executor.commands": (
         "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text", "executor.device", "executor.choice",
         "executor.measure", "executor.model", "executor.bundle", "executor.tune", "executor.api",

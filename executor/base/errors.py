@@ -82,6 +82,10 @@ class NoLength(ArgumentError, TypeError):
     """`len` of what has no dimensions. (Python wants a TypeError here.)"""
 
 
+class MissingExtra(PtxGenError, ImportError):
+    """What is in an extra that is not installed; the text says how that is done. (Python wants an ImportError here.)"""
+
+
 class LaunchError(PtxGenError):
     """A launch whose arguments do not fit the kernel's signature; nothing was launched."""
 

@@ -78,10 +78,20 @@ def as_buffer(device: Device, obj: Any, dtype: DTypeLike | None = None, name: st
     element = _dtype(array, asked, label)
     _check(array, element, label)
     memory = BorrowedMemory(array.pointer, prod(array.shape) * element.bytes, array.owner, name, array.read_only)
+    return _borrowed(device, memory, element, array.shape)
+
+
+def unheld_buffer(device: Device, pointer: int, dtype: DType, shape: tuple[int, ...], name: str) -> GpuBuffer:
+    """A buffer over memory that another library keeps until the work on it has ended, and of which it knows that it may be used
+    as it is: row-major, writable, aligned, not empty. Nothing is waited for. DeviceError if the driver says that the memory is
+    elsewhere."""
+    return _borrowed(device, BorrowedMemory(pointer, prod(shape) * dtype.bytes, None, name), dtype, shape)
+
+
+def _borrowed(device: Device, memory: BorrowedMemory, dtype: DType, shape: tuple[int, ...]) -> GpuBuffer:
     device.sharing.borrow(memory)
-    return GpuBuffer(
-        DeviceAllocation(device, memory.pointer, memory.nbytes, memory), memory.pointer, element, array.shape, name
-    )
+    allocation = DeviceAllocation(device, memory.pointer, memory.nbytes, memory)
+    return GpuBuffer(allocation, memory.pointer, dtype, shape, memory.name)
 
 
 def _foreign_array(device: Device, obj: Any, label: str) -> ForeignArray:

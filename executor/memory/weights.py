@@ -153,7 +153,7 @@ def load_weights(
     Raises ModelError for a missing tensor, a type that no kernel reads or a file that cannot be read, OutOfMemory when memory
     is full. After an exception of any kind nothing of it stays on the device.
     """
-    infos = [_info(file, name) for name in names]
+    infos = [tensor_info(file, name) for name in names]
     total = sum(info.nbytes for info in infos)
     done = 0
 
@@ -197,7 +197,8 @@ def _put(
     return Weights({info.name: weights[info.name] for info in infos}, owned)
 
 
-def _info(file: TensorFile, name: str) -> TensorInfo:
+def tensor_info(file: TensorFile, name: str) -> TensorInfo:
+    """Where a tensor lies. ModelError for one that is not there, or of a type that no kernel reads."""
     info = file.tensors.get(name)
     if info is None:
         raise ModelError(f"the model has no tensor {name}{_near(name, file.tensors)}")
