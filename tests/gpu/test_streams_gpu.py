@@ -4,6 +4,7 @@ tests/executor/memory/test_streams_cuda.py."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from executor import CudaExecutor, GpuProfile
 from executor.base.errors import DeviceError, LaunchError
 from executor.memory.interop import as_buffer
 from tests.executor.launch.kernels import Accumulate, Scale
+from tests.synthetic import write_model
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -88,6 +90,17 @@ def test_graphs_copies_and_results_are_those_of_the_own_stream(executor: CudaExe
         buffer = executor.buffer(large)
         np.testing.assert_array_equal(buffer.to_numpy(), large)
     np.testing.assert_array_equal(buffer.to_numpy(), large)
+
+
+def test_a_model_generates_on_the_callers_stream(executor: CudaExecutor, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", layers=2, hidden=256, heads=4, ff=512, context=64)
+    with executor.load_model(path) as model:
+        expected = model.generate([1, 2, 3], max_tokens=16).tokens
+        with executor.using(torch.cuda.Stream()):
+            model.forget()
+            assert model.generate([1, 2, 3], max_tokens=16).tokens == expected
+        model.forget()
+        assert model.generate([1, 2, 3], max_tokens=16).tokens == expected
 
 
 @pytest.mark.parametrize("side", [True, False], ids=["side stream", "default stream"])

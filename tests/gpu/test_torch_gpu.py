@@ -108,6 +108,15 @@ def test_inside_a_graph_of_pytorchs_it_is_refused() -> None:
             one(x)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_current_device_stays_what_it_was() -> None:
+    one, x = layer().to("cuda:1"), values(3, K)
+    made = one(x.to("cuda:1"))
+    assert torch.cuda.current_device() == 0
+    assert torch.equal(made.cpu(), layer()(x.cuda()).cpu())
+    assert float(torch.ones(3, device="cuda").sum()) == 3
+
+
 def test_tensors_of_two_devices_are_refused() -> None:
     with pytest.raises(ArgumentError, match="x is on cpu, weight on cuda:0; must be on one device"):
         gguf_linear(values(K), layer().weight, "Q4_K")

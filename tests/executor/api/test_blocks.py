@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from ptxgen.kernels.rope.rope import BatchedRope
 from ptxgen.kernels.rope.table import rope_table
 from ptxgen.kernels.token.argmax import BatchedArgMax
 from tests.executor.api.five_ways import FiveWays, Rows
-from tests.executor.api.layer_model import HIDDEN, inputs
+from tests.executor.api.layer_model import EPS as EPS_OF
+from tests.executor.api.layer_model import FF, HIDDEN, inputs, opened, written
 from tests.executor.launch.kernels import Scale
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -104,7 +106,7 @@ def random(*shape: int, seed: int = 7) -> NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("m", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_a_block_is_right_within_its_kernels_bound_and_a_graph_has_its_bits(
     executor: CudaExecutor, block: Block, m: int
@@ -319,16 +321,24 @@ class TestAttention:
 
 
 def own_layer(executor: CudaExecutor, layer: int, hidden: GpuBuffer, position: Any, eps: float) -> None:
-    """A Llama layer, as its users write one."""
+    """A layer of llama, qwen2 or qwen3, as their users write one."""
 
     def weight(role: str) -> str:
         return f"blk.{layer}.{role}.weight"
+
+    def loaded(name: str) -> GpuBuffer | None:
+        return executor.weights[name].buffer if name in executor.weights else None
 
     def normed(role: str) -> GpuBuffer:
         return executor.rmsnorm(hidden, executor.weights[weight(role)].buffer, eps)
 
     x = normed("attn_norm")
     q, k, v = (executor.matmul(weight(f"attn_{role}"), x) for role in "qkv")
+    for role, made in (("q", q), ("k", k), ("v", v)):
+        if (bias := loaded(f"blk.{layer}.attn_{role}.bias")) is not None:
+            executor.residual_add(made, bias)
+        if (norm := loaded(weight(f"attn_{role}_norm"))) is not None:
+            executor.per_head_rmsnorm(made, norm, eps)
     executor.rope(q, position)
     executor.rope(k, position)
     attended = executor.attention(layer, q, k, v, position)
@@ -363,6 +373,15 @@ class TestLayersOfOnesOwn:
         expected = ways.in_workspace(given)
         ways.executor.sequence.reset()
         np.testing.assert_array_equal(self.own(ways, given, captured), expected)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
+    def test_biases_and_norms_of_heads_have_the_bits_of_the_librarys(self, arch: str, tmp_path: Path, kernels: Path) -> None:
+        with opened(written(tmp_path, arch), arch, kernels) as executor:
+            ways = FiveWays(executor, 1, HIDDEN, FF, EPS_OF[arch])
+            expected = ways.in_workspace(inputs(2))
+            executor.sequence.reset()
+            np.testing.assert_array_equal(self.own(ways, inputs(2), captured=False), expected)
 
     def test_a_kernel_of_ones_own_waits_in_a_graph_for_what_it_reads_and_no_more(
         self, layered: CudaExecutor, monkeypatch: pytest.MonkeyPatch

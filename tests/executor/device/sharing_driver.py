@@ -28,6 +28,7 @@ class SharingDriver(FakeDriver):
         self.passing = True
         self.work: list[tuple[str, int]] = []
         self.elsewhere: set[int] = set()
+        self.current: Any = None  # context
         self.captured: set[int] = set()
 
     def cuStreamCreate(self, flags: int) -> tuple[Any, Any]:
@@ -78,8 +79,12 @@ class SharingDriver(FakeDriver):
         self.work.append(("wait", stream))
         return super().cuStreamSynchronize(stream)
 
-    def cuStreamGetCtx(self, stream: Any) -> tuple[Any, str]:
-        return OK, "context of another" if stream in self.elsewhere else "context 0"
+    def cuCtxSetCurrent(self, context: Any) -> tuple[Any]:
+        self.current = context
+        return super().cuCtxSetCurrent(context)
+
+    def cuStreamGetCtx(self, stream: Any) -> tuple[Any, Any]:
+        return OK, "context of another" if stream in self.elsewhere else self.current
 
     def cuStreamIsCapturing(self, stream: Any) -> tuple[Any, Any]:
         status = self.CUstreamCaptureStatus
