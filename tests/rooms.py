@@ -24,7 +24,7 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "ptxgen.conformance": ("ptxgen", "ptxgen.isa", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels"),
     "ptxgen.explain": ("ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.verify", "ptxgen.toolchain"),
     "ptxgen.commands": (
-        "ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels", "ptxgen.conformance",
+        "ptxgen", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.formats", "ptxgen.kernels", "ptxgen.conformance",
         "ptxgen.explain",
     ),
     "executor.base": ("ptxgen", "ptxgen.formats"),
@@ -45,8 +45,8 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "executor.launch", "executor.choice",
     ),
     "executor.measure": (
-        "ptxgen", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "executor.base", "executor.device", "executor.memory",
-        "executor.launch",
+        "ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.formats", "ptxgen.kernels", "ptxgen.explain", "executor.base",
+        "executor.device", "executor.memory", "executor.launch",
     ),
     "executor.model": (
         "ptxgen", "ptxgen.isa", "ptxgen.formats", "ptxgen.kernels", "ptxgen.explain", "executor.base", "executor.gguf",
@@ -69,8 +69,9 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
         "ptxgen", "ptxgen.formats", "executor.base", "executor.gguf", "executor.memory", "executor.model", "executor.api",
     ),
     "executor.commands": (
-        "ptxgen", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text", "executor.device", "executor.choice",
-        "executor.measure", "executor.model", "executor.bundle", "executor.tune", "executor.api",
+        "ptxgen", "ptxgen.dsl", "ptxgen.kernels", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text",
+        "executor.device", "executor.launch", "executor.choice", "executor.measure", "executor.model", "executor.bundle",
+        "executor.tune", "executor.api",
     ),
     "executor": (
         "ptxgen", "executor.base", "executor.text", "executor.memory", "executor.choice", "executor.layers", "executor.model",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import io
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -118,6 +119,12 @@ def test_nothing_is_kept_of_the_tensors() -> None:
     gc.collect()
     assert [array() for array in kept] == [None, None]
     assert torch.isfinite(made).all()
+
+
+def test_the_room_called_torch_imports_pytorch() -> None:
+    import executor.torch.linear
+
+    assert executor.torch.linear.torch is torch is sys.modules["torch"]
 
 
 def linear(x: Any, blocks: Any, format: str = "Q4_K") -> Any:
