@@ -122,9 +122,7 @@ def test_nothing_is_kept_of_the_tensors() -> None:
 
 
 def test_the_room_called_torch_imports_pytorch() -> None:
-    import executor.torch.linear
-
-    assert executor.torch.linear.torch is torch is sys.modules["torch"]
+    assert vars(sys.modules["executor.torch.linear"])["torch"] is torch is sys.modules["torch"]
 
 
 def linear(x: Any, blocks: Any, format: str = "Q4_K") -> Any:
