@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.paths import ROOT
 
+FILE = re.compile(r"^`([\w./-]+)`:$")
+"""The line above a block that is a file of this name."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -25,7 +27,7 @@ class Block:
 
 def name(page: Path) -> str:
     """How a page is called in reports: its path in the repository."""
-    return str(page.relative_to(ROOT))
+    return str(page.relative_to(ROOT) if page.is_relative_to(ROOT) else page)
 
 
 def blocks(page: Path) -> list[Block]:
