@@ -1,4 +1,4 @@
-"""The environment variables in one table: reading them, their errors, the help of `ptxrun` and the README's list derive from
+"""The environment variables in one table: reading them, their errors, the help of `ptxrun` and docs/settings.md derive from
 it. Nothing else in the package reads the environment."""
 
 from __future__ import annotations
@@ -325,6 +325,6 @@ def help_text() -> str:
 
 
 def markdown() -> str:
-    """The variables as a table for the README."""
+    """The variables as the table of docs/settings.md."""
     rows = ["| variable | what it does | allowed | default |", "|---|---|---|---|"]
     return "\n".join([*rows, *(f"| `{v.name}` | {v.does} | {v.allowed} | {v.default} |" for v in VARIABLES)])

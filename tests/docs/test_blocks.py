@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import click
 import pytest
 
-from tests.cli.invoke import COMMANDS
+from tests.cli.invoke import invoke
 from tests.docs.pages import FILE, PAGES, Block, blocks, name
 from tests.paths import ROOT
 
@@ -40,42 +40,63 @@ def test_every_block_is_run_or_compared_or_says_why_not(page: Path) -> None:
     assert not faults
 
 
-def calls(text: str) -> Iterator[list[str]]:
-    """The words of each call of a command in a block, up to what a shell does with it."""
+def calls(text: str, prompt: str = "") -> Iterator[list[str]]:
+    """The words of each call of a command, in the lines of a block that start with the prompt and up to what a shell does with
+    it."""
     for line in text.replace("\\\n", " ").splitlines():
-        for part in re.split(r"\|\|?|&&|;", line.removeprefix("$ ")):
-            words = (
-                list(shlex.shlex(part, posix=True, punctuation_chars="<>()"))
-                if part.count("'") % 2 == part.count('"') % 2 == 0
-                else []
-            )
-            at = next((i for i, word in enumerate(words) if PROGRAM.match(word)), None)
-            if at is not None and all("=" in word or word == "exec" for word in words[:at]):
-                yield words[at:]
+        if not line.startswith(prompt):
+            continue
+        words: list[str] = []
+        for word in (*lexed(line.removeprefix(prompt)), ";"):
+            if word[0] not in "|&;<>()":
+                words.append(word)
+                continue
+            while words and "=" in words[0]:
+                del words[0]
+            if words and PROGRAM.match(words[0]):
+                yield words
+            words = []
+
+
+def lexed(line: str) -> list[str]:
+    """A line as a shell splits it; nothing for what is no line of a shell."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        return list(lexer)
+    except ValueError:
+        return []
 
 
 def fault(words: list[str]) -> str:
     """What is wrong with a call: a command or an option that is not there; nothing if it is right."""
     match = PROGRAM.match(words[0])
     assert match is not None
-    group = COMMANDS[match[1]]
-    if len(words) == 1 or words[1].startswith("-"):
+    program, name = match[1], next(iter(words[1:]), "")
+    if name.startswith("-") or not name:
         return ""
-    command = group.get_command(click.Context(group), words[1])
-    if command is None:
-        return f"{match[1]} has no {words[1]}"
-    known = {
-        "--help",
-        "-h",
-        *(option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)),
-    }
+    options = known(program, name)
+    if not options:
+        return f"{program} has no {name}"
     given = (word.partition("=")[0] for word in words[2:] if re.match(r"--?[a-z]", word))
-    return ", ".join(f"{match[1]} {words[1]} has no {option}" for option in given if option not in known)
+    return ", ".join(f"{program} {name} has no {option}" for option in given if option not in options)
+
+
+@cache
+def known(program: str, command: str) -> frozenset[str]:
+    """The options that a command's help names; none if there is no such command."""
+    result = invoke(program, command, "--help")
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][\w-]*", result.stdout)) if result.exit_code == 0 else frozenset()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
-    found = [(block.line, fault(words)) for block in blocks(page) if block.language != "python" for words in calls(block.text)]
+    found = [
+        (block.line, fault(words))
+        for block in blocks(page)
+        if block.language != "python"
+        for words in calls(block.text, "$ " if block.language == "console" else "")
+    ]
     assert [f"{name(page)}, block at {line}: {said}" for line, said in found if said] == []
 
 
@@ -90,7 +111,7 @@ def test_every_command_and_option_that_a_page_shows_exists(page: Path) -> None:
     ],
 )
 def test_a_call_of_what_is_not_there_is_found(text: str, said: list[str]) -> None:
-    assert [fault(words) for words in calls(text)] == said
+    assert [fault(words) for words in calls(text, "$ " if text.startswith("$") else "")] == said
 
 
 def test_a_block_that_nothing_runs_is_found() -> None:

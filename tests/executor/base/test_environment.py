@@ -10,7 +10,7 @@ from executor.base.environment import VARIABLES, help_text, markdown, parse_vari
 from ptxgen.errors import ArgumentError
 from tests.paths import ROOT
 
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_without_variables_the_defaults_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +108,6 @@ def test_a_variant_is_a_name_with_parameters() -> None:
     assert parse_variant("hw_dp4a_q4k_gemv:digits=2, pdl=true") == ("hw_dp4a_q4k_gemv", {"digits": 2, "pdl": True})
 
 
-def test_readme_and_help_list_the_variables_of_the_table() -> None:
-    assert markdown() in README
+def test_page_and_help_list_the_variables_of_the_table() -> None:
+    assert markdown() in PAGE
     assert all(variable.name in help_text() and variable.name in markdown() for variable in VARIABLES)
