@@ -1,5 +1,5 @@
-"""Runs notebooks without Jupyter: the cells of one in turn, as one session, with what each prints and what its last line is worth.
-`python -m tests.docs.notebook docs/notebooks/*.ipynb` writes that into the files. No test."""
+"""Runs notebooks without Jupyter: the cells of one in turn, as one session, with what each prints and what its last line is
+worth. `python -m tests.docs.notebook docs/notebooks/*.ipynb` writes that into the files. No test."""
 
 from __future__ import annotations
 

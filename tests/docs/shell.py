@@ -33,8 +33,8 @@ def steps(page: Path) -> list[Block]:
 
 
 def run_page(page: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Do what the page shows in this folder, in which the examples are if it names them. AssertionError, with the line of the page, for what is
-    said otherwise."""
+    """Do what the page shows in this folder, in which the examples are if it names them. AssertionError, with the line of the
+    page, for what is said otherwise."""
     if any("examples/" in block.text for block in steps(page)):
         (folder / "examples").symlink_to(ROOT / "examples")
     for block in steps(page):

@@ -15,7 +15,7 @@ from tests.docs.pages import FILE, PAGES, Block, blocks, name
 from tests.paths import ROOT
 
 EXCERPT = re.compile(r"^From `([\w./-]+)`:$")
-NOT_RUN = re.compile(r"^<!-- not run: \w.* -->$")
+NOT_RUN = re.compile(r"^<!-- not run: \S.* -->$")
 RUN_BY = re.compile(r"^<!-- run by (tests/[\w./-]+) -->$")
 PROGRAM = re.compile(r"(?:\S*/)?(ptxgen|ptxrun)$")
 

@@ -1,7 +1,8 @@
-"""The site's navigation has every page, and what docs/hooks.py does to pages is right. .ci/run builds the site itself, strictly."""
+"""The site's navigation has every page, and what docs/hooks.py does to pages is right. .ci/run builds the site, strictly."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 import sys
@@ -25,9 +26,7 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("mkdocs", reason='mkdocs is not installed: pip install -e ".[docs]"')
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     monkeypatch.delitem(sys.modules, "hooks", raising=False)
-    import hooks
-
-    return hooks
+    return importlib.import_module("hooks")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,8 @@ def test_links_lead_to_what_the_site_has(hooks: Any, page: str, text: str, shown
 
 
 @pytest.mark.parametrize(
-    "fault", ['<script src="https://cdn.example/x.js">', '<link rel="stylesheet" href="//fonts.example/f.css">', "<p>Say:\n* one"]
+    "fault",
+    ['<script src="https://cdn.example/x.js">', '<link rel="stylesheet" href="//fonts.example/f.css">', "<p>Say:\n* one"],
 )
 def test_what_a_page_fetches_and_a_list_that_is_none_are_warned_of(hooks: Any, fault: str, caplog: Any) -> None:
     at = SimpleNamespace(file=SimpleNamespace(src_uri="a.md"))
