@@ -18,7 +18,7 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "ptxgen.emulator": ("ptxgen", "ptxgen.isa"),
     "ptxgen.dsl": ("ptxgen", "ptxgen.isa"),
     "ptxgen.verify": ("ptxgen", "ptxgen.isa", "ptxgen.dsl"),
-    "ptxgen.toolchain": ("ptxgen", "ptxgen.dsl", "ptxgen.verify"),
+    "ptxgen.toolchain": ("ptxgen", "ptxgen.isa", "ptxgen.dsl", "ptxgen.verify"),
     "ptxgen.formats": ("ptxgen", "ptxgen.dsl"),
     "ptxgen.kernels": ("ptxgen", "ptxgen.dsl", "ptxgen.formats"),
     "ptxgen.conformance": ("ptxgen", "ptxgen.isa", "ptxgen.emulator", "ptxgen.dsl", "ptxgen.toolchain", "ptxgen.kernels"),

@@ -21,10 +21,11 @@ Report = Callable[[str, int, int], None]
 """Takes a stage's name, how much of it is done, and its total."""
 
 
-def echo(text: str = "", *, err: bool = False, bold: bool = False) -> None:
-    """Lines on stdout or stderr. Codes that a terminal obeys are spelt: a text may be from a stranger's file or package. What
-    the commands say goes through here, `print_table`, `print_json` or the log, unless it is asked for as it is."""
-    click.echo(click.style(printable(text), bold=True) if bold else printable(text), err=err)
+def echo(text: str = "", *, err: bool = False, bold: bool = False, nl: bool = True) -> None:
+    """Lines on stdout or stderr; without `nl` a part of one. Codes that a terminal obeys are spelt: a text may be from a
+    stranger's file or package. What the commands say goes through here, `print_table`, `print_json` or the log, unless it is
+    asked for as it is."""
+    click.echo(click.style(printable(text), bold=True) if bold else printable(text), nl=nl, err=err)
 
 
 def in_terminal() -> bool:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,8 +62,8 @@ def run_command(
 ) -> None:  # fmt: skip
     """Launch a kernel of a PTX file on the CPU emulator, under the sanitiser unless told otherwise.
 
-    Prints the first elements of each array afterwards, or the sanitiser's findings; exit code 1 if there are any, or if the
-    kernel cannot finish in its time.
+    Prints what the kernel prints, then the first elements of each array, or the sanitiser's findings; exit code 1 if there are
+    any, or if the kernel cannot finish in its time.
 
     \b
     Example:
@@ -97,6 +98,7 @@ def run_command(
         findings = run(
             text, chosen, grid, block, values,
             shared=shared, sanitize=sanitize, seed=seed, seconds=timeout, sources=source, cooperative=cooperative,
+            prints=partial(console.echo, nl=False, err=as_json),
         )  # fmt: skip
     except EmulationError as error:  # without the sanitiser a kernel that cannot finish is an exception
         findings = [error.finding]

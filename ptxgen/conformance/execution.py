@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -132,6 +133,7 @@ def emulate(
         seed=seed,
         early=launch.early,
         cooperative=launch.cooperative,
+        prints=sys.stderr.write,  # stdout has the report
     )
     for name, memory in whole.items():
         size = arguments[name].nbytes

@@ -14,7 +14,7 @@ _OWN = frozenset(
     f"ptxgen.dsl.{name}"
     for name in (
         "author", "core", "builder", "value", "refusals", "mistakes", "flow", "passes", "memory", "cooperation", "warpgroup",
-        "resolve", "mathlib",
+        "resolve", "mathlib", "printing",
     )
 ) | {"contextlib"}  # fmt: skip
 

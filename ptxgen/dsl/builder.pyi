@@ -11,13 +11,14 @@ from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature
 from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.value import Value
 from ptxgen.dsl.warpgroup import Warpgroup
 from ptxgen.isa.operands import Address, LabelRef, Symbol
 from ptxgen.target import DEFAULT, Target
 from ptxgen.types import DType
 
-class KernelBuilder(Warpgroup):
+class KernelBuilder(Warpgroup, Printing):
     """Writes one kernel. `k.arg.NAME` are its arguments; `k.tid.x`, `k.ctaid.x`, `k.lane`, `k.warp` say which thread runs.
 
     Every row of the instruction table is a method: `k.fma(a, b, c)`, `k.dp4a(a, b, c)`, `k.lop3(...)` (`and`, `or`, `not`

@@ -10,6 +10,7 @@ from functools import cached_property
 from ptxgen.errors import Location
 from ptxgen.isa import special
 from ptxgen.isa.operands import AnyOperand, Register, Special, registers
+from ptxgen.isa.printf import VPRINTF
 from ptxgen.isa.table import Instruction, Operand
 from ptxgen.types import DType
 
@@ -107,6 +108,10 @@ Line = Op | Label | Remark
 
 DYNAMIC_SHARED = "dynamic_shared"
 """The name of the shared memory that a launch asks for."""
+PRINT_FORMAT, PRINT_VALUES, PRINT_STATUS = "print_format", "print_values", "print_status"
+"""The parameters of a call that prints, and what it returns."""
+PRINT_ARGUMENTS = "print_arguments"
+"""Local memory of a thread, where the values that are printed stand for the call."""
 
 
 @dataclass
@@ -124,6 +129,8 @@ class Function:
     cooperative: bool = False  # whether the blocks wait for each other, so that a launch must hold all of them at once
     summary: str = ""
     kernel: str = ""
+    formats: list[str] = field(default_factory=list)  # what it prints by, each once
+    print_bytes: int = 0  # of the values of the largest print
     target_matters: bool = False  # whether the author asked what it is written for; else it is the same for every newer GPU
 
     @property
@@ -136,9 +143,23 @@ class Function:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """What instructions may name: parameters and shared arrays."""
+        """What instructions may name: parameters, shared arrays, and what printing needs."""
         dynamic = (DYNAMIC_SHARED,) if self.dynamic_align else ()
-        return (*(p.name for p in self.parameters), *(array.name for array in self.shared), *dynamic)
+        printing = (
+            (VPRINTF, PRINT_FORMAT, PRINT_VALUES, PRINT_STATUS, PRINT_ARGUMENTS, *self.format_names) if self.formats else ()
+        )
+        return (*(p.name for p in self.parameters), *(array.name for array in self.shared), *dynamic, *printing)
+
+    @property
+    def format_names(self) -> tuple[str, ...]:
+        """The variables of the module that hold the formats."""
+        return tuple(f"{self.name}_format{number}" for number in range(len(self.formats)))
+
+    def add_format(self, format: str) -> str:
+        """The variable that holds a format."""
+        if format not in self.formats:
+            self.formats.append(format)
+        return self.format_names[self.formats.index(format)]
 
     @property
     def ops(self) -> tuple[Op, ...]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
+from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.redzones import kept_apart
 from ptxgen.emulator.sanitizer import Finding, MemoryMap
 from ptxgen.emulator.together import MOST_BLOCKS
@@ -73,6 +74,7 @@ def run(
     sources: bool = True,
     early: bool = False,
     cooperative: bool = False,
+    prints: Sink | None = None,
 ) -> list[Finding]:
     """Run the kernel `entry` of PTX `text` on the CPU and return what the sanitiser found.
 
@@ -82,7 +84,8 @@ def run(
     `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
     do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
     before it runs (programmatic dependent launch); what it touches before it waits, and is not `constant`, is a finding.
-    `cooperative`: all blocks are there at once and may wait for each other. Raises ParseError, ArgumentError, and without
+    `cooperative`: all blocks are there at once and may wait for each other. `prints` takes the text of each call of vprintf by
+    a thread; stdout does unless it is given. Raises ParseError, ArgumentError, and without
     `sanitize` EmulationError for a kernel that cannot finish.
     """
     kernel = _module(text, sanitize, sources).kernel(entry)
@@ -93,7 +96,16 @@ def run(
         memory = MemoryMap()
         params = _pack(kernel, args, memory, iter(addresses))
         return kernel.launch(
-            grid, block, params, shared=shared, memory=memory, seed=seed, seconds=seconds, early=early, cooperative=cooperative
+            grid,
+            block,
+            params,
+            shared=shared,
+            memory=memory,
+            seed=seed,
+            seconds=seconds,
+            early=early,
+            cooperative=cooperative,
+            prints=prints,
         )
 
 

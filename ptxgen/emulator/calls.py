@@ -20,8 +20,10 @@ from ptxgen.emulator.program import (
 from ptxgen.errors import ParseError
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.instructions import row_of
-from ptxgen.isa.operands import Address, Immediate, LabelRef, Register, Symbol, Vector
+from ptxgen.isa.operands import Address, Callee, Immediate, LabelRef, Register, Symbol, Vector
+from ptxgen.isa.printf import VPRINTF
 from ptxgen.isa.rows.control import bra
+from ptxgen.isa.rows.control import call as call_row
 from ptxgen.isa.rows.move import mov
 from ptxgen.types import PRED
 
@@ -42,7 +44,9 @@ class Inlined:
 
     def _inlined(self, function: Function) -> Iterator[Step | Label]:
         for item in function.items:
-            if isinstance(item, Call):
+            if isinstance(item, Call) and is_print(self._program, item):
+                yield _print(item)
+            elif isinstance(item, Call):
                 yield from self._body(function, item)
             else:
                 yield item
@@ -100,7 +104,7 @@ def _check_calls(program: Program, entry: str) -> None:
         size = depth = 0
         for item in function.items:
             size += 1
-            if isinstance(item, Call):
+            if isinstance(item, Call) and not is_print(program, item):
                 callee = program.functions.get(item.callee)
                 if callee is None or not callee.is_defined:
                     raise ParseError(f"call of {item.callee}, which this module does not define", item.line)
@@ -117,6 +121,21 @@ def _check_calls(program: Program, entry: str) -> None:
         return size, depth
 
     measure(program.functions[entry], (entry,))
+
+
+def is_print(program: Program, call: Call) -> bool:
+    """Whether it calls the driver's vprintf, which a module declares and does not define."""
+    callee = program.functions.get(call.callee)
+    return call.callee == VPRINTF and (callee is None or not callee.is_defined)
+
+
+def _print(call: Call) -> Step:
+    """The call as an instruction of its own. ParseError if its operands are no parameters."""
+    names = [argument.name for argument in call.arguments if isinstance(argument, SymbolAddress)]
+    if len(call.arguments) != 2 or len(names) != 2 or len(call.results) > 1:
+        raise ParseError(f"{VPRINTF} takes two .param variables, a format and its values, and returns into one", call.line)
+    function = Callee(VPRINTF, results=call.results, arguments=tuple(names))
+    return Step(row_of(call_row), {}, {"function": function}, call.guard, call.line, call.source)
 
 
 def _check_width(register: Register, argument: ParsedOperand | None, call: Call) -> None:
@@ -154,6 +173,11 @@ class _Renaming:
             return SymbolAddress(self.symbols.get(operand.name, operand.name), operand.offset)
         if isinstance(operand, LabelRef):
             return LabelRef(operand.name + self.suffix)
+        if isinstance(operand, Callee):
+            results, arguments = (
+                tuple(self.symbols.get(n, n) for n in names) for names in (operand.results, operand.arguments)
+            )
+            return replace(operand, results=results, arguments=arguments)
         return operand
 
     def step(self, step: Step) -> Step:

@@ -81,6 +81,7 @@ class _Kernel:
         self.global_atomics = any(
             s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
+        self.prints = any(s.row.effect is Effect.CALL for s in steps)
         self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
         frame = Frame(
             self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products
@@ -134,8 +135,9 @@ class _Kernel:
         """What a launch must know, once all is compiled."""
         function = self.function
         facts = Facts(
-            self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics, tuple(function.parameters),
-            function.most_threads, function.block, self.has_data, self.sanitize,
+            self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics or self.prints,
+            tuple(function.parameters), function.most_threads, function.block, self.has_data, self.sanitize,
+            prints=self.prints,
         )  # fmt: skip
         if not self.sanitize:
             return facts

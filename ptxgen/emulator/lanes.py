@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ptxgen.emulator.bind import place_type
 from ptxgen.emulator.emitter import Emitter, scalar, vector
-from ptxgen.emulator.layout import State
+from ptxgen.emulator.layout import Slot, State
 from ptxgen.emulator.products import ProductOperations
 from ptxgen.emulator.program import Step
 from ptxgen.emulator.registers import Frame
@@ -19,9 +19,9 @@ from ptxgen.errors import ParseError
 from ptxgen.isa.algebra import Value
 from ptxgen.isa.effects import Effect
 from ptxgen.isa.operand_spec import OperandKind
-from ptxgen.isa.operands import Address, Immediate, Register, Vector
+from ptxgen.isa.operands import Address, Callee, Immediate, Register, Symbol, Vector
 from ptxgen.isa.units import PERMUTES_BYTES, Unit
-from ptxgen.types import F32, U32
+from ptxgen.types import F32, U32, U64
 
 
 class LaneAlgebra(ProductOperations):
@@ -60,6 +60,8 @@ class LaneAlgebra(ProductOperations):
         self.ordering = step.row.ordering(step.modifiers)
         self.guarded = step.guard is not None
         self.mask = self.guard_bits(step) if self.guarded else self.block_mask
+        if step.row.effect is Effect.CALL:  # all others are inlined
+            self.print(step)
         try:
             result = self._meant(step, self.sources(step))
         except (TypeError, ValueError, KeyError) as e:
@@ -72,6 +74,22 @@ class LaneAlgebra(ProductOperations):
             if place.name in step.operands:
                 self._assign(step, place.name, value)
         self.guarded, self.mask = False, self.block_mask
+
+    def print(self, step: Step) -> None:
+        """Call the function that prints, once for all lanes of the mask: with it, the addresses of their formats and values,
+        and a place for what vprintf returns to each."""
+        callee = step.operands["function"]
+        assert isinstance(callee, Callee)
+        e, slots = self.e, [self.e.alloca("<32 x i64>") for _ in callee.arguments]
+        for name, slot in zip(callee.arguments, slots, strict=True):
+            (address,) = self.load("param", Address(Symbol(name)), U64, 1)
+            e.do(f"store <32 x i64> {self.spread(address)}, ptr {slot}, align 64")
+        status = e.alloca("<32 x i32>")
+        function = e.emit(f"inttoptr i64 {self.slot(Slot.PRINT).name} to ptr")
+        e.do(f"call void {function}(i32 {self.mask}, ptr {slots[0]}, ptr {slots[1]}, ptr {status})")
+        for name in callee.results:
+            returned = Lanes(self, U32, e.emit(f"load <32 x i32>, ptr {status}, align 64"), False)
+            self.store("param", Address(Symbol(name)), (returned,), U32)
 
     def _meant(self, step: Step, sources: list[object]) -> Any:
         """What the row makes of the sources. A matrix product is a call: it is hundreds of LLVM instructions, and a kernel has

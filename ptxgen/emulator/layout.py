@@ -57,6 +57,7 @@ class Slot(IntEnum):
     TOGETHER = 46  # blocks that are there at once and take turns, or 0 where they run one after the other
     KNOWN = 47  # address of a u32 for each of those: its last epoch that comes before all that this block does now
     TAKEN = 48  # the same of what some thread does, so of all that this block does after its next barrier
+    PRINT = 49  # address of the function that prints (printing.py), 0 where the kernel prints nothing
 
 
 BARRIERS = 16

@@ -25,6 +25,7 @@ from ptxgen.emulator.layout import (
     Slot,
     State,
 )
+from ptxgen.emulator.printing import Printer, Sink
 from ptxgen.emulator.program import Program
 from ptxgen.emulator.runtime.reports import FindingRecord
 from ptxgen.emulator.runtime.schedule import YIELD_COST
@@ -43,7 +44,7 @@ from ptxgen.emulator.sanitizer import (
 )
 from ptxgen.emulator.scratch import QUANTUM, SANITIZED_QUANTUM, Scratch, aligned
 from ptxgen.emulator.together import MOST_BLOCKS, run_together
-from ptxgen.emulator.workers import run_blocks
+from ptxgen.emulator.workers import Run, run_blocks
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.files import read_regular
 from ptxgen.printable import excerpt, literal
@@ -105,14 +106,16 @@ class Kernel:
         seconds: float | None = None,
         early: bool = False,
         cooperative: bool = False,
+        prints: Sink | None = None,
     ) -> list[Finding]:
         """Run the kernel to its end; `params` are the parameter bytes as `parameters` lays them out.
 
         Returns what the sanitiser found. Without it, a trap, a deadlock, a loop that spends `budget` (backward jumps of a
         warp) or a launch that takes longer than `seconds` raises EmulationError; ArgumentError for a launch that no GPU would
         take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
-        is sanitised, seeded or uses global atomics, so that its result is always the same. `seed` shuffles the order of
-        blocks and warps. `early`: the kernel may start while those before it run, so what it touches before it waits for them
+        is sanitised, seeded, uses global atomics or prints, so that its result is always the same. `seed` shuffles the order of
+        blocks and warps. `prints` takes what is printed, a text for each call and thread; stdout does unless it is given.
+        `early`: the kernel may start while those before it run, so what it touches before it waits for them
         is found, if not constant. `cooperative`: its blocks, at most MOST_BLOCKS, are all there at once and run in turns on one
         thread, so they may wait for each other. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next
         one is as good as any.
@@ -153,11 +156,18 @@ class Kernel:
                 c[Slot.CTAID_X] = c[Slot.CTAID_Y] = c[Slot.CTAID_Z] = 0
             orders = self._shuffle(scratches, None if cooperative else blocks, seed)
             checked = self._checked(scratches, blocks, memory) if self.sanitize else None
+            run: Run = self._run
+            if self.facts.prints:
+                data = (self.module.data_address, self.module.data_bytes)
+                printer = Printer(scratches, block3[0] * block3[1] * block3[2], data, prints)
+                run = printer.stopping(run)
+                for scratch in scratches:
+                    scratch.context[Slot.PRINT] = printer.address
             if cooperative:
-                status, worst = run_together(self._run, scratches, seed, seconds)
+                status, worst = run_together(run, scratches, seed, seconds)
             else:
                 started = time.perf_counter_ns()
-                status, worst = run_blocks(self._run, scratches, blocks, self._block_ns.get(block3), seconds)
+                status, worst = run_blocks(run, scratches, blocks, self._block_ns.get(block3), seconds)
                 if status == FINISHED:
                     self._block_ns[block3] = (time.perf_counter_ns() - started) * count / blocks
             findings = self._findings(scratches, memory, checked, block3) if checked is not None else []

@@ -54,6 +54,18 @@ class Symbol(_Named):
 
 
 @dataclass(frozen=True)
+class Callee(Symbol):
+    """A function that is called: `(results), name, (arguments)`, which are variables in parameter space."""
+
+    results: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        results = f"({', '.join(self.results)}), " if self.results else ""
+        return f"{results}{self.name}, ({', '.join(self.arguments)})"
+
+
+@dataclass(frozen=True)
 class Address:
     """A memory operand: [base + offset], offset in bytes (PTX ISA 6.4.1)."""
 

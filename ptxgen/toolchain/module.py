@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from ptxgen.dsl import stamps
 from ptxgen.dsl.builder import build
-from ptxgen.dsl.ir import DYNAMIC_SHARED, Function, Label, Op, Parameter, Remark
+from ptxgen.dsl.ir import (
+    DYNAMIC_SHARED,
+    PRINT_ARGUMENTS,
+    PRINT_FORMAT,
+    PRINT_STATUS,
+    PRINT_VALUES,
+    Function,
+    Label,
+    Op,
+    Parameter,
+    Remark,
+)
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.isa.printf import VPRINTF
 from ptxgen.target import DEFAULT, Target
 from ptxgen.toolchain.cuda_source import CudaSourceKernel, compile_kernel
 from ptxgen.verify.verify import verify
@@ -123,6 +135,12 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
         files=files,
         dynamic_shared=DYNAMIC_SHARED,
         dynamic_align=max((function.dynamic_align for function in functions), default=0),
+        vprintf=VPRINTF,
+        formats=[
+            (name, list(format.encode("ascii") + b"\0"))
+            for function in functions
+            for name, format in zip(function.format_names, function.formats, strict=True)
+        ],
         functions=[
             {
                 "name": function.name,
@@ -188,6 +206,10 @@ def _declarations(function: Function) -> Iterator[str]:
         yield f".reg .{type} {prefix}<{count}>;"
     for array in function.shared:
         yield f".shared .align {array.align} .b8 {array.name}[{array.bytes}];"
+    if function.formats:
+        yield f".local .align 8 .b8 {PRINT_ARGUMENTS}[{max(function.print_bytes, 8)}];"
+        yield from (f".param .b64 {name};" for name in (PRINT_FORMAT, PRINT_VALUES))
+        yield f".param .b32 {PRINT_STATUS};"
 
 
 @lru_cache(maxsize=1 << 14)

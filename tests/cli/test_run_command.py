@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ptxgen.commands.arguments import DTYPES, parse_argument
+from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.errors import PtxGenError
 from ptxgen.kernels.registry import find
 from ptxgen.toolchain.module import emit
 from tests.cli.invoke import facts, invoke, refused
+from tests.ptxgen.dsl.writing import text
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
 
 ADD = ("--arg", "f32[5]=1,2,3,4,5", "--arg", "f32[5]=10")
@@ -215,3 +217,18 @@ def test_blocks_may_wait_for_each_other_if_told_so(tmp_path: Path) -> None:
     words = ("ptxgen", "run", path, "--grid", "2", "--arg", "u32[1]=zeros")
     assert facts(*words, "--cooperative")["arguments"][0]["head"] == [7]
     assert "makes no progress" in invoke(*words).stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_a_kernel_prints_comes_first_and_beside_json_on_stderr(tmp_path: Path, as_json: bool) -> None:
+    path = tmp_path / "prints.ptx"
+    path.write_text(text(prints, block=1))
+    words = [word for name in ("f32", "u32", "f32") for word in ("--arg", f"{name}[256]=zeros")]
+    result = invoke("ptxgen", "run", path, "--grid", "2", "--block", "1", *words, *(["--json"] if as_json else []))
+    assert result.exit_code == 0, result.output
+    assert (result.stderr if as_json else result.stdout).startswith("block 0\nblock 1\n")
+    assert as_json == (result.stdout[0] == "{")
+
+
+def prints(k: KernelBuilder) -> None:
+    k.print("block %u\n", k.ctaid.x)

@@ -12,6 +12,7 @@ import cuda.bindings
 import numpy as np
 import pytest
 
+from ptxgen import emulator
 from ptxgen.conformance import check
 from ptxgen.dsl.builder import build
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, read, write
@@ -188,3 +189,25 @@ def test_importing_ptxgen_does_not_import_the_compiler() -> None:
         "print([name for name in sys.modules if name.startswith('cuda')])"
     )
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@dataclass(frozen=True)
+class Printing(Reversed):
+    """The same arguments; prints, and leaves y as it was."""
+
+    name = "test_printing"
+
+    def source(self) -> str:
+        return 'if (threadIdx.x < 2) printf("%s %d %.2f\\n", "thread", (int)threadIdx.x, a);'
+
+
+def test_printf_in_cuda_source_prints_on_the_emulator() -> None:
+    kernel = Printing(n=1)
+    emitted, texts = emit(kernel, Target(90)), list[str]()
+    given = [kernel.inputs(np.random.default_rng(0))[name] for name in kernel.signature()]
+    arguments = [
+        value if isinstance(value, np.ndarray) else np.float32(1.5) if n == 2 else np.uint32(value)
+        for n, value in enumerate(given)
+    ]
+    emulator.run(emitted.text, emitted.entry, kernel.launch().grid, kernel.launch().block, arguments, prints=texts.append)
+    assert texts == ["thread 0 1.50\n", "thread 1 1.50\n"]
