@@ -57,6 +57,7 @@ class ModelConfig:
 
     rope_style: pairs (2i, 2i+1) for "adjacent", (i, i + head_dim/2) for "neox". rope_freqs: the file has divisors for the
     rotary frequencies (Llama-3). tied: the output head is the embedding table. context_length: tokens it was trained on.
+    pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it.
     """
 
     architecture: str
@@ -76,6 +77,7 @@ class ModelConfig:
     qkv_bias: bool
     qk_norm: bool
     tied: bool
+    pooling_type: int
 
     @property
     def layer(self) -> LayerShape:
@@ -236,6 +238,7 @@ class _Metadata:
             qkv_bias=arch == "qwen2" or "blk.0.attn_q.bias" in tensors,
             qk_norm=arch == "qwen3",
             tied="output.weight" not in tensors,
+            pooling_type=self.pooling_type(),
         )
 
     def refuse_other_models(self) -> None:
@@ -281,6 +284,13 @@ class _Metadata:
         if eps >= 1:
             self.fail(f"{self.arch}.attention.layer_norm_rms_epsilon is {eps}; allowed: above 0, below 1")
         return eps
+
+    def pooling_type(self) -> int:
+        """Any number: who makes no vectors of texts need not know it."""
+        value = self.get("pooling_type")
+        if isinstance(value, bool) or not isinstance(value, int | None):
+            self.fail(f"{self.arch}.pooling_type is {quoted(value)}; allowed: one whole number")
+        return value or 0
 
     def vocab(self) -> int:
         """As llama.cpp: the tokens count, and the key where the file has no tokens."""

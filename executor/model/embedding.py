@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.errors import ModelError, shown
-from executor.gguf.gguf_file import GgufFile
+from executor.base.errors import ModelError
+from executor.model.config import ModelConfig
 
 Pooling = Literal["mean", "last"]
 POOLINGS: Final[tuple[Pooling, ...]] = ("mean", "last")
-_OF_FILES: Final[dict[object, Pooling]] = {0: "mean", 1: "mean", 3: "last"}
+_OF_FILES: Final[dict[int, Pooling]] = {0: "mean", 1: "mean", 3: "last"}
 """By the number that a file has (llama.cpp's llama_pooling_type); 0 says that there is none of its own."""
 
 
-def pooling_of(file: GgufFile, architecture: str) -> Pooling:
-    """What a file says of itself, `mean` if it says nothing. ModelError for a way that a decoder has no use for."""
-    key = f"{architecture}.pooling_type"
-    value = file.metadata.get(key, 0)
-    if isinstance(value, bool) or value not in _OF_FILES:
-        raise ModelError(f"{key} is {shown(value)}; allowed: 0 (none), 1 (mean), 3 (last)", file.path)
-    return _OF_FILES[value]
+def pooling_of(config: ModelConfig, path: Path) -> Pooling:
+    """What a model's file says of it, `mean` if it says nothing. ModelError for a way that a decoder has no use for."""
+    if config.pooling_type not in _OF_FILES:
+        key = f"{config.architecture}.pooling_type"
+        raise ModelError(f"{key} is {config.pooling_type}; allowed: 0 (none), 1 (mean), 3 (last)", path)
+    return _OF_FILES[config.pooling_type]
 
 
 def embedding(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -69,8 +68,6 @@ class LanguageModel:
         self.modules = modules
         self._engines: WeakSet[Engine] = WeakSet()  # one that nobody holds any more gives its memory back by itself
         self._closers: list[Callable[[], None]] = []
-        self.pooling: Callable[[], Pooling] = lambda: "mean"
-        """How `embed` makes one vector of many, unless told. Raises what is wrong with the file's way."""
 
     @classmethod
     def load(
@@ -113,9 +110,7 @@ class LanguageModel:
             needed = memory_needed(file, config, context, device.target, profile)
             message = f"{path}: {device.name} has no room for the model, which needs {needed}; {free} bytes were free ({error})"
             raise OutOfMemory(message, needed.total, free) from error
-        model = cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
-        model.pooling = partial(pooling_of, file, config.architecture)
-        return model
+        return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
 
     def close(self) -> None:
         """Give all its memory on the device back, which lives on. A second time, or after the device, does nothing. Kernels of
@@ -176,8 +171,9 @@ class LanguageModel:
         engine = self.engine(slots=slots, **options)
         return Scheduler(engine, self.tokenizer, prompt_rows=prompt_rows, draft=draft, owner=self.device.owner)
 
-    def logits(self, tokens: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """f32[len(tokens), vocab]: the logits after each token. Starts a new sequence."""
+    def logits(self, tokens: Prompt) -> NDArray[np.float32]:
+        """f32[len, vocab]: the logits after each token of a text, or of token ids. Starts a new sequence. A text is encoded as
+        by `generate`."""
         prompt = self._prompt(tokens)
         rows = np.empty((len(prompt), self.config.vocab), np.float32)
         with self.decoder.busy("computing logits"):
@@ -249,8 +245,7 @@ class LanguageModel:
     ) -> AnswerStream:
         """As `generate`, piece by piece as they come: iterate over what is returned. Nothing runs before the first piece is
         asked for. progress: is told how many tokens of the prompt have been read, of how many."""
-        self._require_open()
-        ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
+        ids = self._prompt(prompt)
         sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
         sampler.adjustments.require(self.config.vocab)
         asked = Asked(
@@ -302,8 +297,7 @@ class LanguageModel:
     def logprobs(self, prompt: Prompt) -> NDArray[np.float64]:
         """f64[len - 1]: the natural logarithm of the probability of each token of a text, or of token ids, but the first, after
         those before it. Holds one row of logits at a time. Starts a new sequence. A text is encoded as by `generate`."""
-        self._require_open()
-        ids = self._prompt(self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt)
+        ids = self._prompt(prompt)
         found = np.empty(len(ids) - 1, np.float64)
         with self.decoder.busy("computing probabilities"):
             self.decoder.reset()
@@ -323,8 +317,8 @@ class LanguageModel:
         pooling of its own that is neither; ArgumentError for a text that is longer than the context or has no tokens."""
         self._require_open()
         many = [texts] if isinstance(texts, str) else list(texts)
-        asked = self.pooling() if pooling is None else one_of("pooling", pooling, POOLINGS)
-        ids = [self._prompt(self.tokenizer.encode(instance("a text", text, str), parse_special=False)) for text in many]
+        asked = pooling_of(self.config, self.tokenizer.path) if pooling is None else one_of("pooling", pooling, POOLINGS)
+        ids = [self._prompt(instance("a text", text, str)) for text in many]
         gamma = self.decoder.weights["output_norm.weight"].buffer.to_numpy()
         found = np.empty((len(many), self.config.hidden), np.float32)
         with self.decoder.busy("embedding"):
@@ -341,9 +335,11 @@ class LanguageModel:
         if self.closed:
             raise ModelError("the model is closed; load it again")
 
-    def _prompt(self, token_ids: object) -> list[int]:
+    def _prompt(self, given: object) -> list[int]:
+        """The tokens of a text, in which control tokens are not looked for, or of token ids. Raises what is wrong with them."""
         self._require_open()
-        prompt = tokens("the prompt", token_ids, self.config.vocab)
+        ids = self.tokenizer.encode(given, parse_special=False) if isinstance(given, str) else given
+        prompt = tokens("the prompt", ids, self.config.vocab)
         if not prompt:
             raise ArgumentError("the prompt has no tokens; give at least one")
         if len(prompt) > self.context:

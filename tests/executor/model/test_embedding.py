@@ -34,6 +34,7 @@ def test_the_last_state_is_the_one_that_the_head_multiplies(model: LanguageModel
     head = table.format.dequantize(table.buffer.to_numpy()).astype(np.float64)
     logits = model.logits(model.tokenizer.encode("once upon"))[-1]
     np.testing.assert_allclose(head @ state, logits, atol=1e-4 * float(np.abs(logits).max()))
+    np.testing.assert_array_equal(model.logits("once upon")[-1], logits)
 
 
 def test_the_mean_is_that_of_all_tokens(model: LanguageModel) -> None:
@@ -76,6 +77,8 @@ def test_what_cannot_be_is_refused_and_costs_nothing_else(model: LanguageModel, 
             other.embed("x")
         assert other.generate("x", max_tokens=1).prompt_tokens
         assert other.embed("x", pooling="last").shape == (64,)
+    with pytest.raises(ModelError, match=r"llama\.pooling_type is True; allowed: one whole number"):
+        LanguageModel.load(made(tmp_path / "b.gguf", **{"llama.pooling_type": True}), device)
 
 
 def test_a_conversation_goes_on_after_it(model: LanguageModel) -> None:
