@@ -1,5 +1,5 @@
 """A model whose launches of a token are ready: chosen for what it is now, checked, captured, and made anew when that has
-changed. What sequence runs through it is decoder.py's business."""
+changed. What sequence runs through it is token_decoder.py's business."""
 
 from __future__ import annotations
 

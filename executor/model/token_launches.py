@@ -1,5 +1,5 @@
-"""What one token launches: the calls of its kernels, in order, on the buffers of a sequence. Runs nothing: decoder.py runs the
-calls, executor/bundle writes them down."""
+"""What one token launches: the calls of its kernels, in order, on the buffers of a sequence. Runs nothing: token_decoder.py
+runs the calls, executor/bundle writes them down."""
 
 from __future__ import annotations
 

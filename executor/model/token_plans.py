@@ -1,4 +1,4 @@
-"""The launches of one token, checked, and the graphs of them. When they must be made anew is decoder.py's business."""
+"""The launches of one token, checked, and the graphs of them. When they must be made anew is prepared_model.py's business."""
 
 from __future__ import annotations
 
