@@ -1,55 +1,35 @@
-"""Many sequences over one paged cache: requests in, steps, answers out. Who runs in which rows is decided in
-continuous_batch.py; the steps themselves are the engine's."""
+"""Many sequences over one paged cache: requests in, steps, answers out. What is asked is checked in arrival.py, who runs in
+which rows is decided in continuous_batch.py, steps are started by step_start.py; the steps themselves are the engine's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.base.arguments import described, instance, tokens, whole
+from executor.base.arguments import tokens, whole
 from executor.base.errors import DeviceFailed, ModelError
 from executor.device.owner import OwnerThread
-from executor.memory.page_pool import PagePool, PageTable
-from executor.model.sampling import MAX_SEED, Sampler
-from executor.model.scheduling.answer_text import AnswerText, Pieces, StopStrings
+from executor.memory.page_pool import PagePool
+from executor.model.sampling import Sampler
+from executor.model.scheduling.arrival import TextTokens, new_sequence
 from executor.model.scheduling.continuous_batch import ContinuousBatch, Share
 from executor.model.scheduling.request import Request
-from executor.model.scheduling.token_sequence import Limits, Stopped, TokenSequence, Waiting
-from executor.model.scheduling.verify import Drafter, accepted, rows_of
-from executor.model.step import Row, Scores, StepEngine
-from executor.text.grammar import Grammar, GrammarGuide
-from executor.text.tokenizer import Tokenizer
-from ptxgen.errors import ArgumentError
+from executor.model.scheduling.step_start import BatchAhead, StepStarter
+from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Waiting
+from executor.model.scheduling.verify import Drafter, accepted
+from executor.model.step import Scores, StepEngine
+from executor.text.grammar import Grammar
 
 _log = logging.getLogger(__name__)
-
-
-class TextTokens(Protocol):
-    """What a scheduler needs of a tokenizer."""
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """Tokens that end an answer."""
-
-    @property
-    def has_text(self) -> bool:
-        """Whether there is a vocabulary."""
-
-    def encode(self, text: str, /, *, parse_special: bool) -> list[int]:
-        """Token ids of a text; control tokens that are written in it only if wanted."""
-
-    def stream(self) -> Pieces:
-        """A decoder for ids that arrive one by one."""
 
 
 @dataclass(frozen=True)
@@ -71,24 +51,6 @@ class SchedulerStatus:
     preemptions: int
     drafted_tokens: int
     accepted_tokens: int
-
-
-@dataclass(frozen=True)
-class _Ahead:
-    """A step that was started before the tokens of its rows were read. shares: those of the step before; lengths: how many
-    tokens each sequence has by now, if it goes on; scores: what comes out, or why it has failed."""
-
-    shares: list[Share]
-    lengths: list[int]
-    scores: Scores | Exception
-
-    @property
-    def is_next(self) -> bool:
-        """Whether its rows are those of sequences that run, but for some that have ended. Not after an interrupt that came
-        before all tokens were delivered."""
-        pairs = zip(self.shares, self.lengths, strict=True)
-        left = [(share.sequence, length) for share, length in pairs if share.sequence.state == "running"]
-        return bool(left) and all(len(sequence.tokens) == length for sequence, length in left)
 
 
 class Scheduler:
@@ -117,6 +79,7 @@ class Scheduler:
         self.tokenizer = tokenizer
         self.prompt_rows = engine.rows if prompt_rows is None else whole("prompt_rows", prompt_rows, 1, engine.rows)
         self.pool = PagePool(engine.pages, engine.page_len)
+        self._starter = StepStarter(engine, self.pool)
         self._model = engine.model
         self._draft = draft
         self._owner = owner or OwnerThread("the scheduler")
@@ -124,7 +87,7 @@ class Scheduler:
         self._arrived = 0
         self._steps = self._rows = self._prompt_rows = self._drafted = self._agreed = 0
         self._finished: Counter[Stopped] = Counter()
-        self._ahead: _Ahead | None = None
+        self._ahead: BatchAhead | None = None
         self._stepping = False
         self._turn: asyncio.Future[None] | None = None
         self._ended = ""  # why nothing can run any more
@@ -153,30 +116,10 @@ class Scheduler:
         self._owner.check("a request")
         if self._ended:
             raise ModelError(f"the scheduler takes no requests: {self._ended}")
-        ids = self._prompt(prompt)
-        limit = whole("max_tokens", max_tokens, 1)
-        ends = self.tokenizer.eos_ids if stop_tokens is None else tokens("stop_tokens", stop_tokens, self.engine.vocab)
-        sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
-        sampler.adjustments.require(self.engine.vocab)
-        seed = sampler.seed if seed is None else whole("seed", seed, 0, MAX_SEED)
-        seed = secrets.randbits(64) if seed is None else seed
-        if on_token is not None and not callable(on_token):
-            raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
-        self._check_pages(len(ids), limit)
-        stops = StopStrings(stop)
-        pieces = self.tokenizer.stream() if stops.any or self.tokenizer.has_text else None
-        sequence = TokenSequence(
-            number=self._arrived,
-            prompt=tuple(ids),
-            limits=Limits(limit, frozenset(ends), self.engine.context),
-            sampler=sampler.with_seed(seed),
-            seed=seed,
-            text=AnswerText(pieces, stops),
-            table=PageTable(self.pool),
-            on_token=on_token,
-            guide=None if grammar is None else self._guide(grammar, ends),
-            top=None if logprobs is None else whole("logprobs", logprobs, 0),
-        )
+        sequence = new_sequence(
+            self._arrived, self.engine, self.pool, self.tokenizer, prompt, max_tokens=max_tokens, sampler=sampler, seed=seed,
+            stop=stop, stop_tokens=stop_tokens, grammar=grammar, logprobs=logprobs, on_token=on_token,
+        )  # fmt: skip
         if self._draft is not None and sequence.is_greedy:
             sequence.drafter = self._draft()
         self._arrived += 1
@@ -277,29 +220,6 @@ class Scheduler:
         finally:
             self._stepping = False
 
-    def _guide(self, grammar: object, ends: Collection[int]) -> GrammarGuide:
-        chosen = instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark")
-        return GrammarGuide(chosen, instance("the scheduler's tokenizer", self.tokenizer, Tokenizer), ends)
-
-    def _prompt(self, prompt: object) -> list[int]:
-        ids = self.tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt
-        ids = tokens("the prompt", ids, self.engine.vocab)
-        if not ids:
-            raise ArgumentError("the prompt has no tokens; give at least one")
-        if len(ids) > self.engine.context:
-            raise ArgumentError(f"the prompt has {len(ids)} tokens, the context holds {self.engine.context}")
-        return ids
-
-    def _check_pages(self, prompt: int, max_tokens: int) -> None:
-        """The last token of an answer is not computed, so it needs no room."""
-        positions = min(prompt + max_tokens - 1, self.engine.context)
-        needed, pages, length = self.pool.pages_for(positions), self.pool.pages, self.pool.page_len
-        if needed > pages:
-            raise ArgumentError(
-                f"{prompt} tokens of prompt and {max_tokens} of answer need {needed} pages of {length} positions, and the "
-                f"cache has {pages}; allowed: together up to {pages * length + 1} tokens"
-            )
-
     def _with_draft(self, share: Share, left: int) -> Share:
         """With a draft in rows that are left over and pages that nobody else needs now, if somebody guesses one."""
         sequence, table = share.sequence, share.sequence.table
@@ -328,49 +248,14 @@ class Scheduler:
         if self._batch.queue and not planned:
             raise ModelError(f"no sequence can run: {self.pool.held} of {self.pool.pages} pages are held by others")
         if shares := planned if self._draft is None else self._with_drafts(planned):
-            self._finish(shares, self._started(shares))
-
-    def _started(self, shares: list[Share]) -> Scores | Exception:
-        """The scores of a step, or why it has failed."""
-        rows: list[Row] = []
-        for share in shares:
-            sequence = share.sequence
-            rows += rows_of(sequence.slot, [*share.tokens, *share.draft], sequence.computed, share.scored)
-        try:
-            self._set_tables(share.sequence for share in shares)
-            return self.engine.step(rows)
-        except Exception as error:
-            return error
-
-    def _start_next(self, shares: list[Share]) -> None:
-        """Start the step after one that was started, if it is already certain which rows it has: those of sequences that all
-        decode greedily and go on, as far as their tokens are not the last ones by what these are."""
-        sequences = [share.sequence for share in shares]
-        if self._draft is not None or not all(share.decodes for share in shares) or sequences != self._batch.running:
-            return
-        if not all(sequence.is_greedy and sequence.left > 1 for sequence in sequences):
-            return
-        lengths = [len(sequence.tokens) + 1 for sequence in sequences]
-        needed = sum(sequence.table.missing(length) for sequence, length in zip(sequences, lengths, strict=True))
-        if needed > self.pool.available:
-            return
-        scores: Scores | Exception | None
-        try:
-            for sequence, length in zip(sequences, lengths, strict=True):
-                sequence.table.reserve(length)
-            self._set_tables(sequences)
-            scores = self.engine.step_ahead()
-        except Exception as error:
-            scores = error  # of the step that was not to come before this one's tokens are delivered
-        if scores is not None:
-            self._ahead = _Ahead(shares, lengths, scores)
+            self._finish(shares, self._starter.start(shares))
 
     def _finish(self, shares: list[Share], scores: Scores | Exception) -> None:
         """Deliver what came out of a step that was started; start the next one before that is read, if there is no doubt."""
         try:
             if isinstance(scores, Exception):
                 raise scores
-            self._start_next(shares)
+            self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.running)
             self._prepare_guides(shares)
             greedy = scores.greedy() if any(share.scored and share.sequence.is_greedy for share in shares) else []
         except Exception as error:
@@ -398,12 +283,6 @@ class Scheduler:
                     guide.prepare()
                 except Exception as error:
                     self._fail(share.sequence, error)
-
-    def _set_tables(self, sequences: Iterable[TokenSequence]) -> None:
-        for sequence in sequences:
-            if sequence.uploaded != sequence.table.version:
-                self.engine.set_table(sequence.slot, sequence.table.pages)
-                sequence.uploaded = sequence.table.version
 
     def _deliver(self, share: Share, scores: Scores, at: int, greedy: list[int]) -> None:
         """Move a sequence on by its rows of a step that has run; its scores begin at `at`."""

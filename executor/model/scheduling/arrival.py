@@ -1,0 +1,105 @@
+"""What is asked of a scheduler, checked, as a sequence: whatever could never run is refused here, and nothing later."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from executor.base.arguments import described, instance, tokens, whole
+from executor.memory.page_pool import PagePool, PageTable
+from executor.model.sampling import MAX_SEED, Sampler
+from executor.model.scheduling.answer_text import AnswerText, Pieces, StopStrings
+from executor.model.scheduling.token_sequence import Limits, TokenSequence
+from executor.model.step import StepEngine
+from executor.text.grammar import Grammar, GrammarGuide
+from executor.text.tokenizer import Tokenizer
+from ptxgen.errors import ArgumentError
+
+
+class TextTokens(Protocol):
+    """What a scheduler needs of a tokenizer."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is a vocabulary."""
+
+    def encode(self, text: str, /, *, parse_special: bool) -> list[int]:
+        """Token ids of a text; control tokens that are written in it only if wanted."""
+
+    def stream(self) -> Pieces:
+        """A decoder for ids that arrive one by one."""
+
+
+def new_sequence(
+    number: int,
+    engine: StepEngine,
+    pool: PagePool,
+    tokenizer: TextTokens,
+    prompt: object,
+    *,
+    max_tokens: int,
+    sampler: Sampler | None,
+    seed: int | None,
+    stop: str | Collection[str],
+    stop_tokens: Collection[int] | None,
+    grammar: Grammar | None,
+    logprobs: int | None,
+    on_token: Callable[[int], None] | None,
+) -> TokenSequence:
+    """The sequence of a request, which is the scheduler's `number`-th; its settings, and errors, are those of
+    Scheduler.submit."""
+    ids = _prompt(engine, tokenizer, prompt)
+    limit = whole("max_tokens", max_tokens, 1)
+    ends = tokenizer.eos_ids if stop_tokens is None else tokens("stop_tokens", stop_tokens, engine.vocab)
+    sampler = Sampler() if sampler is None else instance("sampler", sampler, Sampler)
+    sampler.adjustments.require(engine.vocab)
+    seed = sampler.seed if seed is None else whole("seed", seed, 0, MAX_SEED)
+    seed = secrets.randbits(64) if seed is None else seed
+    if on_token is not None and not callable(on_token):
+        raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
+    _check_pages(engine, pool, len(ids), limit)
+    stops = StopStrings(stop)
+    pieces = tokenizer.stream() if stops.any or tokenizer.has_text else None
+    return TokenSequence(
+        number=number,
+        prompt=tuple(ids),
+        limits=Limits(limit, frozenset(ends), engine.context),
+        sampler=sampler.with_seed(seed),
+        seed=seed,
+        text=AnswerText(pieces, stops),
+        table=PageTable(pool),
+        on_token=on_token,
+        guide=None if grammar is None else _guide(grammar, tokenizer, ends),
+        top=None if logprobs is None else whole("logprobs", logprobs, 0),
+    )
+
+
+def _prompt(engine: StepEngine, tokenizer: TextTokens, prompt: object) -> list[int]:
+    ids = tokenizer.encode(prompt, parse_special=False) if isinstance(prompt, str) else prompt
+    ids = tokens("the prompt", ids, engine.vocab)
+    if not ids:
+        raise ArgumentError("the prompt has no tokens; give at least one")
+    if len(ids) > engine.context:
+        raise ArgumentError(f"the prompt has {len(ids)} tokens, the context holds {engine.context}")
+    return ids
+
+
+def _check_pages(engine: StepEngine, pool: PagePool, prompt: int, max_tokens: int) -> None:
+    """The last token of an answer is not computed, so it needs no room."""
+    positions = min(prompt + max_tokens - 1, engine.context)
+    needed, pages, length = pool.pages_for(positions), pool.pages, pool.page_len
+    if needed > pages:
+        raise ArgumentError(
+            f"{prompt} tokens of prompt and {max_tokens} of answer need {needed} pages of {length} positions, and the "
+            f"cache has {pages}; allowed: together up to {pages * length + 1} tokens"
+        )
+
+
+def _guide(grammar: object, tokenizer: TextTokens, ends: Collection[int]) -> GrammarGuide:
+    chosen = instance("grammar", grammar, Grammar, "Grammar.json_schema, .regex or .lark")
+    return GrammarGuide(chosen, instance("the scheduler's tokenizer", tokenizer, Tokenizer), ends)
