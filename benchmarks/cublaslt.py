@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from executor.base.errors import DeviceError
-from executor.device.cuda import CudaDevice, driver
+from executor.device.cuda import CudaDevice
 from executor.device.cuda_context import checked
+from executor.device.cuda_gpu import driver
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.types import U8

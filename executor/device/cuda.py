@@ -6,12 +6,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import re
 import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.allocations import Allocations
-from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, checked, driver_message
+from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, driver_message
 from executor.device.cuda_event import CudaEvent, EventPool
+from executor.device.cuda_gpu import GpuFacts, assembly_target, driver
 from executor.device.cuda_graph import CudaGraph
 from executor.device.cuda_module import CudaModules
 from executor.device.cuda_stream import CurrentStream
@@ -41,7 +41,6 @@ from executor.device.protocol import (
     copying,
 )
 from executor.device.sharing import CudaSharing
-from ptxgen.target import FIRST_PTX, Target
 from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 
 STAGED_FROM = 1 << 20
@@ -51,22 +50,6 @@ _dropped: deque[CudaDevice] = deque()
 """Devices that nobody has any more and nobody closed."""
 _current = threading.local()  # .context: the PrimaryContext that is current on this thread
 _log = logging.getLogger(__name__)
-
-
-@cache
-def driver() -> Any:
-    """cuda.bindings.driver, initialised. Raises DeviceError if there is no NVIDIA driver on this machine."""
-    try:
-        from cuda.bindings import driver as bindings
-    except ImportError as error:
-        raise DeviceError(f"cuda-bindings cannot be imported ({error}); install it with `pip install cuda-bindings`") from error
-    try:
-        (status,) = bindings.cuInit(0)
-    except RuntimeError as error:  # what the bindings raise when libcuda.so.1 is not found
-        raise DeviceError(f"no NVIDIA driver on this machine ({error})") from error
-    if status != bindings.CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"the NVIDIA driver does not start: {driver_message(bindings, status)}")
-    return bindings
 
 
 class CudaDevice(Device):
@@ -86,24 +69,10 @@ class CudaDevice(Device):
         self.closed = True  # until it is open
         _close_dropped()
         self._cuda = cuda = driver()
-        count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
-        if not 0 <= ordinal < count:
-            raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
-        self.ordinal = ordinal
-        self._gpu = checked(cuda, cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
-        model = checked(cuda, cuda.cuDeviceGetName(256, self._gpu), "reading the GPU's name").split(b"\0")[0].decode()
-        self.product = model
-        """The maker's name of the GPU: tuning tables go by it."""
-        self.name = f"cuda:{ordinal} ({model})"
-        attributes = cuda.CUdevice_attribute
-        major = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        minor = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        self.multiprocessors = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        self.clock_mhz = self._attribute(attributes.CU_DEVICE_ATTRIBUTE_CLOCK_RATE) // 1000  # the highest
-        self.gpu = Target(major * 10 + minor)
-        """What machine code is written for; `target`, what text is emitted for, is the newest known GPU up to that."""
-        self.target = _emission_target(self.name, self.gpu)
-        self.driver_version = int(checked(cuda, cuda.cuDriverGetVersion(), "reading the driver's version"))
+        facts = GpuFacts.read(cuda, ordinal)
+        self.ordinal, self.name, self.product = facts.ordinal, facts.name, facts.product
+        self.gpu, self.target = facts.gpu, facts.target
+        self.multiprocessors, self.clock_mhz, self.driver_version = facts.multiprocessors, facts.clock_mhz, facts.driver_version
         self.reason = ""
         self.frees = 0
         self.waits = 0
@@ -116,7 +85,7 @@ class CudaDevice(Device):
         self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
         self._launches = 0
         self._cooperative = False  # whether blocks of one of them wait for each other
-        self._context, self._handle = PrimaryContext.join(cuda, ordinal, self._gpu, self, self.name)
+        self._context, self._handle = PrimaryContext.join(cuda, ordinal, facts.handle, self, self.name)
         self._events = EventPool(cuda, self._checked)
         self._stream = CurrentStream(cuda, self._events, self._checked, self.name)
         self._sharing = CudaSharing(self, cuda, self._stream, self._events, self._checked)
@@ -244,7 +213,7 @@ class CudaDevice(Device):
     def compile(self, text: str) -> bytes | None:
         """Machine code from nvJitLink, or None if it does not know this GPU: then `load` has the driver compile the text."""
         try:
-            return assemble(text, _assembly_target(text, self.gpu)).cubin
+            return assemble(text, assembly_target(text, self.gpu)).cubin
         except UnsupportedTarget as error:
             _log.info("%s: %s; the driver compiles instead", self.name, error)
             return None
@@ -431,10 +400,6 @@ class CudaDevice(Device):
             raise self._context.failure(status, doing, self._launched, self.name, cooperative=self._cooperative)
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _attribute(self, attribute: Any) -> int:
-        answer = self._cuda.cuDeviceGetAttribute(attribute, self._gpu)
-        return int(checked(self._cuda, answer, f"reading the attributes of GPU {self.ordinal}"))
-
 
 def _close_dropped() -> None:
     """Close the devices that nobody has any more, on this thread."""
@@ -445,20 +410,3 @@ def _close_dropped() -> None:
             return
         device.owner.take_over()
         device.close()
-
-
-def _gpus(count: int) -> str:
-    return "no GPU" if count == 0 else "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
-
-
-def _assembly_target(text: str, gpu: Target) -> Target:
-    """What the assembler is asked for: the GPU, with the feature of it that the text says it uses."""
-    named = re.search(r"^\.target (sm_\d+a)\b", text, re.MULTILINE)
-    return gpu if named is None or Target.parse(named[1]).sm != gpu.sm else Target.parse(named[1])
-
-
-def _emission_target(name: str, gpu: Target) -> Target:
-    targets = [sm for sm in FIRST_PTX if sm <= gpu.sm]
-    if not targets:
-        raise DeviceError(f"{name} is {gpu}; the oldest GPU supported is sm_{min(FIRST_PTX)}")
-    return Target(max(targets))

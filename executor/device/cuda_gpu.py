@@ -1,0 +1,94 @@
+"""Which GPU it is: the driver, what it says of a GPU before anything runs there, what text and machine code are written for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from executor.base.errors import DeviceError
+from executor.device.cuda_context import checked, driver_message
+from ptxgen.target import FIRST_PTX, Target
+
+
+@cache
+def driver() -> Any:
+    """cuda.bindings.driver, initialised. Raises DeviceError if there is no NVIDIA driver on this machine."""
+    try:
+        from cuda.bindings import driver as bindings
+    except ImportError as error:
+        raise DeviceError(f"cuda-bindings cannot be imported ({error}); install it with `pip install cuda-bindings`") from error
+    try:
+        (status,) = bindings.cuInit(0)
+    except RuntimeError as error:  # what the bindings raise when libcuda.so.1 is not found
+        raise DeviceError(f"no NVIDIA driver on this machine ({error})") from error
+    if status != bindings.CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"the NVIDIA driver does not start: {driver_message(bindings, status)}")
+    return bindings
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; clock_mhz: the
+    highest; gpu: what machine code is written for; target: what text is emitted for, the newest known GPU up to that."""
+
+    ordinal: int
+    handle: Any
+    product: str
+    multiprocessors: int
+    clock_mhz: int
+    gpu: Target
+    target: Target
+    driver_version: int
+
+    @property
+    def name(self) -> str:
+        """How the device is called in messages."""
+        return _name(self.ordinal, self.product)
+
+    @classmethod
+    def read(cls, cuda: Any, ordinal: int) -> GpuFacts:
+        """Of GPU number `ordinal`; `cuda` is cuda.bindings.driver. DeviceError if it is not there, or older than any known."""
+        count = int(checked(cuda, cuda.cuDeviceGetCount(), "counting GPUs"))
+        if not 0 <= ordinal < count:
+            raise DeviceError(f"there is no cuda:{ordinal}; the driver shows {_gpus(count)}")
+        handle = checked(cuda, cuda.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
+        product = checked(cuda, cuda.cuDeviceGetName(256, handle), "reading the GPU's name").split(b"\0")[0].decode()
+
+        def attribute(name: str) -> int:
+            answer = cuda.cuDeviceGetAttribute(getattr(cuda.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+            return int(checked(cuda, answer, f"reading the attributes of GPU {ordinal}"))
+
+        gpu = Target(attribute("COMPUTE_CAPABILITY_MAJOR") * 10 + attribute("COMPUTE_CAPABILITY_MINOR"))
+        return cls(
+            ordinal=ordinal,
+            handle=handle,
+            product=product,
+            multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+            clock_mhz=attribute("CLOCK_RATE") // 1000,
+            gpu=gpu,
+            target=_emission_target(_name(ordinal, product), gpu),
+            driver_version=int(checked(cuda, cuda.cuDriverGetVersion(), "reading the driver's version")),
+        )
+
+
+def assembly_target(text: str, gpu: Target) -> Target:
+    """What the assembler is asked for: the GPU, with the feature of it that the text says it uses."""
+    named = re.search(r"^\.target (sm_\d+a)\b", text, re.MULTILINE)
+    return gpu if named is None or Target.parse(named[1]).sm != gpu.sm else Target.parse(named[1])
+
+
+def _emission_target(name: str, gpu: Target) -> Target:
+    targets = [sm for sm in FIRST_PTX if sm <= gpu.sm]
+    if not targets:
+        raise DeviceError(f"{name} is {gpu}; the oldest GPU supported is sm_{min(FIRST_PTX)}")
+    return Target(max(targets))
+
+
+def _name(ordinal: int, product: str) -> str:
+    return f"cuda:{ordinal} ({product})"
+
+
+def _gpus(count: int) -> str:
+    return "no GPU" if count == 0 else "one GPU, cuda:0" if count == 1 else f"{count} GPUs, cuda:0 to cuda:{count - 1}"
