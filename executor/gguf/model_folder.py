@@ -150,11 +150,12 @@ def cannot_keep(error: OSError, what: str, folder: Path) -> FetchError:
 
 
 def _files(folder: Path) -> list[str]:
-    """The paths of all files below a folder, but for what is hidden; no link to a folder is followed."""
+    """The paths of all regular files below a folder, but for what is hidden; no link to a folder is followed."""
     paths = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        paths += [os.path.relpath(os.path.join(parent, name), folder) for name in names if not name.startswith(".")]
+        seen = (os.path.join(parent, name) for name in names if not name.startswith("."))
+        paths += [os.path.relpath(path, folder) for path in seen if os.path.isfile(path)]
     return paths
 
 

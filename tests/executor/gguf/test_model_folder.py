@@ -28,6 +28,8 @@ def folder(tmp_path: Path) -> ModelFolder:
 
 
 def test_what_is_listed_can_be_said(folder: ModelFolder) -> None:
+    (folder.root / "gone.gguf").symlink_to(folder.root / "nowhere")
+    os.mkfifo(folder.root / "pipe.gguf")
     rows = [(model.name, model.quantisation, model.nbytes, model.missing) for model in folder.models()]
     assert rows == [
         ("alone.Q4_1.gguf", "Q4_1", 5, 0),
