@@ -1,32 +1,36 @@
 """The steps of a layer between its matrices, one by one, for people who write layers of their own: norms, activations, sums,
-the largest value. What knows positions is attention.py beside it; what is launched is executor/layers' business."""
+and before the first layer and after the last embeddings and the largest value. What knows positions is attention.py beside it;
+what is launched is executor/layers' business."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 from typing import Any
 
-from executor.base.arguments import number
-from executor.layers.operands import shape_of
-from executor.layers.rows import enqueue_rows, shaped
+from executor.base.arguments import number, whole
+from executor.layers.operands import WeightLike, shape_of, vector
+from executor.layers.rows import enqueue_rows, lines, shaped
 from executor.layers.session import Session
 from executor.memory.buffers import GpuBuffer
+from executor.memory.weights import LoadedWeight
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import Elementwise, ElementwiseMul, FusedSwiglu, Gelu, ResidualAdd, Silu
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.token.argmax import ArgMax
+from ptxgen.kernels.token.embedding_lookup import EmbeddingLookup
 from ptxgen.types import U32
 
 
 @dataclass(frozen=True)
 class BlockRunner:
     """Steps of one session; see CudaExecutor for what the arguments may be. Each is launched at once, or recorded by a capture,
-    with the same bits. out: on the device, of the result's shape and apart from what is read; it gets the result and is
-    returned (default: a new buffer). Raises ArgumentError for wrong shapes and types, LaunchError for memory that was freed or
-    that overlaps."""
+    with the same bits. gamma and delta may be loaded weights, by name too. out: on the device, of the result's shape and apart
+    from what is read; it gets the result and is returned (default: a new buffer). Raises ArgumentError for wrong shapes and
+    types, ModelError for a name that is not there, LaunchError for memory that was freed or that overlaps."""
 
     session: Session
 
@@ -37,7 +41,7 @@ class BlockRunner:
         m, n = prod(shape[:-1]), shape[-1]
         epsilon = number("epsilon", epsilon, 0)
         read = self.session.vector(x, shape, "x")
-        arguments = {"x": read, "gamma": self.session.vector(gamma, (n,), "gamma"), "eps": epsilon}
+        arguments = {"x": read, "gamma": self.session.vector(self._held(gamma), (n,), "gamma"), "eps": epsilon}
         with self.session.result(*shape, out=out) as y, self.session.launches() as launch:
             enqueue_rows(launch, "rmsnorm", RmsNorm(hidden=n), m, y=y, **arguments)
         return y
@@ -45,6 +49,7 @@ class BlockRunner:
     def per_head_rmsnorm(self, x: Any, gamma: Any, epsilon: float) -> None:
         """As rmsnorm for each head by itself, in place: qwen3's norm of queries and keys, whose sums have another order than
         rmsnorm's. x: f32[..., heads, head_dim], or flat; gamma: f32[head_dim], a multiple of 32 up to 256."""
+        gamma = self._held(gamma)
         shape, (head_dim,) = _rows(x, "x"), _rows(gamma, "gamma", axes=1)
         heads, rest = divmod(prod(shape), head_dim)
         if rest:
@@ -73,7 +78,7 @@ class BlockRunner:
 
     def residual_add(self, x: Any, delta: Any) -> None:
         """x += delta, in place: f32 of one shape, or a delta of f32[n] (a bias) for every row of x, f32[..., n]."""
-        shape = _rows(x, "x")
+        shape, delta = _rows(x, "x"), self._held(delta)
         each = shape_of(delta, "delta") == shape[-1:] != shape
         stream = self.session.vector(x, shape, "x")
         added = self.session.vector(delta, shape[-1:] if each else shape, "delta")
@@ -81,6 +86,23 @@ class BlockRunner:
         kernel = BatchedBiasBroadcastAdd(n=n, m=prod(shape) // n) if each else ResidualAdd(n=prod(shape))
         with self.session.launches() as launch:
             launch("residual_add", kernel, **shaped(kernel, x=stream, **{"bias" if each else "delta": added}))
+
+    def embedding(self, table: WeightLike, token: Any, out: Any = None) -> GpuBuffer:
+        """f32[k]: row `token` of a loaded table of n rows of k values, of any GGML type; f32[m, k] for m tokens.
+
+        token: a number below n, or u32[m] on the device, which is read when the kernel runs: one of n or more there gives NaN.
+        A capture takes no other."""
+        matrix = self.session.weight(table)
+        if isinstance(token, Integral):
+            self.session.require_no_capture(f"token {token} would be the same in every replay")
+            token = whole("token", token, 0, matrix.n - 1)
+            m, kernel = 1, EmbeddingLookup(matrix.format, matrix.n, matrix.k)
+        else:
+            token = vector(self.session.device, token, None, "token", U32)
+            m, kernel = token.size, EmbeddingLookup(matrix.format, matrix.n, matrix.k, indirect=True)
+        with self.session.result(*lines(m, matrix.k), out=out) as y, self.session.launches() as launch:
+            enqueue_rows(launch, "embedding", kernel, m, y=y, table=matrix.buffer, token=token)
+        return y
 
     def argmax(self, x: Any, out: Any = None) -> GpuBuffer:
         """u32[1] of f32[n], or u32[m] of f32[m, n]: where the largest value of each row is, the first among equals; 0xFFFFFFFF
@@ -91,6 +113,12 @@ class BlockRunner:
         with self.session.result(m, dtype=U32, out=out) as made, self.session.launches() as launch:
             enqueue_rows(launch, "argmax", ArgMax(n=n), m, out=made, x=read)
         return made
+
+    def _held(self, value: Any) -> Any:
+        """The buffer of a loaded weight, by its name or as `weights` has it; all else as it is."""
+        if isinstance(value, str):
+            value = self.session.weights[value]
+        return value.buffer if isinstance(value, LoadedWeight) else value
 
     def _elementwise(self, kernel: type[Elementwise], out: Any, **sources: Any) -> GpuBuffer:
         """Of sources of one shape. Rows do not matter to it, so all go as one: a shape more is not a kernel more."""

@@ -237,6 +237,7 @@ class CudaExecutor:
     swiglu = delegate("_blocks", BlockRunner.swiglu)
     multiply = delegate("_blocks", BlockRunner.multiply)
     residual_add = delegate("_blocks", BlockRunner.residual_add)
+    embedding = delegate("_blocks", BlockRunner.embedding)
     argmax = delegate("_blocks", BlockRunner.argmax)
 
     @property

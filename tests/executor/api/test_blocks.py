@@ -13,10 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from executor import CudaExecutor, GpuBuffer, GpuProfile
-from executor.base.errors import LaunchError
+from executor.base.errors import LaunchError, ModelError
 from executor.device.protocol import Node
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.formats import FORMATS
 from ptxgen.kernels.activation.bias import BatchedBiasBroadcastAdd
 from ptxgen.kernels.activation.elementwise import (
     BatchedElementwiseMul,
@@ -190,6 +191,65 @@ def test_a_result_may_not_overlap_what_it_is_made_from_nor_be_freed(executor: Cu
         executor.silu(x)
 
 
+class TestEmbedding:
+    ROWS = 5
+
+    @pytest.fixture
+    def table(self, executor: CudaExecutor) -> NDArray[np.float32]:
+        """Its values; it is loaded as `table`."""
+        blocks = FORMATS["Q4_K"].random_blocks(np.random.default_rng(9), self.ROWS, 256)
+        executor.load_weight("table", blocks, "Q4_K", (self.ROWS, 256))
+        return FORMATS["Q4_K"].dequantize(blocks)
+
+    def test_tokens_get_their_rows(self, executor: CudaExecutor, table: NDArray[np.float32]) -> None:
+        np.testing.assert_array_equal(executor.embedding("table", 3).to_numpy(), table[3])
+        for tokens in ([4], [2, 0, 2]):
+            made = executor.embedding(executor.weights["table"], executor.buffer(np.array(tokens, np.uint32)))
+            np.testing.assert_array_equal(made.to_numpy(), table[tokens[0] if len(tokens) == 1 else tokens])
+
+    def test_a_replay_reads_the_token_that_the_one_before_left(
+        self, executor: CudaExecutor, table: NDArray[np.float32]
+    ) -> None:
+        token = executor.buffer(np.array([1], np.uint32))
+        with executor.capture() as graph:
+            row = executor.embedding("table", token)
+            executor.argmax(row.view(0, self.ROWS), out=token)
+        expected = 1
+        for _ in range(4):
+            graph.replay()
+            np.testing.assert_array_equal(row.to_numpy(), table[expected])
+            expected = int(table[expected][: self.ROWS].argmax())
+        refused = pytest.raises(LaunchError, match="token 3 would be the same in every replay, which cannot be captured")
+        with refused, executor.capture():
+            executor.embedding("table", 3)
+
+    @pytest.mark.usefixtures("table")
+    def test_what_is_no_token_is_refused_on_the_host_and_gives_nan_on_the_device(self, executor: CudaExecutor) -> None:
+        for wrong, words in (
+            (self.ROWS, "token is 5; allowed: a whole number from 0 to 4"),
+            (-1, "token is -1"),
+            (1.5, "token"),
+        ):
+            with pytest.raises(ArgumentError, match=words):
+                executor.embedding("table", wrong)
+        with pytest.raises(ArgumentError, match=r"token is f32\[1\]; must be u32\[1\]"):
+            executor.embedding("table", executor.zeros(1))
+        made = executor.embedding("table", executor.buffer(np.array([self.ROWS, 0], np.uint32))).to_numpy()
+        assert np.isnan(made).all(axis=1).tolist() == [True, False]
+
+
+def test_loaded_vectors_go_by_name(executor: CudaExecutor) -> None:
+    gamma, x = random(N), executor.buffer(random(3, N))
+    held = executor.load_weight("gamma", gamma, "F32", (N,))
+    expected = executor.rmsnorm(x, executor.buffer(gamma), EPS).to_numpy()
+    for given in ("gamma", held, held.buffer):
+        np.testing.assert_array_equal(executor.rmsnorm(x, given, EPS).to_numpy(), expected)
+    executor.residual_add(x, "gamma")
+    np.testing.assert_array_equal(x.to_numpy(), random(3, N) + gamma)
+    with pytest.raises(ModelError, match="no weight is called gama; near: gamma"):
+        executor.rmsnorm(x, "gama", EPS)
+
+
 class TestRope:
     POSITIONS = (5, 0, 7)
 
@@ -326,24 +386,18 @@ def own_layer(executor: CudaExecutor, layer: int, hidden: GpuBuffer, position: A
     def weight(role: str) -> str:
         return f"blk.{layer}.{role}.weight"
 
-    def loaded(name: str) -> GpuBuffer | None:
-        return executor.weights[name].buffer if name in executor.weights else None
-
-    def normed(role: str) -> GpuBuffer:
-        return executor.rmsnorm(hidden, executor.weights[weight(role)].buffer, eps)
-
-    x = normed("attn_norm")
+    x = executor.rmsnorm(hidden, weight("attn_norm"), eps)
     q, k, v = (executor.matmul(weight(f"attn_{role}"), x) for role in "qkv")
     for role, made in (("q", q), ("k", k), ("v", v)):
-        if (bias := loaded(f"blk.{layer}.attn_{role}.bias")) is not None:
+        if (bias := f"blk.{layer}.attn_{role}.bias") in executor.weights:
             executor.residual_add(made, bias)
-        if (norm := loaded(weight(f"attn_{role}_norm"))) is not None:
+        if (norm := weight(f"attn_{role}_norm")) in executor.weights:
             executor.per_head_rmsnorm(made, norm, eps)
     executor.rope(q, position)
     executor.rope(k, position)
     attended = executor.attention(layer, q, k, v, position)
     executor.residual_add(hidden, executor.matmul(weight("attn_output"), attended))
-    x = normed("ffn_norm")
+    x = executor.rmsnorm(hidden, weight("ffn_norm"), eps)
     activated = executor.swiglu(executor.matmul(weight("ffn_gate"), x), executor.matmul(weight("ffn_up"), x))
     executor.residual_add(hidden, executor.matmul(weight("ffn_down"), activated))
 

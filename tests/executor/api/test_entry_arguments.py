@@ -152,7 +152,7 @@ def arguments(executor: CudaExecutor) -> dict[str, dict[str, Any]]:
 
 ELSEWHERE = {
     "detect_input_outlier", "buffer", "zeros", "load_model", "replay_decode",
-    "rmsnorm", "per_head_rmsnorm", "rope", "silu", "gelu", "swiglu", "multiply", "residual_add", "argmax",
+    "rmsnorm", "per_head_rmsnorm", "rope", "silu", "gelu", "swiglu", "multiply", "residual_add", "argmax", "embedding",
 }  # fmt: skip
 """Of these other tests tell: arrays of any shape, and what needs a model."""
 

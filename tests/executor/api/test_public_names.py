@@ -48,7 +48,8 @@ NAMES = {
         "transformer_layer_gpu_tiled_profiled",
     ),
     "B12 steps of a layer": (
-        *("rmsnorm", "per_head_rmsnorm", "rope", "attention", "silu", "gelu", "swiglu", "multiply", "residual_add", "argmax"),
+        *("rmsnorm", "per_head_rmsnorm", "rope", "attention", "silu", "gelu", "swiglu", "multiply", "residual_add"),
+        *("embedding", "argmax"),
     ),
     "B13 workspace": ("workspace",),
     "B14 attention": ("init_kv_cache", "sequence", "incremental_attention_async"),
