@@ -13,7 +13,6 @@ from typing import Final
 
 from ptxgen.errors import PtxGenError
 
-PACKAGE: Final = "nvidia-cuda-nvdisasm"
 _LINE: Final = re.compile(r'//## File ".*", line (\d+)')
 _INSTRUCTION: Final = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 _SECTION: Final = re.compile(r"\.section\s+\.text\.([\w$]+)")
@@ -45,7 +44,7 @@ def disassemble(cubin: bytes, entry: str) -> tuple[SassLine, ...]:
     function are left out. Raises NoDisassembler, or PtxGenError with what nvdisasm said."""
     program = find_nvdisasm()
     if program is None:
-        raise NoDisassembler(f"nvdisasm is not installed: pip install {PACKAGE}")
+        raise NoDisassembler('nvdisasm is not installed: pip install "ptxgen[sass]"')
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

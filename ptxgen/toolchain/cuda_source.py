@@ -175,7 +175,7 @@ def _library() -> Any:
 
         nvrtc.nvrtcVersion()  # loads the shared library
     except (ImportError, RuntimeError) as error:
-        raise PtxGenError(f"cannot load NVRTC ({error}); install it with `pip install ptxgen[nvrtc]`") from error
+        raise PtxGenError(f'cannot load NVRTC ({error}); install it with `pip install "ptxgen[nvrtc]"`') from error
     return nvrtc
 
 
