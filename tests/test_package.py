@@ -61,7 +61,7 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     for entry in Path(click.__file__).parents[1].iterdir():
         if not entry.name.startswith((*PACKAGES, "__editable__")):
             (site / entry.name).symlink_to(entry)
-    words = ["-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--no-deps", "--no-index"]
+    words: list[str | Path] = ["-m", "pip", "--python", folder / "bin" / "python", "install", "-q", "--no-deps", "--no-index"]
     call(sys.executable, *words, built[1], cwd=folder)
     return folder / "bin"
 
