@@ -41,6 +41,11 @@ class Repository:
         return {"id": "o/r", "sha": COMMIT, "siblings": siblings, "tags": [], "downloads": 0, "likes": 0, "private": False}
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client may go away in the middle."""
+
+
 class Hub:
     """`url` is the hub, `elsewhere` the host that it redirects to. repositories: by ORG/REPO; breaks: after how many bytes the
     transfers to come break off, one entry each; requests: host (hub or elsewhere), path, and the headers that matter."""
@@ -52,9 +57,7 @@ class Hub:
         self.ignores_ranges = False
         self.status: int | None = None
         self.requests: list[dict[str, str | None]] = []
-        self._hub, self._elsewhere = (
-            ThreadingHTTPServer(("127.0.0.1", 0), self._handler(name)) for name in ("hub", "elsewhere")
-        )
+        self._hub, self._elsewhere = (_Server(("127.0.0.1", 0), self._handler(name)) for name in ("hub", "elsewhere"))
         self.url = f"http://127.0.0.1:{self._hub.server_port}"
         self.elsewhere = f"http://localhost:{self._elsewhere.server_port}"
 
