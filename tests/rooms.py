@@ -68,10 +68,11 @@ ARROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "executor.torch": (
         "ptxgen", "ptxgen.formats", "executor.base", "executor.gguf", "executor.memory", "executor.model", "executor.api",
     ),
+    "executor.serve": ("ptxgen", "executor.base", "executor.text", "executor.device", "executor.model"),
     "executor.commands": (
         "ptxgen", "ptxgen.dsl", "ptxgen.kernels", "ptxgen.commands", "executor.base", "executor.gguf", "executor.text",
         "executor.device", "executor.launch", "executor.choice", "executor.measure", "executor.model", "executor.bundle",
-        "executor.tune", "executor.api",
+        "executor.tune", "executor.api", "executor.serve",
     ),
     "executor": (
         "ptxgen", "executor.base", "executor.text", "executor.memory", "executor.choice", "executor.layers", "executor.model",

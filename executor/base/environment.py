@@ -238,6 +238,16 @@ DEBUG: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
+API_KEY: Final = EnvironmentVariable[str | None](
+    "PTXGEN_API_KEY",
+    "the key that clients of `ptxrun serve` must send, where no --api-key-file says it",
+    "printable ASCII without spaces; 0 for none",
+    "none: everybody who reaches the server may ask",
+    lambda: None,
+    None,
+    str,
+)
+"""Not one of the Settings: it is a secret."""
 VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     CACHE_DIR,
     MODEL_DIR,
@@ -253,12 +263,13 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     JOINED_PRODUCTS,
     PERSISTENT_LAYERS,
     DEBUG,
+    API_KEY,
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of all variables.
+    """The values of all variables but the key of `ptxrun serve`.
 
     cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
     compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:

@@ -12,6 +12,7 @@ from executor.commands.generate import generate_command
 from executor.commands.logits import logits_command
 from executor.commands.models import models_command
 from executor.commands.profile import profile_command
+from executor.commands.serve import serve_command
 from executor.commands.tune import tune_command
 from ptxgen.commands.group import command_group
 
@@ -22,7 +23,7 @@ main = command_group(
 )
 for command in (
     bench_command, chat_command, demo_command, explain_command, generate_command, logits_command, models_command,
-    profile_command, tune_command,
+    profile_command, serve_command, tune_command,
 ):  # fmt: skip
     main.add_command(command)
 main.epilog = help_text()

@@ -97,6 +97,14 @@ class Request:
         """What it took so far."""
         return self._sequence.usage()
 
+    def after(self, seen: int) -> list[Piece]:
+        """The pieces so far but for the first `seen`, for who runs the steps himself."""
+        return self._sequence.pieces[seen:]
+
+    def logprobs_after(self, seen: int) -> list[TokenLogprob]:
+        """Of `logprobs`, all but the first `seen`."""
+        return self._sequence.logprobs[seen:]
+
     def cancel(self) -> bool:
         """End it now; what it has so far stays. Whether it had not finished yet."""
         return self._driver.cancel(self._sequence)

@@ -92,6 +92,11 @@ class Scheduler:
         self._turn: asyncio.Future[None] | None = None
         self._ended = ""  # why nothing can run any more
 
+    @property
+    def ended(self) -> str:
+        """Why nothing can be submitted any more; empty while something can."""
+        return self._ended
+
     def submit(
         self,
         prompt: str | Sequence[int] | NDArray[np.integer[Any]],

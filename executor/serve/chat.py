@@ -1,0 +1,259 @@
+"""`/v1/chat/completions`: a conversation, and the next message of it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from executor.base.errors import ModelError
+from executor.model.logprobs import TokenLogprob
+from executor.model.scheduling.token_sequence import Usage
+from executor.serve.answers import News
+from executor.serve.endpoint import Events
+from executor.serve.errors import ApiError, blamed
+from executor.serve.fields import Fields
+from executor.serve.messages import messages_of
+from executor.serve.parameters import MOST_LOGPROBS, Asked, common
+from executor.serve.service import Served, Service
+from executor.serve.tool_calls import CallReader, ToolCall, silent_token
+from executor.serve.tool_rules import rules_of
+from executor.serve.tools import Tools, tools_of
+from executor.serve.wire import FINISH, chat_logprobs, usage_of
+from executor.text.grammar import Grammar, GrammarGuide
+from ptxgen.errors import ArgumentError
+
+FORMATS: Final = ("text", "json_object", "json_schema")
+_UNSUPPORTED: Final = {
+    "audio": ((), "the model says nothing aloud"),
+    "modalities": ((["text"],), "the answer is text"),
+    "functions": (([],), "it is deprecated; tools has taken its place"),
+    "function_call": (("none",), "it is deprecated; tool_choice has taken its place"),
+    "prediction": ((), "no prediction is used"),
+    "reasoning_effort": ((), "what a template knows of it is set by chat_template_kwargs"),
+    "verbosity": ((), "no template knows it"),
+    "web_search_options": ((), "nothing is searched"),
+    "service_tier": (("auto", "default"), "there is one tier"),
+    "store": ((False,), "nothing is stored"),
+    "moderation": ((), "nothing is moderated"),
+}
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the answer must be: rules are a Grammar's, made beside the event loop; param: whose fault they are."""
+
+    param: str
+    json_schema: str | Mapping[str, Any] | None = None
+    lark: str | None = None
+
+    def grammar(self, served: Served, ends: frozenset[int]) -> Grammar:
+        """ApiError for what cannot be followed."""
+        with blamed(self.param):
+            try:
+                made = Grammar.lark(self.lark) if self.lark is not None else Grammar.json_schema(self.json_schema or {})
+                GrammarGuide(made, served.tokenizer, ends)
+            except ModelError as error:
+                raise ArgumentError(str(error)) from error
+        return made
+
+
+async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | None:
+    """Answer a conversation `n` times."""
+    served = service.served
+    template = served.tokenizer.chat_template
+    if template is None:
+        raise ApiError("the model has no chat template; use /v1/completions", code="model_error")
+    fields = Fields(body)
+    asked = common(fields, served, ("max_completion_tokens", "max_tokens"), None)
+    messages = messages_of(fields.required("messages", "a list of messages"), template)
+    tools = tools_of(fields, template)
+    form = _form(fields, tools, served)
+    logprobs = _logprobs(fields)
+    variables = fields.take("chat_template_kwargs") or {}
+    if not isinstance(variables, Mapping):
+        raise fields.wrong("chat_template_kwargs", variables, "an object of variables that the chat template knows")
+    fields.only(_UNSUPPORTED)
+    fields.finish()
+
+    def prepared() -> tuple[list[int], Grammar | None]:
+        try:
+            ids = served.chat(messages, tools=tools.shown, variables=dict(variables))
+        except ModelError as error:
+            raise ApiError(str(error), param="messages", code="template_error") from error
+        ends = frozenset() if asked.ignore_eos else served.tokenizer.eos_ids
+        return ids, None if form is None else form.grammar(served, ends)
+
+    with service.places.taking(asked.n):
+        ids, grammar = await service.on_host(prepared)
+        options = {"logprobs": logprobs, "grammar": grammar}
+        prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
+        answer = _Answer(served, asked, tools, logprobs is not None)
+        start = time.monotonic()
+        async with service.answers(prompts) as answers:
+            if asked.stream:
+                await events.send(*answer.opening())
+            async for news in answers:
+                if not answer.begun:
+                    service.metrics.first_token(time.monotonic() - start)
+                if news.end is not None:
+                    service.finished(news.end)
+                chunks = answer.add(news)
+                if asked.stream and chunks:
+                    await events.send(*chunks)
+        if not asked.stream:
+            return answer.whole()
+        if asked.include_usage:
+            await events.send(answer.head | {"choices": [], "usage": answer.usage()})
+        await events.finish()
+        return None
+
+
+@dataclass
+class _Choice:
+    """One answer so far. end: once it has one, its word for it, and what it took."""
+
+    reader: CallReader | None
+    text: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish: str | None = None
+    usage: Usage | None = None
+
+    def read(self, news: News, markers: Mapping[int, str]) -> Iterator[str | ToolCall]:
+        """The text and the calls in what is new. markers: texts of tokens that no text has and that may open a call."""
+        if self.reader is None:
+            if news.text:
+                yield news.text
+            return
+        for piece in news.pieces:
+            marker = "" if piece.token is None else markers.get(piece.token, "")
+            yield from self.reader.push(piece.text + marker)
+        if news.end is not None:
+            yield from self.reader.finish()
+
+
+class _Answer:
+    """What has come so far, choice by choice."""
+
+    def __init__(self, served: Served, asked: Asked, tools: Tools, logprobs: bool) -> None:
+        self._served = served
+        self._asked = asked
+        self._logprobs = logprobs
+        self._markers = _markers(served, tools)
+        self._choices = [
+            _Choice(None if tools.convention is None else CallReader(tools, tools.convention)) for _ in range(asked.n)
+        ]
+        self.begun = False
+        self.head: dict[str, Any] = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "object": "chat.completion.chunk" if asked.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": served.name,
+            "system_fingerprint": served.fingerprint,
+        }
+
+    def opening(self) -> list[dict[str, Any]]:
+        """The first chunk of each choice: who speaks."""
+        return [self._chunk(at, {"role": "assistant", "content": ""}) for at in range(self._asked.n)]
+
+    def add(self, news: News) -> list[dict[str, Any]]:
+        """Keep what is new; the chunks of a stream that say it."""
+        self.begun = True
+        choice = self._choices[news.index]
+        deltas: list[dict[str, Any]] = []
+        for part in choice.read(news, self._markers):
+            if isinstance(part, ToolCall):
+                choice.calls.append(part.as_json(len(choice.calls)))
+                deltas.append({"tool_calls": choice.calls[-1:]})
+            elif self._asked.stream:
+                deltas.append({"content": part})
+            else:
+                choice.text.append(part)
+        if news.end is not None:
+            calls = choice.calls and FINISH[news.end.stopped] == "stop"
+            choice.finish, choice.usage = "tool_calls" if calls else FINISH[news.end.stopped], news.end.usage
+        if not self._asked.stream:
+            choice.logprobs += news.logprobs
+            return []
+        logprobs = chat_logprobs(self._served.tokenizer, news.logprobs) if news.logprobs else None
+        if logprobs is not None and not deltas:
+            deltas = [{}]
+        chunks = [self._chunk(news.index, delta, logprobs if at == 0 else None) for at, delta in enumerate(deltas)]
+        return chunks if choice.finish is None else [*chunks, self._chunk(news.index, {}, None, choice.finish)]
+
+    def whole(self) -> dict[str, Any]:
+        """The answer that is no stream."""
+        return self.head | {"choices": list(map(self._whole, range(self._asked.n))), "usage": self.usage()}
+
+    def usage(self) -> dict[str, Any]:
+        """Of all choices; the prompt counts once."""
+        used = [choice.usage for choice in self._choices if choice.usage is not None]
+        return usage_of(used[:1], used)
+
+    def _whole(self, at: int) -> dict[str, Any]:
+        choice = self._choices[at]
+        text = "".join(choice.text)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if choice.calls:
+            calls = [{key: value for key, value in call.items() if key != "index"} for call in choice.calls]
+            message |= {"content": text or None, "tool_calls": calls}
+        logprobs = chat_logprobs(self._served.tokenizer, choice.logprobs) if self._logprobs else None
+        return {"index": at, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+
+    def _chunk(self, at: int, delta: Mapping[str, Any], logprobs: Any = None, finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        chunk = self.head | {"choices": [choice]}
+        return chunk | {"usage": None} if self._asked.include_usage else chunk
+
+
+def _markers(served: Served, tools: Tools) -> dict[int, str]:
+    """The tokens that mark calls and are no part of the text, by id."""
+    if tools.convention is None:
+        return {}
+    markers = [marker for marker in (tools.convention.opening, tools.convention.closing) if marker]
+    found = {marker: silent_token(marker, served.tokenizer) for marker in markers}
+    return {token: marker for marker, token in found.items() if token is not None}
+
+
+def _logprobs(fields: Fields) -> int | None:
+    """How many of the likeliest tokens are told of each place, None where nothing is."""
+    wanted, top = fields.flag("logprobs"), fields.whole("top_logprobs", None, 0, MOST_LOGPROBS)
+    if top is not None and not wanted:
+        raise ApiError("top_logprobs goes with logprobs: true", param="top_logprobs")
+    return (top or 0) if wanted else None
+
+
+def _form(fields: Fields, tools: Tools, served: Served) -> _Form | None:
+    """What the answer must be, by response_format or by the tools."""
+    given = fields.take("response_format")
+    rules = rules_of(tools, served.tokenizer)
+    form = None if rules is None else _Form("tools", lark=rules)
+    if given is None:
+        return form
+    asked = Fields(given, "response_format")
+    kind = asked.required("type", ", ".join(FORMATS))
+    if kind not in FORMATS:
+        raise asked.wrong("type", kind, ", ".join(FORMATS))
+    schema: Any = {"type": "object"}
+    if kind == "json_schema":
+        named = Fields(asked.required("json_schema", "an object with name and schema"), "response_format.json_schema")
+        named.text("name")
+        named.text("description")
+        named.flag("strict")  # the schema is held in any case
+        schema = named.required("schema", "a JSON schema")
+        if not isinstance(schema, Mapping):
+            raise named.wrong("schema", schema, "a JSON schema")
+        named.finish()
+    asked.finish()
+    if kind == "text":
+        return form
+    if tools.callable:
+        raise ApiError(
+            f"response_format {kind} does not go with tools: an answer has one form; leave one of them out, or set tool_choice "
+            "to none",
+            param="response_format",
+        )
+    return _Form("response_format", json_schema=schema)

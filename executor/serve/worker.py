@@ -1,0 +1,234 @@
+"""The one thread that the device belongs to while the server runs: it takes calls from the event loop out of a queue, runs the
+scheduler's steps, and hands back what each step made, all of it at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.device.owner import OwnerThread
+from executor.model.logprobs import TokenLogprob
+from executor.model.scheduling.request import Request
+from executor.model.scheduling.scheduler import Scheduler, SchedulerStatus
+from executor.model.scheduling.token_sequence import Piece, Stopped, Usage
+from ptxgen.errors import PtxGenError
+
+MOST_CALLS: Final = 1024
+"""Calls between two steps, so that a flood of them cannot stop those who are answered."""
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerStopped(PtxGenError):
+    """Nothing is answered any more."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Why an answer has ended and what it took. error: if it has failed, or was refused."""
+
+    stopped: Stopped
+    usage: Usage
+    error: Exception | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is new of an answer: pieces, probabilities of their tokens if asked for, and how it ended. The first update of an
+    answer that was taken into the scheduler's queue has nothing."""
+
+    pieces: Sequence[Piece] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+    end: End | None = None
+
+
+class Receiver(Protocol):
+    """Who waits for an answer, on the event loop."""
+
+    def receive(self, update: Update, /) -> None:
+        """Something new of it."""
+
+
+Deliver = Callable[[Sequence[tuple[Receiver, Update]]], None]
+"""Takes the updates of a step over to the event loop: may be called on any thread."""
+Embed = Callable[[str], NDArray[np.float32]]
+
+STOPPED: Final = "the server is shutting down"
+NOTHING_USED: Final = Usage(0, 0, 0, 0, 0, 0)
+
+
+@dataclass(eq=False)
+class _Running:
+    """An answer that the scheduler has; seen, told: how many pieces and probabilities were handed back."""
+
+    receiver: Receiver
+    request: Request
+    seen: int = 0
+    told: int = 0
+
+
+@dataclass
+class _Embedding:
+    """Texts that become vectors, one between two steps."""
+
+    texts: Sequence[str]
+    done: Callable[[NDArray[np.float32] | Exception], None]
+    wanted: Callable[[], bool]
+    vectors: list[NDArray[np.float32]] = field(default_factory=list)
+
+
+class Worker:
+    """Runs a scheduler. `submit`, `cancel` and `embed` may be called on any thread and return at once.
+
+    The thread takes the device over from whoever had it, and never gives it back: who wants it after `stop` takes it over."""
+
+    def __init__(self, scheduler: Scheduler, owner: OwnerThread, embed: Embed, deliver: Deliver) -> None:
+        self._scheduler = scheduler
+        self._owner = owner
+        self._embed = embed
+        self._deliver = deliver
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._running: dict[Receiver, _Running] = {}
+        self._embeddings: list[_Embedding] = []
+        self._updates: list[tuple[Receiver, Update]] = []
+        self._stopping = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ptxrun-worker", daemon=True)
+        self.status: SchedulerStatus = scheduler.status()
+        """What the scheduler had after the last step."""
+        self.failure: str = ""
+        """Why nothing can be answered any more."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, seconds: float) -> bool:
+        """Cancel all answers and end the thread. Whether it has ended within so many seconds."""
+
+        def stop() -> None:
+            self._stopping = True
+
+        self._call(stop)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def submit(self, receiver: Receiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
+        """Have a prompt answered, with options of Scheduler.submit."""
+        self._call(lambda: self._submit(receiver, prompt, options))
+
+    def cancel(self, receiver: Receiver) -> None:
+        """End an answer before the next step, if it has not ended."""
+        self._call(lambda: self._cancel(receiver))
+
+    def embed(
+        self, texts: Sequence[str], done: Callable[[NDArray[np.float32] | Exception], None], wanted: Callable[[], bool]
+    ) -> None:
+        """Have texts made into vectors: `done` is called on the worker's thread. wanted: whether anybody still waits."""
+        self._call(lambda: self._embeddings.append(_Embedding(texts, done, wanted)))
+
+    def _call(self, call: Callable[[], None]) -> None:
+        self._calls.put(call)
+        if self._over.is_set():  # nobody else takes calls any more
+            self._refuse_all()
+
+    def _run(self) -> None:
+        try:
+            self._owner.take_over()
+            while not self._stopping:
+                self._take_calls()
+                self._turn()
+        except Exception as error:
+            _log.exception("the worker has failed")
+            self.failure = f"the worker has failed: {error}"
+        finally:
+            with suppress(Exception):  # of a scheduler that has failed
+                self._scheduler.close()
+            self._collect()
+            self.failure = self.failure or STOPPED
+            self._over.set()
+            self._refuse_all()
+
+    def _take_calls(self) -> None:
+        """Make the calls that have come; without anything to do, wait for one."""
+        wait = not self._running and not self._embeddings
+        with suppress(Empty):
+            for _ in range(MOST_CALLS):
+                self._calls.get(block=wait)()
+                wait = False
+
+    def _turn(self) -> None:
+        """A step for all answers, and a text for the first who wants vectors."""
+        if self._running and not self._stopping:
+            self._scheduler.step()
+        self._collect()
+        if self._embeddings and not self._stopping:
+            self._embed_one(self._embeddings[0])
+
+    def _submit(self, receiver: Receiver, prompt: Sequence[int], options: Mapping[str, Any]) -> None:
+        try:
+            if self._over.is_set() or self._scheduler.ended:
+                raise WorkerStopped(self.failure or self._scheduler.ended)
+            request = self._scheduler.submit(prompt, **options)
+        except Exception as error:
+            self._deliver([(receiver, Update(end=End("failed", NOTHING_USED, error)))])
+            return
+        self._running[receiver] = _Running(receiver, request)
+        self._updates.append((receiver, Update()))
+
+    def _cancel(self, receiver: Receiver) -> None:
+        if running := self._running.get(receiver):
+            running.request.cancel()
+
+    def _collect(self) -> None:
+        """Hand back what is new of all answers."""
+        for running in list(self._running.values()):
+            request = running.request
+            pieces = request.after(running.seen)
+            ended = request.stopped
+            if not pieces and ended is None:
+                continue
+            logprobs = request.logprobs_after(running.told)
+            running.seen += len(pieces)
+            running.told += len(logprobs)
+            end = None if ended is None else End(ended, request.usage, request.error)
+            if end is not None:
+                del self._running[running.receiver]
+            self._updates.append((running.receiver, Update(pieces, logprobs, end)))
+        self.status = self._scheduler.status()
+        if self._scheduler.ended and not self.failure:
+            self.failure = self._scheduler.ended
+        updates, self._updates = self._updates, []
+        if updates:
+            self._deliver(updates)
+
+    def _embed_one(self, asked: _Embedding) -> None:
+        if not asked.wanted():
+            self._embeddings.remove(asked)
+            return
+        try:
+            asked.vectors.append(self._embed(asked.texts[len(asked.vectors)]))
+        except Exception as error:
+            self._embeddings.remove(asked)
+            asked.done(error)
+            return
+        if len(asked.vectors) == len(asked.texts):
+            self._embeddings.remove(asked)
+            asked.done(np.stack(asked.vectors))
+
+    def _refuse_all(self) -> None:
+        """Tell all who wait still, after the end."""
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()()
+        for asked in self._embeddings:
+            asked.done(WorkerStopped(self.failure))
+        self._embeddings.clear()

@@ -1,0 +1,366 @@
+"""What the endpoints say, by OpenAI's own client, over an engine that computes almost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+import time
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from executor.model.sampling import Sampler
+from executor.model.step import Row
+from executor.text.tokenizer import Tokenizer
+from tests.executor.serve.local import CONTEXT, NAME, VOCABULARY, Local, run
+
+CHAT: Any = [{"role": "user", "content": "hello"}]
+GREEDY: Any = {"model": NAME, "temperature": 0}
+
+
+def test_completions_are_what_the_engine_says_alone(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        ids = tokenizer.encode("once")
+        made = await local.client.completions.create(prompt="once", max_tokens=6, **GREEDY)
+        assert made.choices[0].text == local.alone(ids, 6)
+        assert (made.choices[0].finish_reason, made.model, made.object) == ("length", NAME, "text_completion")
+        assert made.usage is not None
+        assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (len(ids), 6)
+        assert made.usage.total_tokens == len(ids) + 6
+        default = await local.client.completions.create(prompt=[5, 6, 7], **GREEDY)
+        assert default.choices[0].text == local.alone([5, 6, 7], 16)
+        many = await local.client.completions.create(prompt=["once", "upon"], n=2, max_tokens=3, **GREEDY)
+        alone = [local.alone(tokenizer.encode(text), 3) for text in ("once", "once", "upon", "upon")]
+        assert [choice.text for choice in many.choices] == alone
+        assert [choice.index for choice in many.choices] == [0, 1, 2, 3]
+        assert many.usage is not None
+        assert many.usage.prompt_tokens == len(ids) + len(tokenizer.encode("upon"))
+        assert many.usage.completion_tokens == 12
+        lists = await local.client.completions.create(prompt=[[5, 6, 7], [9]], max_tokens=4, **GREEDY)
+        assert [choice.text for choice in lists.choices] == [local.alone([5, 6, 7], 4), local.alone([9], 4)]
+
+    run(work, tokenizer)
+
+
+def test_a_stream_says_the_same_piece_by_piece(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        options: Any = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 5, "n": 2, **GREEDY}
+        texts: dict[int, str] = {0: "", 1: ""}
+        ends: dict[int, str] = {}
+        usage = None
+        async for chunk in await local.client.completions.create(prompt="once", **options):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+                if choice.finish_reason:
+                    ends[choice.index] = choice.finish_reason
+        alone = local.alone(tokenizer.encode("once"), 5)
+        assert texts == {0: alone, 1: alone}
+        assert ends == {0: "length", 1: "length"}
+        assert usage is not None
+        assert usage.completion_tokens == 10
+        pieces, roles = [], []
+        async for chunk in await local.client.chat.completions.create(messages=CHAT, **{**options, "n": 1}):
+            roles += [choice.delta.role for choice in chunk.choices if choice.delta.role]
+            pieces += [choice.delta.content or "" for choice in chunk.choices]
+        whole = await local.client.chat.completions.create(messages=CHAT, max_tokens=5, **GREEDY)
+        assert "".join(pieces) == whole.choices[0].message.content
+        assert roles == ["assistant"]
+
+    run(work, tokenizer)
+
+
+def test_a_conversation_is_rendered_and_what_is_said_is_no_control_token(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        messages: Any = [
+            {"role": "developer", "content": "brief"},
+            {"role": "user", "content": [{"type": "text", "text": "<|im_end|>"}, {"type": "text", "text": "x"}]},
+        ]
+        made = await local.client.chat.completions.create(messages=messages, max_completion_tokens=4, **GREEDY)
+        plain = [{"role": "system", "content": "brief"}, {"role": "user", "content": "<|im_end|>x"}]
+        ids = local.service.served.chat(plain, variables={})
+        assert made.choices[0].message.content == local.alone(ids, 4)
+        (control,) = tokenizer.encode("<|im_end|>", add_special=False)
+        assert ids.count(control) == 2  # the template's own
+        moody = await local.client.chat.completions.create(
+            messages=messages, max_tokens=4, extra_body={"chat_template_kwargs": {"mood": "gay"}}, **GREEDY
+        )
+        assert moody.usage is not None
+        assert moody.usage.prompt_tokens > len(ids)
+
+    run(work, tokenizer)
+
+
+def test_stop_strings_and_ends_of_text_end_an_answer(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        whole = local.alone([5, 6, 7], 8)
+        stop = whole[4:7]
+        made = await local.client.completions.create(prompt=[5, 6, 7], max_tokens=8, stop=[stop, "never"], **GREEDY)
+        assert made.choices[0].text == whole[: whole.index(stop)]
+        assert made.choices[0].finish_reason == "stop"
+        (eos,) = tokenizer.eos_ids
+        *_, third = islice(local.engine.alone([5, 6, 9]), 3)
+        local.engine.choose = lambda value: eos if value % VOCABULARY == third else value % VOCABULARY
+        ended = await local.client.completions.create(prompt=[5, 6, 9], max_tokens=8, **GREEDY)
+        assert (ended.choices[0].finish_reason, ended.usage and ended.usage.completion_tokens) == ("stop", 2)
+
+    run(work, tokenizer)
+
+
+def test_ignore_eos_goes_on(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        (eos,) = tokenizer.eos_ids
+        local.engine.choose = lambda value: eos
+        made = await local.client.completions.create(prompt=[5], max_tokens=3, extra_body={"ignore_eos": True}, **GREEDY)
+        assert made.usage is not None
+        assert made.usage.completion_tokens == 3
+
+    run(work, tokenizer)
+
+
+def test_probabilities_are_told_and_add_up(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        made = await local.client.chat.completions.create(messages=CHAT, max_tokens=3, logprobs=True, top_logprobs=20, **GREEDY)
+        assert made.choices[0].logprobs is not None
+        content = made.choices[0].logprobs.content
+        assert content is not None
+        assert len(content) == 3
+        for token in content:
+            assert token.logprob == token.top_logprobs[0].logprob
+            assert 0 < sum(math.exp(top.logprob) for top in token.top_logprobs) < 1
+            assert bytes(token.bytes or []).decode(errors="replace") == token.token
+        streamed: list[Any] = []
+        async for chunk in await local.client.chat.completions.create(
+            messages=CHAT, max_tokens=3, logprobs=True, stream=True, **GREEDY
+        ):
+            for choice in chunk.choices:
+                streamed += (choice.logprobs.content or []) if choice.logprobs else []
+        assert [token.logprob for token in streamed] == [token.logprob for token in content]
+        text = await local.client.completions.create(prompt=[5, 6], max_tokens=4, logprobs=2, **GREEDY)
+        told = text.choices[0].logprobs
+        assert told is not None
+        assert told.tokens is not None
+        assert told.text_offset is not None
+        assert [len(told.tokens), len(told.token_logprobs or []), len(told.text_offset)] == [4, 4, 4]
+        assert told.text_offset[1] == len(told.tokens[0])
+        assert all(len(top) == 2 for top in told.top_logprobs or [])
+
+    run(work, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("given", "sampler"),
+    [
+        ({"temperature": 0.7, "top_p": 0.9, "seed": 5}, Sampler(0.7, top_p=0.9, seed=5)),
+        ({"seed": -3, "presence_penalty": 1.5}, Sampler(1.0, seed=2**64 - 3, presence_penalty=1.5)),
+        ({"temperature": 0, "frequency_penalty": 2}, Sampler(0.0, frequency_penalty=2)),
+        ({"temperature": 0, "logit_bias": {"44": 100, "45": -100}}, Sampler(0.0, logit_bias={44: 100, 45: -math.inf})),
+        ({"temperature": 1, "seed": 1, "extra_body": {"top_k": 4, "min_p": 0.1}}, Sampler(1.0, top_k=4, min_p=0.1, seed=1)),
+        (
+            {"seed": 1, "extra_body": {"typical_p": 0.5, "repetition_penalty": 1.5}},
+            Sampler(1.0, typical_p=0.5, repetition_penalty=1.5, seed=1),
+        ),
+    ],
+)
+def test_settings_of_the_sampler_count(tokenizer: Tokenizer, given: Any, sampler: Sampler) -> None:
+    """The answer is the one that the scheduler gives with that sampler."""
+
+    async def work(local: Local) -> None:
+        made = await local.client.completions.create(model=NAME, prompt=[5, 6, 7], max_tokens=12, **given)
+        again = await local.client.completions.create(model=NAME, prompt=[5, 6, 7], max_tokens=12, **given)
+        tokens: list[int] = []
+        for _ in range(12):
+            local.engine.set_table(0, range(8))
+            rows = [Row(0, token, at, True) for at, token in enumerate([5, 6, 7, *tokens])]
+            scores = local.engine.step(rows)
+            tokens.append(sampler.sample(scores.logits(len(rows) - 1), [5, 6, 7], tokens))
+        assert made.choices[0].text == again.choices[0].text == tokenizer.decode(tokens)
+
+    run(work, tokenizer)
+
+
+def test_each_of_n_answers_is_drawn_with_the_next_seed(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        three = await local.client.completions.create(model=NAME, prompt=[5], n=3, seed=7, max_tokens=8)
+        single = [await local.client.completions.create(model=NAME, prompt=[5], seed=seed, max_tokens=8) for seed in (7, 8, 9)]
+        assert [choice.text for choice in three.choices] == [one.choices[0].text for one in single]
+        assert len({choice.text for choice in three.choices}) == 3
+
+    run(work, tokenizer)
+
+
+def test_an_answer_has_the_form_that_is_asked_for(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        schema = {"type": "object", "properties": {"x": {"enum": [1, "a"]}}, "required": ["x"], "additionalProperties": False}
+        form: Any = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema, "strict": True}}
+        made = await local.client.chat.completions.create(messages=CHAT, response_format=form, max_tokens=40, **GREEDY)
+        assert json.loads(made.choices[0].message.content or "")["x"] in (1, "a")
+        assert made.choices[0].finish_reason == "stop"
+        anything: Any = {"type": "json_object"}
+        begun = await local.client.chat.completions.create(messages=CHAT, response_format=anything, max_tokens=4, **GREEDY)
+        assert (begun.choices[0].message.content or "").startswith("{")
+        free: Any = {"type": "text"}
+        plain = await local.client.chat.completions.create(messages=CHAT, response_format=free, max_tokens=4, **GREEDY)
+        assert plain.choices[0].message.content == local.alone(local.service.served.chat(CHAT, variables={}), 4)
+
+    run(work, tokenizer)
+
+
+def test_texts_become_vectors_in_both_encodings(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        made = await local.client.embeddings.create(model=NAME, input=["a", "the"])  # the client asks for base64
+        assert [one.embedding for one in made.data] == [[1.0] * 4, [3.0] * 4]
+        plain = await local.client.embeddings.create(model=NAME, input="the", encoding_format="float")
+        assert plain.data[0].embedding == [3.0] * 4
+        assert made.usage.prompt_tokens == len(tokenizer.encode("a")) + len(tokenizer.encode("the"))
+
+    run(work, tokenizer)
+
+
+def test_embeddings_and_answers_run_side_by_side(tokenizer: Tokenizer) -> None:
+    order: list[str] = []
+
+    def embed(text: str) -> Any:
+        order.append("text")
+        return np.zeros(2, np.float32)
+
+    async def work(local: Local) -> None:
+        def step(rows: object) -> None:
+            order.append("step")
+            time.sleep(0.002)
+
+        local.engine.before_step = step
+        answer = asyncio.create_task(local.client.completions.create(prompt=[5], max_tokens=100, **GREEDY))
+        while not order:
+            await asyncio.sleep(0.001)
+        await local.client.embeddings.create(model=NAME, input=["a"] * 10)
+        assert not answer.done()
+        assert order.count("text") == 10
+        assert ("text", "text") not in pairwise(order)
+        assert (await answer).choices[0].text == local.alone([5], 100)
+
+    run(work, tokenizer, embed=embed)
+
+
+def test_the_model_is_listed(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        listed = [model async for model in local.client.models.list()]
+        assert [(model.id, model.object) for model in listed] == [(NAME, "model")]
+        assert (await local.client.models.retrieve(NAME)).id == NAME
+        with pytest.raises(openai.NotFoundError, match="there is no model other; allowed: tiny"):
+            await local.client.models.retrieve("other")
+
+    run(work, tokenizer)
+
+
+def test_what_is_counted_adds_up(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        made = [await local.client.completions.create(prompt=[5, at], max_tokens=3, n=2, **GREEDY) for at in range(4)]
+        text = (await local.http.get("/metrics")).text
+        numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        answered = sum(one.usage.completion_tokens for one in made if one.usage)
+        assert float(numbers["ptxrun_answer_tokens_total"]) == answered == 24
+        assert float(numbers["ptxrun_prompt_tokens_total"]) == 16
+        assert float(numbers['ptxrun_answers_total{stopped="length"}']) == 8
+        assert float(numbers['ptxrun_requests_total{endpoint="/v1/completions",status="200"}']) == 4
+        assert float(numbers["ptxrun_steps_total"]) > 0
+        assert float(numbers["ptxrun_places_taken"]) == 0
+
+    run(work, tokenizer)
+
+
+REFUSED: list[tuple[str, Any, str, str | None]] = [
+    ("completions", {}, "prompt is missing; allowed: text, token ids", "prompt"),
+    ("completions", {"prompt": 5}, "prompt is neither text", "prompt"),
+    ("completions", {"prompt": []}, "prompt is neither text", "prompt"),
+    ("completions", {"prompt": [5, "a"]}, "token 1 of prompt is 'a'", "prompt"),
+    ("completions", {"prompt": [VOCABULARY]}, f"the vocabulary has ids 0 to {VOCABULARY - 1}", "prompt"),
+    ("completions", {"prompt": "a", "max_token": 5}, "there is no parameter max_token; allowed: .*max_tokens", "max_token"),
+    ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens is 0; allowed: a whole number of at least 1", "max_tokens"),
+    ("completions", {"prompt": "a", "max_tokens": CONTEXT + 1}, "the prompt has 2 tokens and the answer may", "max_tokens"),
+    ("completions", {"prompt": [5] * (CONTEXT + 1)}, f"the prompt has 257 tokens; allowed: up to {CONTEXT}", None),
+    ("completions", {"prompt": "a", "temperature": 3}, "temperature is 3; allowed: a finite number from 0 to 2", "temperature"),
+    ("completions", {"prompt": "a", "temperature": True}, "temperature is True", "temperature"),
+    ("completions", {"prompt": "a", "top_p": 0}, "top_p is 0.*; allowed: above 0", None),
+    ("completions", {"prompt": "a", "n": 0}, "n is 0; allowed", "n"),
+    ("completions", {"prompt": ["a"] * 100, "n": 2}, "100 prompts with n 2 are too many; allowed: up to 128 answers", "n"),
+    ("completions", {"prompt": "a", "n": 30}, "the request asks for 30 answers at once; allowed: up to 20", None),
+    ("completions", {"prompt": "a", "stop": ""}, "stop is ''; allowed: text of at least one character", "stop"),
+    ("completions", {"prompt": "a", "stop": ["x"] * 17}, "stop is a list; allowed", "stop"),
+    ("completions", {"prompt": "a", "echo": True}, "echo is not supported: the prompt is not repeated", "echo"),
+    ("completions", {"prompt": "a", "best_of": 4}, "best_of is not supported", "best_of"),
+    ("completions", {"prompt": "a", "suffix": "b"}, "suffix is not supported", "suffix"),
+    ("completions", {"prompt": "a", "logprobs": 21}, "logprobs is 21; allowed: a whole number from 0 to 20", "logprobs"),
+    ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias names token x; allowed", "logit_bias"),
+    ("completions", {"prompt": "a", "logit_bias": {"5": 101}}, "logit_bias is 101; allowed: numbers from -100", "logit_bias"),
+    ("completions", {"prompt": "a", "stream": 1}, "stream is 1; allowed: true or false", "stream"),
+    ("completions", {"prompt": "a", "stream_options": {}}, "stream_options goes with stream: true", "stream_options"),
+    ("completions", {"prompt": "a", "model": "other"}, "there is no model other; allowed: tiny", "model"),
+    ("completions", ["a"], "the body is a list; allowed: a JSON object", None),
+    ("chat/completions", {}, "messages is missing", "messages"),
+    ("chat/completions", {"messages": []}, "messages is a list of 0; allowed", "messages"),
+    ("chat/completions", {"messages": ["a"]}, r"messages\[0\] is 'a'; allowed: a JSON object", "messages[0]"),
+    (
+        "chat/completions",
+        {"messages": [{"role": "boss", "content": "a"}]},
+        "role is 'boss'; allowed: system",
+        "messages[0].role",
+    ),
+    ("chat/completions", {"messages": [{"role": "user"}]}, "content is None; allowed: text", "messages[0].content"),
+    (
+        "chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "is of type image_url; allowed",
+        "messages[0].content[0]",
+    ),
+    ("chat/completions", {"messages": [{"role": "user", "content": "a", "x": 1}]}, "there is no parameter", "messages[0].x"),
+    ("chat/completions", {"messages": CHAT, "max_tokens": 1, "max_completion_tokens": 2}, "differ; give one", None),
+    ("chat/completions", {"messages": CHAT, "top_logprobs": 2}, "top_logprobs goes with logprobs: true", "top_logprobs"),
+    ("chat/completions", {"messages": CHAT, "reasoning_effort": "low"}, "reasoning_effort is not supported", None),
+    ("chat/completions", {"messages": CHAT, "store": True}, "store is not supported: nothing is stored", "store"),
+    ("chat/completions", {"messages": CHAT, "functions": [{}]}, "functions is not supported: it is deprecated", "functions"),
+    ("chat/completions", {"messages": CHAT, "response_format": {"type": "xml"}}, "type is 'xml'; allowed: text", None),
+    (
+        "chat/completions",
+        {"messages": CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "objekt"}}}},
+        "the grammar cannot be used: .*objekt",
+        "response_format",
+    ),
+    ("chat/completions", {"messages": CHAT, "tool_choice": "required"}, "there are no tools to choose from", "tool_choice"),
+    ("embeddings", {"input": [[1, 2]]}, "input is a list of 1; allowed: text", "input"),
+    ("embeddings", {"input": "a", "dimensions": 2}, "dimensions is not supported", "dimensions"),
+    ("embeddings", {"input": []}, "input is a list of 0; allowed: text", "input"),
+    ("embeddings", {"input": ["a", "a " * 400]}, r"input\[1\] has \d+ tokens; allowed: 1 to 256", "input"),
+    ("embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format is 'hex'; allowed: float, base64", None),
+]
+
+
+def test_what_cannot_be_is_said_in_openais_shape_and_changes_nothing(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        for path, body, said, param in REFUSED:
+            response = await local.post(f"/v1/{path}", body)
+            assert response.status_code in (400, 404), (body, response.text)
+            error = response.json()["error"]
+            assert re.search(said, error["message"]), error
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["type"] == "invalid_request_error"
+            assert param is None or error["param"] == param, error
+        assert local.engine.steps == []
+        assert local.service.places.taken == 0
+
+    run(work, tokenizer)
+
+
+def test_parameters_that_only_say_who_asks_are_taken(tokenizer: Tokenizer) -> None:
+    async def work(local: Local) -> None:
+        made = await local.client.chat.completions.create(
+            messages=CHAT, max_tokens=2, user="me", metadata={"a": "b"}, service_tier="auto", modalities=["text"], **GREEDY
+        )
+        assert made.choices[0].message.content == local.alone(local.service.served.chat(CHAT, variables={}), 2)
+
+    run(work, tokenizer)
