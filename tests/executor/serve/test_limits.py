@@ -105,15 +105,15 @@ def test_an_answer_that_takes_too_long_ends_with_an_error(tokenizer: Tokenizer) 
     async def work(local: Local) -> None:
         whole = await local.post("/v1/completions", ENDLESS | {"stream": False})
         assert whole.status_code == 504
-        assert "took more than 0.2 s, the limit of this server" in whole.json()["error"]["message"]
+        assert "took more than 1 s, the limit of this server" in whole.json()["error"]["message"]
         client = Connection("/v1/completions", ENDLESS)
         await client(local.app)
         assert client.sent[0]["status"] == 200
-        assert len(client.events) > 2
+        assert len(client.events) > 1
         assert client.events[-1]["error"]["code"] == "timeout"
         await until(lambda: local.service.worker.status.running == 0)
 
-    run(work, tokenizer, engine=slow_engine(), limits=Limits(running=2, queue=2, request_seconds=0.2))
+    run(work, tokenizer, engine=slow_engine(0.02), limits=Limits(running=2, queue=2, request_seconds=1))
 
 
 def test_bodies_have_a_type_a_size_and_a_time(tokenizer: Tokenizer) -> None:

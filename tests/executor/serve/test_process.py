@@ -24,7 +24,9 @@ import pytest
 from executor.device import open_device
 from executor.model.generation import LanguageModel
 from tests.cli.invoke import invoke, python, refused
+from tests.docs.pages import blocks
 from tests.executor.serve.process import ServerProcess
+from tests.paths import ROOT
 
 CLIENTS = 200
 TOKENS = 4
@@ -102,6 +104,20 @@ def test_curl_gets_an_answer_and_a_stream(server: ServerProcess, alone: Language
     assert text == answer["choices"][0]["text"]
     assert json.loads(curl(f"{server.url}/health")) == {"status": "ok"}
     assert "ptxrun_steps_total" in curl(f"{server.url}/metrics")
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_is_run(server: ServerProcess) -> None:
+    """At this server's address, and with its model's name."""
+    shown = {block.language: block.text for block in blocks(ROOT / "docs" / "serving.md") if "run by" in block.above}
+    here = {name: text.replace("http://127.0.0.1:8000", server.url) for name, text in shown.items()}
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not on PATH")
+    said = subprocess.run(["/bin/sh", "-c", here[""]], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(said)["choices"][0]["message"]["role"] == "assistant"
+    assert 'model="model"' in here["python"]
+    done = python(here["python"].replace('model="model"', 'model="tiny"'))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
