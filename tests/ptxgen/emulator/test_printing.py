@@ -204,6 +204,7 @@ def stop() -> None:
         ("st.param.b64 [b], %rd2;", "st.param.b64 [b], %rd1;", "which is no local memory"),
         ("{37, 117, 10, 0}", "{37, 110, 10, 0}", "a format that is not emulated: '%n'"),
     ],
+    ids=["format", "values", "conversion"],
 )
 def test_what_a_strange_kernel_gives_vprintf_is_looked_at_first(old: str, new: str, said: str) -> None:
     arrays = [np.zeros(256, np.float32), np.zeros(256, np.uint32), np.zeros(256, np.float32)]
