@@ -17,10 +17,10 @@ from click.core import ParameterSource
 
 from executor.commands import bench_kernel
 from executor.commands.session import (
+    AskedModel,
     ModelSession,
     device_option,
     kv_type_option,
-    located,
     model_dir_option,
     precision_option,
     session,
@@ -140,7 +140,7 @@ def bench_command(
     words, environment = _words(vs_args), _variables(vs_env)
     if vs is None and (words or environment):
         raise ArgumentError("--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp, or leave them out")
-    path = located(subject, model_dir)
+    path = AskedModel(subject, model_dir).path
     peer = (
         None
         if vs is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from executor.commands.session import context_option, model_argument, precision_option
+from executor.commands.session import AskedModel, context_option, model_argument, precision_option
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, target_option, whole_numbers
 from ptxgen.target import Target
@@ -22,7 +22,7 @@ from ptxgen.target import Target
 @precision_option
 @click.option("-o", "--output", required=True, metavar="DIR", type=FILE, help="The folder to write.")
 def bundle_command(
-    path: Path, target_name: str, batches: str, cubin: bool, context: int | None, precision: str | None, output: Path
+    asked: AskedModel, target_name: str, batches: str, cubin: bool, context: int | None, precision: str | None, output: Path
 ) -> None:
     """Write the PTX of every kernel that a model needs, and manifest.json, from which a program in any language can launch
     them: entries, parameters, geometry, buffers, and the launches of a token in order. No GPU is needed.
@@ -38,6 +38,6 @@ def bundle_command(
     sizes = whole_numbers("--batch", batches, "numbers of sequences", "1,4,8", low=1)
     with console.progress() as report:
         write_bundle(
-            path, output, target, batches=sizes, cubin=cubin, context=context, precision=precision,
+            asked.path, output, target, batches=sizes, cubin=cubin, context=context, precision=precision,
             progress=partial(report, "kernels"),
         )  # fmt: skip

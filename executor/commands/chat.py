@@ -16,7 +16,7 @@ import click
 from executor.commands.grammar import grammar_of, grammar_options
 from executor.commands.probabilities import probability_lines
 from executor.commands.sampling import sampler_of, sampling_options, taken
-from executor.commands.session import ModelSession, model_argument, session, session_options, write_text
+from executor.commands.session import AskedModel, ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE
 from ptxgen.errors import ArgumentError, PtxGenError
@@ -121,7 +121,7 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
 @sampling_options
 @session_options
 def chat_command(
-    path: Path, system: str | None, prompt_file: Path | None, stop: tuple[str, ...], max_tokens: int | None,
+    asked: AskedModel, system: str | None, prompt_file: Path | None, stop: tuple[str, ...], max_tokens: int | None,
     logprobs: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Talk with a GGUF model. Each line is a message; the answer comes as it is made, and knows what was said before.
@@ -136,7 +136,7 @@ def chat_command(
     """
     sampler, grammar = sampler_of(taken(options)), grammar_of(options)
     first = None if prompt_file is None else _content(prompt_file)
-    with session(path, **options) as running, _ctrl_c_raises():
+    with session(asked.path, **options) as running, _ctrl_c_raises():
         conversation = Conversation(running, sampler, max_tokens, stop, system, grammar, logprobs)
         running.model.chat_ids("x", system=system)  # a model that cannot converse says so before anybody has typed
         if sys.stdin.isatty():

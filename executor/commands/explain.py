@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from executor.commands.session import device_option, model_argument, precision_option
+from executor.commands.session import AskedModel, device_option, model_argument, precision_option
 from ptxgen.commands import console
 from ptxgen.commands.options import json_option
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 @device_option
 @precision_option
 @json_option()
-def explain_command(path: Path, device: str, precision: str | None, as_json: bool) -> None:
+def explain_command(asked: AskedModel, device: str, precision: str | None, as_json: bool) -> None:
     """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
     this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses; and how the tokens of a prompt attend.
     Times are those of the tables; nothing is timed now. The error is that of a dot product, root mean square, relative to its
@@ -48,13 +47,13 @@ def explain_command(path: Path, device: str, precision: str | None, as_json: boo
         grid = choose_persistent(profile, target, GpuModel.of(opened).multiprocessors)
     if precision is not None:
         profile = replace(profile, precision=precision)
-    with GgufFile.open(path) as file:
+    with GgufFile.open(asked.path) as file:
         rows = explain(file, profile)
         config = ModelConfig.from_gguf(file)
     others = kept_from_persistent(rows)
     attention, alone = rows_attention(config, profile, target, "f32"), token_attention(config, profile, target)
     if as_json:
-        facts = {"model": str(path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
+        facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}

@@ -13,7 +13,7 @@ import click
 
 from executor.commands.grammar import grammar_of, grammar_options
 from executor.commands.sampling import facts_of, sampler_of, sampling_options, taken
-from executor.commands.session import LOOKUP, ModelSession, model_argument, session, session_options, write_text
+from executor.commands.session import LOOKUP, AskedModel, ModelSession, model_argument, session, session_options, write_text
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
@@ -55,7 +55,7 @@ MOST_BYTES: Final = 1 << 30
 )
 @json_option("Prompt ids, token ids, text, timings and device as JSON.")
 def generate_command(
-    path: Path, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
+    asked: AskedModel, prompt: str | None, prompts: Path | None, batch: int, draft: str | None, max_tokens: int, greedy: bool,
     special: bool, chat: bool, logprobs: int | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Generate text with a GGUF model. The text goes to stdout as it comes, what is said about it to stderr.
@@ -84,7 +84,7 @@ def generate_command(
         raise click.UsageError(f"--greedy draws nothing, so it does not go with --{next(iter(given)).replace('_', '-')}")
     if prompts is not None:
         lines = read_prompts(str(prompts), _content(prompts), max_tokens, lambda own: _line_sampler(greedy, draft, given, own))
-        with session(path, **options) as running:
+        with session(asked.path, **options) as running:
             answer_all(
                 running,
                 str(prompts),
@@ -100,7 +100,7 @@ def generate_command(
     assert prompt is not None
     sampler = _sampler(draft, given)
     prompt = _stdin() if prompt == "-" else prompt
-    with session(path, **options) as running:
+    with session(asked.path, **options) as running:
         ids = running.prompt_ids(prompt, chat=chat, special=special)
         on_text, usage = None if as_json else write_text, None
         if draft is None:
@@ -110,7 +110,7 @@ def generate_command(
         else:
             generation, usage = running.drafted_answer(ids, max_tokens=max_tokens, sampler=sampler, on_text=on_text)
         if as_json:
-            console.print_json(_facts(path, running, ids, generation, sampler, usage))
+            console.print_json(_facts(asked.path, running, ids, generation, sampler, usage))
             return
         console.echo()
         console.echo(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from executor.base.errors import ModelError
-from executor.commands.session import model_argument, session, session_options
+from executor.commands.session import AskedModel, model_argument, session, session_options
 from ptxgen.commands.options import FILE, whole_numbers
 from ptxgen.files import replacing
 
@@ -18,7 +18,7 @@ from ptxgen.files import replacing
 @click.option("--tokens", "ids", required=True, metavar="1,2,3", help="The token ids of the sequence.")
 @click.option("-o", "--output", required=True, metavar="FILE.npz", type=FILE, help="Where to write them.")
 @session_options
-def logits_command(path: Path, ids: str, output: Path, **options: Any) -> None:
+def logits_command(asked: AskedModel, ids: str, output: Path, **options: Any) -> None:
     """Write the array `logits` f32[tokens, vocabulary]: row i holds the logits after token i. NaN or infinity in them is an
     error, and is written all the same.
 
@@ -27,7 +27,7 @@ def logits_command(path: Path, ids: str, output: Path, **options: Any) -> None:
       ptxrun logits model.gguf --tokens 504,3575,282 -o logits.npz
     """
     tokens = whole_numbers("--tokens", ids, "token ids", "1,2,3")
-    with session(path, **options) as running:
+    with session(asked.path, **options) as running:
         logits = running.model.logits(tokens)
     import numpy as np
 
@@ -39,5 +39,5 @@ def logits_command(path: Path, ids: str, output: Path, **options: Any) -> None:
         raise ModelError(
             f"{int(bad.sum())} of {len(tokens)} rows hold NaN or infinity, the first after token {first} (id {tokens[first]}): "
             f"the weights are damaged or overflow f32; {output} holds all rows as computed",
-            path,
+            asked.path,
         )

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from executor.commands.session import ModelSession, context_option, device_option, model_argument, precision_option, session
+from executor.commands.session import (
+    AskedModel,
+    ModelSession,
+    context_option,
+    device_option,
+    model_argument,
+    precision_option,
+    session,
+)
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE, json_option
 from ptxgen.errors import ArgumentError
@@ -41,7 +49,7 @@ PLOT: Final = "roofline.svg"
 @context_option
 @json_option(f"Print what {SUMMARY} holds instead of the table.")
 def profile_command(
-    path: Path, output: Path, prompt: str | None, tokens: int | None, steps: int, by: str, no_plot: bool, as_json: bool,
+    asked: AskedModel, output: Path, prompt: str | None, tokens: int | None, steps: int, by: str, no_plot: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Time every kernel of a decode step, in the very graph of the step, and print where the time goes.
@@ -69,7 +77,7 @@ def profile_command(
         raise click.UsageError("give --prompt or --tokens, not both")
     no_plotting = None if no_plot else _no_plotting()  # now: what is found need not load
     make_folder(output)
-    with session(path, **options) as running:
+    with session(asked.path, **options) as running:
         decoder = running.model.decoder
         ids = _ids(running, prompt, tokens)
         with console.progress() as report:
@@ -78,7 +86,7 @@ def profile_command(
                 report("prompt", number, len(ids) - 1)
             limit, timed = limit_of(decoder.device), partial(report, "profile")
             profile = profile_decoding(decoder, ids[-1], steps, limit=limit, progress=timed)
-        facts = _facts(path, running, ids, profile)
+        facts = _facts(asked.path, running, ids, profile)
         _write(output / SUMMARY, facts)
         _write(output / TRACE, chrome_trace(profile.tiles))
         if as_json:

@@ -10,6 +10,7 @@ import click
 
 from executor.commands.session import (
     LOOKUP,
+    AskedModel,
     ModelSession,
     context_option,
     device_option,
@@ -79,7 +80,7 @@ class NoServer(PtxGenError):
 @device_option
 @precision_option
 def serve_command(
-    path: Path, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,
+    asked: AskedModel, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,
     draft: str | None, api_key_file: Path | None, max_body_mb: int, read_seconds: float, request_seconds: float,
     drain_seconds: float, **options: Any,
 ) -> None:  # fmt: skip
@@ -105,10 +106,10 @@ def serve_command(
 
     access = Access(keys_of(api_key_file, API_KEY.read()), host)
     limits = Limits(slots, queue, max_body_mb << 20, read_seconds, request_seconds=request_seconds, drain_seconds=drain_seconds)
-    with bound(host, port) as listener, session(path, **options) as running:
+    with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
         scheduler = _scheduler(running, slots, cache_tokens, kv_type, draft)
-        served = _served(running, name or path.stem, path, scheduler.engine.context)
+        served = _served(running, name or asked.path.stem, asked.path, scheduler.engine.context)
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
         def ready() -> None:

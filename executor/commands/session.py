@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -59,23 +59,31 @@ sanitize_option = click.option(
 )
 
 
+@dataclass(frozen=True)
+class AskedModel:
+    """A model as the user calls it, by a path or a name, and the folder of models if one was named."""
+
+    name: str
+    folder: Path | None
+
+    @cached_property
+    def path(self) -> Path:
+        """Its (first) file. If it is not here it is fetched now, with a progress bar: ask when all else was found right. Errors
+        as those of `local_model`."""
+        from executor.gguf.locate import local_model
+
+        with console.progress() as report:
+            return local_model(self.name, self.folder, report)
+
+
 def model_argument(command: Command) -> Command:
-    """Decorator: the argument MODEL, a path or a name, and --model-dir. The command gets `path`, that of the (first) file: a
-    model that is not here is fetched before it runs, with a progress bar."""
+    """Decorator: the argument MODEL and the option --model-dir, as `asked`."""
 
     @wraps(command)
-    def with_path(*, model: str, model_dir: Path | None, **options: Any) -> Any:
-        return command(path=located(model, model_dir), **options)
+    def with_model(*, model: str, model_dir: Path | None, **options: Any) -> Any:
+        return command(asked=AskedModel(model, model_dir), **options)
 
-    return click.argument("model", metavar="MODEL", type=click.Path())(model_dir_option(cast(Command, with_path)))
-
-
-def located(model: str, model_dir: Path | None) -> Path:
-    """The (first) file of a model, fetched with a progress bar if it is not here; errors as those of `local_model`."""
-    from executor.gguf.locate import local_model
-
-    with console.progress() as report:
-        return local_model(model, model_dir, report)
+    return click.argument("model", metavar="MODEL", type=click.Path())(model_dir_option(cast(Command, with_model)))
 
 
 def session_options(command: Command) -> Command:

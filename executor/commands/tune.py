@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from executor.commands.session import device_option, model_argument, precision_option
+from executor.commands.session import AskedModel, device_option, model_argument, precision_option
 from ptxgen.commands import console
 from ptxgen.commands.completion import complete_kernels
 from ptxgen.commands.options import FILE, json_option
@@ -54,7 +54,7 @@ def _rows(context: click.Context, parameter: click.Parameter, text: str) -> list
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="The table (default: PTXGEN_TUNING).")
 @json_option("The winners, what was left out, and steps with and without them, as JSON.")
 def tune_command(
-    path: Path, device: str, precision: str | None, pattern: str, rows: list[int], runs: int, again: bool,
+    asked: AskedModel, device: str, precision: str | None, pattern: str, rows: list[int], runs: int, again: bool,
     output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure every kernel that can multiply a matrix of this model by a vector, or by as many as --rows says, on weights that
@@ -98,13 +98,13 @@ def tune_command(
         before = own_table(target, gpu, environment)
         profile = GpuProfile.for_device(opened, before)
         profile = replace(profile, precision=precision or profile.precision)
-        with GgufFile.open(path) as file:
+        with GgufFile.open(asked.path) as file:
             shapes = [(profile.at_load(matrix.format), matrix.k, matrix.n) for matrix in matrices(file)]
         tuned = tune(
             opened, shapes, profile.precision, measured_path(target), rows=rows, pattern=pattern, again=again, runs=runs,
             progress=partial(report, "kernels"),
         )  # fmt: skip
-        kept = _kept(opened, path, profile, shapes, rows, runs, before, tuned, report)
+        kept = _kept(opened, asked.path, profile, shapes, rows, runs, before, tuned, report)
         limit = bandwidth(opened) if opened.kind == "cuda" else None
         name = opened.name
     written = kept.table != before

@@ -70,6 +70,22 @@ def test_the_list_says_what_is_here_and_what_is_removed_is_gone(hub: Hub, folder
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("generate", NAME, "-p", "x", "--greedy", "--top-k", "3"),
+        ("generate", NAME, "-p", "x", "--json-schema", "none.json"),
+        ("chat", NAME, "--prompt-file", "none.txt"),
+        ("logits", NAME, "--tokens", "a", "-o", "l.npz"),
+        ("bench", NAME, "--prompt", "a"),
+        ("explain", NAME, "--device", "gpu"),
+    ],
+)
+def test_nothing_is_fetched_before_what_else_was_asked_is_right(hub: Hub, folder: Path, words: tuple[str, ...]) -> None:
+    assert invoke("ptxrun", *words).exit_code == 2
+    assert hub.requests == []
+
+
 def test_a_folder_may_be_named_for_once(hub: Hub, folder: Path, tmp_path: Path) -> None:
     invoke("ptxrun", "models", "fetch", NAME, "--model-dir", "other")
     assert not folder.exists()
