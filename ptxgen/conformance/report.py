@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing import get_context
@@ -158,15 +159,22 @@ _MOST_PROCESSES: Final = 16  # each takes some 200 MB
 
 def side_by_side(checks: Iterable[Check]) -> Iterator[Result]:
     """Run the checks in as many processes as there are processors, the results in the order of the checks. All checks of a
-    kernel are made by one process, which writes its text once. For commands: the processes are forks of this one."""
+    kernel are made by one process, which writes its text once. For commands: the processes are forks of this one. PtxGenError
+    if one of them is ended from outside, or by what it runs."""
     groups = [list(group) for _, group in groupby(checks, key=lambda one: one.subject)]
     processes = min(len(os.sched_getaffinity(0)), len(groups), _MOST_PROCESSES)
     if processes < 2:
         yield from (result(one) for group in groups for one in group)
         return
     with ProcessPoolExecutor(processes, get_context("fork"), _inherit, (groups,)) as pool:  # a fork is given them unpickled
-        for results in pool.map(_results, range(len(groups))):
-            yield from results
+        try:
+            for results in pool.map(_results, range(len(groups))):
+                yield from results
+        except BrokenProcessPool as error:
+            raise PtxGenError(
+                "a process that ran checks was ended, by a fault in machine code or for want of memory; name fewer kernels to "
+                "see whose check it was"
+            ) from error
 
 
 _inherited: Sequence[Sequence[Check]] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,12 @@ def test_the_plot_has_a_line_a_kernel(tmp_path: Path) -> None:
     assert "q4k_gemv(k=256, n=8)" in text
     assert "mwv_q4k_gemv(k=256" in text
     assert len({colour for colour, _ in LINES}) == len({marker for _, marker in LINES}) == len(LINES)
+
+
+def test_without_matplotlib_a_plot_is_refused_before_anything_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refused("ptxrun", *GEMV, "--plot", tmp_path / "times.svg")
+    assert "pip install 'ptxgen[bench]'" in said
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from multiprocessing import get_context
@@ -11,6 +12,7 @@ from multiprocessing import get_context
 import pytest
 
 from ptxgen.conformance.report import Check, side_by_side
+from ptxgen.errors import PtxGenError
 
 SECONDS, PROCESSORS = 10, 2
 
@@ -21,6 +23,10 @@ def fails() -> None:
 
 def passes() -> None:
     pass
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor runs one kernel's checks after the other's")
@@ -39,6 +45,13 @@ def test_checks_of_two_kernels_run_at_the_same_time_and_come_in_order() -> None:
         ("first", "waits", True), ("first", "fails", False), ("second", "waits", True), ("second", "passes", True),
     ]  # fmt: skip
     assert "ValueError: wrong" in results[1].reason
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="on one processor there is no process but this one")
+def test_a_process_that_dies_is_an_error_and_not_a_wait_for_ever() -> None:
+    checks = [Check("first", "passes", passes), Check("second", "dies", dies), Check("third", "passes", passes)]
+    with pytest.raises(PtxGenError, match="a process that ran checks was ended"):
+        list(side_by_side(checks))
 
 
 @pytest.mark.slow
