@@ -86,6 +86,20 @@ def test_a_client_that_leaves_is_cancelled_within_a_step(tokenizer: Tokenizer) -
     run(work, tokenizer, engine=slow_engine())
 
 
+def test_many_tokens_are_handed_back_at_once_where_sending_would_take_too_long(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(local: Local) -> None:
+        streams = [Connection("/v1/completions", ENDLESS | {"max_tokens": 100}) for _ in range(2)]
+        await asyncio.gather(*(stream(local.app) for stream in streams))
+        for stream in streams:
+            assert "".join(event["choices"][0]["text"] for event in stream.events) == local.alone([5], 100)
+            assert 1 < len(stream.events) < 50
+
+    monkeypatch.setattr("executor.serve.worker.PACE", 0.02)
+    run(work, tokenizer, engine=slow_engine(0.002))
+
+
 def test_a_client_that_leaves_the_queue_never_runs(tokenizer: Tokenizer) -> None:
     async def work(local: Local) -> None:
         first = [asyncio.create_task(local.post("/v1/completions", ENDLESS)) for _ in range(2)]
