@@ -97,7 +97,9 @@ class Endpoint:
                 async with asyncio.timeout(LAST_WORDS):  # the client may have stopped reading
                     await (events.fail(failed) if events.started else send_error(send, failed))
         finally:
-            self._service.metrics.request(self._name, status, time.monotonic() - start)
+            seconds = time.monotonic() - start
+            self._service.metrics.request(self._name, status, seconds)
+            _log.info("%s: %d after %.3f s", self._name, status, seconds)
 
     async def _answer(self, body: Any, events: Events) -> Any:
         seconds = self._service.limits.request_seconds

@@ -87,17 +87,19 @@ async def _serve(service: Service, access: Access, listener: socket.socket, read
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=int(service.limits.drain_seconds + AFTERWARDS),
     )
-    server = _Server(config, service, ready)
-    await server.serve([listener])
-    # Without blocking the event loop, on which the worker's last words are delivered.
-    if not await asyncio.get_running_loop().run_in_executor(None, service.stop, AFTERWARDS):
-        _log.error("the worker has not ended within %g s", AFTERWARDS)
-        os._exit(1)
+    server = SignalledServer(config, service, ready)
+    try:
+        await server.serve([listener])
+    finally:
+        # Without blocking the event loop, on which the worker's last words are delivered.
+        if not await asyncio.get_running_loop().run_in_executor(None, service.stop, AFTERWARDS):
+            _log.error("the worker has not ended within %g s", AFTERWARDS)
+            os._exit(1)
     return not server.cut
 
 
-class _Server(uvicorn.Server):
-    """Has the signals of this package."""
+class SignalledServer(uvicorn.Server):
+    """Ends by the signals of this package, as `serve` says."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -18,10 +18,17 @@ STARTED = "from ptxgen.commands.start import ptxrun; ptxrun()"
 
 
 class ServerProcess:
-    """`ptxrun serve MODEL --device emulator --port 0` with more words, until the block ends. `url`: where it listens."""
+    """`ptxrun serve MODEL --device DEVICE --port 0` with more words, until the block ends. `url`: where it listens."""
 
-    def __init__(self, model: Path, cache: Path, *words: object, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-c", STARTED, "serve", str(model), "--device", "emulator", "--port", "0", *map(str, words)]
+    def __init__(
+        self,
+        model: Path,
+        cache: Path,
+        *words: object,
+        device: str = "emulator",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        command = [sys.executable, "-c", STARTED, "serve", str(model), "--device", device, "--port", "0", *map(str, words)]
         env = os.environ | {"PTXGEN_CACHE_DIR": str(cache)} | dict(environment or {})
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, restore_signals=True)
         self.said: list[str] = []

@@ -20,11 +20,16 @@ import httpx2
 import numpy as np
 import openai
 import pytest
+import uvicorn
 
 from executor.device import open_device
 from executor.model.generation import LanguageModel
+from executor.serve.server import SignalledServer
+from executor.text.tokenizer import Tokenizer
 from tests.cli.invoke import invoke, python, refused
 from tests.docs.pages import blocks
+from tests.executor.model.fake_engine import FakeEngine
+from tests.executor.serve.local import Local, run
 from tests.executor.serve.process import ServerProcess
 from tests.paths import ROOT
 
@@ -184,7 +189,7 @@ def test_sigterm_lets_answers_end_and_takes_no_more(model: Path, kernels: Path, 
 @pytest.fixture(scope="module")
 def guarded(model: Path, kernels: Path) -> Iterator[ServerProcess]:
     """One with a key and little time."""
-    words = ("--name", "mine", "--slots", SLOTS, "--read-seconds", 0.5, "--drain-seconds", 0.5)
+    words = ("--name", "mine", "--slots", SLOTS, "--read-seconds", 0.5, "--drain-seconds", 0.5, "--draft", "lookup")
     with ServerProcess(model, kernels, *words, environment={"PTXGEN_API_KEY": "secret"}) as running:
         yield running
 
@@ -227,6 +232,46 @@ def test_hostile_bytes_leave_the_server_as_it_is(server: ServerProcess) -> None:
             answer = connection.recv(4096)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
     assert json.load(urllib.request.urlopen(f"{server.url}/health", timeout=20)) == {"status": "ok"}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_workers_thread_answers_what_the_model_says_alone(model: Path, kernels: Path) -> None:
+    with open_device("cuda") as device, LanguageModel.load(model, device, context=CONTEXT) as loaded:
+        said, vector = loaded.generate("once", max_tokens=6).text, loaded.embed("the")
+    with ServerProcess(model, kernels, "--slots", SLOTS, "--context", CONTEXT, device="cuda") as server:
+        client = client_of(server)
+        assert client.completions.create(model="tiny", prompt="once", max_tokens=6, temperature=0).choices[0].text == said
+        made = client.embeddings.create(model="tiny", input="the").data[0].embedding
+        assert np.array_equal(np.asarray(made, np.float32), vector)
+        assert server.end() == 0
+
+
+def test_a_second_signal_cuts_answers_off_and_a_third_ends_the_process(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("executor.serve.server.os._exit", codes.append)
+
+    async def work(local: Local) -> None:
+        server = SignalledServer(uvicorn.Config(local.app), local.service, lambda: None)
+        body = {"prompt": [5], "max_tokens": 250, "ignore_eos": True}
+        asked = asyncio.create_task(local.post("/v1/completions", body))
+        while local.service.worker.status.running == 0:
+            await asyncio.sleep(0.001)
+        server._leave(signal.SIGTERM)
+        assert server.should_exit
+        assert (await local.post("/v1/completions", body)).status_code == 503
+        assert not asked.done()
+        server._leave(signal.SIGTERM)
+        assert (await asked).status_code == 503
+        assert server.cut
+        assert codes == []
+        server._leave(signal.SIGTERM)
+        assert codes == [128 + signal.SIGTERM]
+
+    engine = FakeEngine(slots=2, vocab=512, context=256, pages=256, page_len=4, rows=64)
+    engine.before_step = lambda rows: time.sleep(0.01)
+    run(work, tokenizer, engine=engine)
 
 
 def test_help_has_an_example_and_bad_words_are_refused(model: Path, tmp_path: Path) -> None:
