@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import difflib
 import doctest
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tests.docs.pages import FILE, Block, blocks, name
 from tests.paths import ROOT
+from tests.synthetic import Q, write_model
 
 LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -33,22 +37,39 @@ def steps(page: Path) -> list[Block]:
 
 
 def run_page(page: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Do what the page shows in this folder, in which the examples are if it names them. AssertionError, with the line of the
-    page, for what is said otherwise."""
-    if any("examples/" in block.text for block in steps(page)):
+    """Do what the page shows in this folder, in which the examples and a model lie if it names them. AssertionError, with the
+    line of the page, for what is said otherwise."""
+    text = "".join(block.text for block in steps(page))
+    if "examples/" in text:
         (folder / "examples").symlink_to(ROOT / "examples")
-    for block in steps(page):
-        if shown := FILE.match(block.above):
-            path = folder / shown[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text)
-            continue
-        for line, command, wanted in commands(block):
-            done = subprocess.run(
-                ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-            )
-            said = done.stdout + done.stderr
-            where = f"{name(page)}:{line}: {command}"
-            assert done.returncode == 0, f"{where}exit code {done.returncode}\n{said}"
-            difference = "".join(difflib.ndiff(wanted.splitlines(True), said.splitlines(True)))
-            assert doctest.OutputChecker().check_output(wanted, said, LOOSELY), f"{where}{difference}"
+    if "model.gguf" in text:
+        write_model(folder / "model.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
+    started: list[int] = []
+    try:
+        for block in steps(page):
+            if shown := FILE.match(block.above):
+                path = folder / shown[1]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(block.text)
+                continue
+            for line, command, wanted in commands(block):
+                where = f"{name(page)}:{line}: {command}"
+                said = typed(command, folder, environment, started, where)
+                difference = "".join(difflib.ndiff(wanted.splitlines(True), said.splitlines(True)))
+                assert doctest.OutputChecker().check_output(wanted, said, LOOSELY), f"{where}{difference}"
+    finally:
+        for group in started:  # what a command left running
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def typed(command: str, folder: Path, environment: dict[str, str], started: list[int], where: str) -> str:
+    """What a command prints; the process group that it ran in is added to `started`."""
+    process = subprocess.Popen(
+        ["bash", "-c", command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    started.append(process.pid)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, f"{where}exit code {process.returncode}\n{said}"
+    return said
