@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from executor.serve.errors import ApiError
 from executor.serve.tool_calls import silent_token
 from executor.serve.tools import Convention, Tools
 from executor.text.tokenizer import Tokenizer
@@ -21,7 +22,10 @@ def rules_of(tools: Tools, tokenizer: Tokenizer) -> str | None:
     held = tools.required or not tools.parallel or any(tool.strict for tool in tools.callable)
     if convention is None or not held:
         return None
-    schema = json.dumps(_schema(tools, convention))
+    try:
+        schema = json.dumps(_schema(tools, convention))
+    except RecursionError as error:
+        raise ApiError("the schemas of the tools are nested too deep", param="tools") from error
     token = silent_token(convention.opening, tokenizer)
     opening = json.dumps(convention.opening) if token is None else f"<[{token}]>"
     closing = json.dumps(convention.closing)

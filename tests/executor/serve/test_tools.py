@@ -308,5 +308,11 @@ def test_tools_and_another_form_do_not_go_together(tokenizer: Tokenizer) -> None
         tool = {"type": "function", "function": {"name": "f", "parameters": unknown, "strict": True}}
         refused = await local.post("/v1/chat/completions", {"messages": CHAT, "tools": [tool]})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
+        for levels in (300, 480, 900, 3000):  # refused or followed, and no more
+            nested = '{"items": ' * levels + "{}" + "}" * levels
+            function_ = f'{{"name": "f", "strict": true, "parameters": {nested}}}'
+            said = f'{{"messages": {json.dumps(CHAT)}, "max_tokens": 1, "tools": [{{"function": {function_}}}]}}'
+            deep = await local.http.post("/v1/chat/completions", content=said, headers={"content-type": "application/json"})
+            assert deep.status_code in (200, 400), deep.text
 
     run(work, tokenizer)
