@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,9 +114,10 @@ def serve_command(
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
         def ready() -> None:
-            console.echo(f"listening on {url_of(listener)}: {served.name} on {model.device.name}; Ctrl-C ends", err=True)
-            if access.is_open and not is_loopback(host):
-                console.echo("no API key is asked for, and other machines may reach this: see --api-key-file", err=True)
+            with suppress(OSError):  # nobody may be reading stderr any more
+                console.echo(f"listening on {url_of(listener)}: {served.name} on {model.device.name}; Ctrl-C ends", err=True)
+                if access.is_open and not is_loopback(host):
+                    console.echo("no API key is asked for, and other machines may reach this: see --api-key-file", err=True)
 
         try:
             answered = serve(service, access, listener, ready)
