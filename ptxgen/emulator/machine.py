@@ -302,6 +302,11 @@ class Module:
         self.variables: list[Allocation] = []
 
     @property
+    def quickly(self) -> bool:
+        """Whether code is wanted soon rather than fast: kernels are checked once or twice, and else launched many times."""
+        return self.sanitize
+
+    @property
     def program(self) -> Program:
         """The parsed text; read only when something needs it, because a cached kernel does not."""
         if self._program is None:
@@ -324,7 +329,7 @@ class Module:
     def _load(self, entry: str) -> Kernel:
         from ptxgen.emulator import codegen
 
-        name = codegen.key(self.text, entry, self.sanitize) if self.cache_dir is not None else ""
+        name = codegen.key(self.text, entry, self.sanitize, self.quickly) if self.cache_dir is not None else ""
         cached = codegen.read_cached(self.cache_dir, name)
         if cached is None:
             facts, objects = self._compile(entry)
@@ -344,8 +349,8 @@ class Module:
         if function is None or not function.is_entry:
             raise ArgumentError(f"there is no entry {entry!r}; the module has {', '.join(self.program.entries) or 'none'}")
         compiled = compile_kernel(self.program, entry, sanitize=self.sanitize)
-        runtime = objects(compiled.runtime, quickly=self.sanitize)
-        return compiled.facts, [codegen.build(compiled.text, quickly=self.sanitize), *runtime]
+        runtime = objects(compiled.runtime, quickly=self.quickly)
+        return compiled.facts, [codegen.build(compiled.text, quickly=self.quickly), *runtime]
 
     def _lay_out_data(self) -> None:
         """Make the module's variables, once, with their initial values and the addresses in them."""
