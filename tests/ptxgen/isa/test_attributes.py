@@ -28,7 +28,8 @@ OPERATIONS = {
 """Operations of the algebra (isa/algebra.py) and of LLVM, which have names of their own: as a rule the same ones."""
 
 OTHER_WORDS = {
-    "ptxgen/dsl/refusals.py": {"add", "cos", "ex2", "lg2", "rsqrt", "sin", "sqrt", "tanh"},  # functions of Python and NumPy
+    # Functions of Python and NumPy, and (ex2, lg2, rsqrt) of PTX and CUDA: what authors may call, with the cure for each.
+    "ptxgen/dsl/refusals.py": {"add", "cos", "ex2", "lg2", "rsqrt", "sin", "sqrt", "tanh"},
     "ptxgen/dsl/mathlib.py": {"tanh", "rsqrt"},  # functions of the library, named in messages
     "ptxgen/emulator/sanitizer.py": {"barrier", "trap"},  # kinds of findings
     "ptxgen/emulator/jit.py": {"exit", "trap"},  # labels of the emulator's own code
