@@ -20,13 +20,14 @@ def sensible(row: Instruction) -> list[dict[str, str]]:
     allowed = allowed[:: len(allowed) // AT_MOST + 1]
     if len(allowed) <= ALL_UP_TO:
         return allowed
-    missing = {pair for modifiers in allowed for pair in _pairs(row, modifiers)}
+    pairs = [_pairs(row, modifiers) for modifiers in allowed]
+    missing = set().union(*pairs)
     order = sorted(range(len(allowed)), key=lambda i: (i * 2654435761) % (1 << 32))  # spread out, so that few pairs repeat
     chosen = []
-    gain_wanted = max(len(_pairs(row, allowed[0])), 1)
+    gain_wanted = max(len(pairs[0]), 1)
     while missing:
         for i in order:
-            gain = _pairs(row, allowed[i]) & missing
+            gain = pairs[i] & missing
             if len(gain) >= gain_wanted:
                 chosen.append(i)
                 missing -= gain
