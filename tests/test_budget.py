@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import budget
-from tests.budget import allowed, main
+from tests.budget import ALL, allowed, main, main_of_all
 from tests.essential import BUDGET
 
 
@@ -15,7 +15,7 @@ from tests.essential import BUDGET
 def test_the_time_allowed_is_the_budget_for_half_the_speed_and_more_only_for_less(
     before: float, after: float, factor: float
 ) -> None:
-    assert allowed(before, after) == BUDGET * factor
+    assert allowed(before, after, BUDGET) == BUDGET * factor
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,15 @@ def test_a_command_that_fails_or_takes_too_long_fails(
     monkeypatch.setattr(budget, "BUDGET", most)
     assert main(command) == code
     assert f" s of {most * 1.5:.0f} s: " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(ALL, 0), (1.5 * ALL, 0), (1.5 * ALL + 1, 1)])
+def test_all_of_ci_has_a_budget_that_grows_as_that_of_the_tests(
+    seconds: float, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(budget, "slowness", lambda: 3.0)
+    assert main_of_all(seconds) == code
+    assert f"{seconds:.0f} s of {1.5 * ALL:.0f} s: " in capfd.readouterr().out
 
 
 def test_slowness_is_that_of_the_slowest_processor(monkeypatch: pytest.MonkeyPatch) -> None:
