@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from executor.launch import modules
+from ptxgen.emulator.machine import Module
+from ptxgen.toolchain.module import emit
 from tests import essential
 from tests.hub_server import hub as hub  # a fixture for all
 
@@ -24,6 +27,9 @@ GONE = pytest.StashKey[list[str]]()
 """The tests of slow.txt that are not there, where all were collected."""
 SECONDS: dict[str, float] = {}
 """By id, what the tests that ran took of the processors."""
+
+written = lru_cache(maxsize=128)(emit)
+"""Texts, written once for all models of a worker; that a type gives the same bytes again is a check of each kernel."""
 
 # How long an example takes is the machine's business: under load any of them is slow. All else stays as Hypothesis has it.
 settings.register_profile("any machine", deadline=None)
@@ -41,11 +47,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled kernels of modules that load the same ones, for all workers of a run: under load it takes minutes to compile
-    them once for each."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+def kernels(pytestconfig: pytest.Config) -> Path:
+    """Compiled kernels of modules that load the same ones, for all workers of a run and for the runs after it: it takes minutes
+    to compile them once for each. What is kept is named by the text, the emulator's sources and the host."""
+    assert pytestconfig.cache is not None
+    return pytestconfig.cache.mkdir("kernels")
+
+
+@pytest.fixture(scope="module")
+def quick_kernels() -> Iterator[None]:
+    """For modules whose tests launch each kernel a few times: it is compiled in half the time, to slower code. That optimised
+    code computes the same is shown for each kernel of the catalogue by its golden outputs, and for devices, launches and
+    interrupted models by tests without this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Module, "quickly", True)
+        patch.setattr(modules, "emit", written)
+        yield
+
+
+@pytest.fixture
+def shared_kernels(kernels: Path, quick_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For modules whose tests do not look at what is compiled and when (`pytestmark = usefixtures("shared_kernels")`)."""
+    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
 
 
 @pytest.hookimpl(tryfirst=True)

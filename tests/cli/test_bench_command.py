@@ -14,6 +14,8 @@ from tests.cli.invoke import facts, invoke, refused
 from tests.llama_cpp import bench_rows, stand_in
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 EMULATOR = ("--device", "emulator")
 SMALL = ("--tokens", "2", "--prompt", "2", "--batch-depth", "2", "--rounds", "2", *EMULATOR)
 
@@ -22,12 +24,6 @@ SMALL = ("--tokens", "2", "--prompt", "2", "--batch-depth", "2", "--rounds", "2"
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     return write_model(folder / "m.gguf", types=Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all tests of commands that run steps of this model."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "kernels-of-steps"))
 
 
 def test_json_has_every_case_and_what_it_was_measured_on(model: Path) -> None:

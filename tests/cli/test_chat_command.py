@@ -20,6 +20,8 @@ from tests.cli.invoke import facts, invoke, refused
 from tests.executor.model.test_answers import TEMPLATE
 from tests.synthetic import Q, write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 EMULATOR = ("--device", "emulator")
 
 

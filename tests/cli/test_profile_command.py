@@ -14,6 +14,8 @@ from gguf.constants import GGMLQuantizationType as Q
 from tests.cli.invoke import facts, invoke, refused
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 EMULATOR = ("--device", "emulator")
 
 
@@ -21,12 +23,6 @@ EMULATOR = ("--device", "emulator")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     return write_model(folder / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all tests here, which load the same kernels."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(model.parent / "cache"))
 
 
 def read(path: Path) -> Any:

@@ -16,6 +16,8 @@ from ptxgen.errors import ArgumentError
 from tests.cli.invoke import facts, invoke, refused
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 EMULATOR = ("--device", "emulator")
 
 
@@ -23,12 +25,6 @@ EMULATOR = ("--device", "emulator")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     return write_model(folder / "m.gguf", types=Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all tests of commands that run steps of this model."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "kernels-of-steps"))
 
 
 def written(folder: Path, *lines: Mapping[str, object] | str) -> Path:

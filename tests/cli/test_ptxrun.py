@@ -15,6 +15,8 @@ from tests.cli.invoke import facts, invoke, refused
 from tests.smollm2 import EXACT_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
 EMULATOR = ("--device", "emulator")
 
 

@@ -17,6 +17,8 @@ from tests.cli.invoke import facts, invoke, refused
 from tests.executor.tune.step_clock import Cost, set_clock
 from tests.synthetic import write_model
 
+pytestmark = pytest.mark.usefixtures("quick_kernels")
+
 EMULATOR = ("--device", "emulator")
 
 

@@ -21,12 +21,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def shared_kernels(own_cache: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For modules whose tests do not look at what is compiled and when (`pytestmark = usefixtures("shared_kernels")`)."""
-    monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
-
-
-@pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Instead of CUDA's."""
     fake = FakeDriver()

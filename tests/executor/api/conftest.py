@@ -12,6 +12,11 @@ from tests.executor.api.five_ways import FiveWays
 from tests.executor.api.layer_model import EPS, FF, HIDDEN, LAYERS, opened, written
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled_quickly(quick_kernels: None) -> None:
+    """No test here looks at what is compiled."""
+
+
 @pytest.fixture
 def executor() -> Iterator[CudaExecutor]:
     with CudaExecutor("emulator") as opened:

@@ -16,7 +16,7 @@ from tests.synthetic import Q, write_model
 
 
 @pytest.fixture(autouse=True)
-def own_cache(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_cache(kernels: Path, quick_kernels: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
     return kernels
 
