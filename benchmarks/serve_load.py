@@ -70,7 +70,10 @@ def main(
                 slots=max(counts), pages=cache // PAGE_LEN, context=context, rows=max(CHUNK, *counts), kv_type=kv_type
             )
             vocab, machine = loaded.config.vocab, loaded.device.describe()
-            lone = {count: _scheduled(scheduler, count, vocab, prompt, tokens, rounds) for count in counts}
+            lone: dict[int, list[float]] = {}
+            for count in counts:
+                lone[count] = _scheduled(scheduler, count, vocab, prompt, tokens, rounds)
+                click.echo(f"{count} clients: scheduler {statistics.median(lone[count]):.0f} tokens/s")
         words = ["--slots", max(counts), "--context", context, "--cache-tokens", cache, "--precision", precision]
         with _server(model, device, [*words, "--kv-type", kv_type]) as url:
             served = {
