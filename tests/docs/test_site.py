@@ -1,11 +1,14 @@
-"""The site's navigation has every page, and what docs/hooks.py does to pages is right. .ci/run builds the site, strictly."""
+"""The site's navigation has every page, and what docs/hooks.py does to pages is right."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +17,8 @@ import pytest
 from tests.docs.pages import PAGES, name
 from tests.paths import ROOT
 
+ABSENT = 'mkdocs is not installed: pip install -e ".[docs]"'
+
 
 def test_the_navigation_has_every_page_once() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
@@ -21,9 +26,22 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(shown) == sorted({name(page).removeprefix("docs/") for page in PAGES} - {"README.md"})
 
 
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_without_the_network(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason=ABSENT)
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    reference = (tmp_path / "site" / "reference" / "executor.html").read_text()
+    assert all(f'id="executor.CudaExecutor.{name}"' in reference for name in ("buffer", "q4k_gemv_into", "matmul"))
+    assert "Source code in" in reference
+
+
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> Any:
-    pytest.importorskip("mkdocs", reason='mkdocs is not installed: pip install -e ".[docs]"')
+    pytest.importorskip("mkdocs", reason=ABSENT)
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     monkeypatch.delitem(sys.modules, "hooks", raising=False)
     return importlib.import_module("hooks")
