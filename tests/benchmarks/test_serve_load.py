@@ -23,6 +23,7 @@ def test_server_and_scheduler_are_timed_on_the_emulator(
     tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     monkeypatch.setenv("PTXGEN_CACHE_DIR", str(kernels))
+    monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", "1")  # as other tests have it, so that their kernels do
     output = tmp_path / "serve.json"
     model = model_file(tmp_path)
     words = ["--model", str(model), "--device", "emulator", "--clients", "2", "--prompt", "4", "--tokens", "6"]

@@ -29,7 +29,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         command = [sys.executable, "-c", STARTED, "serve", str(model), "--device", device, "--port", "0", *map(str, words)]
-        env = os.environ | {"PTXGEN_CACHE_DIR": str(cache)} | dict(environment or {})
+        env = os.environ | {"PTXGEN_CACHE_DIR": str(cache), "PTXGEN_BATCH_INVARIANT": "1"} | dict(environment or {})
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, restore_signals=True)
         self.said: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -42,7 +42,7 @@ CONTEXT = 96
 @pytest.fixture(scope="module")
 def server(model: Path, kernels: Path) -> Iterator[ServerProcess]:
     words = ("--slots", SLOTS, "--queue", 100, "--context", CONTEXT)
-    with ServerProcess(model, kernels, *words, environment={"PTXGEN_BATCH_INVARIANT": "1"}) as running:
+    with ServerProcess(model, kernels, *words) as running:
         yield running
 
 
@@ -51,6 +51,7 @@ def alone(model: Path, kernels: Path) -> Iterator[LanguageModel]:
     """The model without any server."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PTXGEN_CACHE_DIR", str(kernels))
+        patched.setenv("PTXGEN_BATCH_INVARIANT", "1")
         with open_device("emulator") as device, LanguageModel.load(model, device, context=CONTEXT) as loaded:
             yield loaded
 
