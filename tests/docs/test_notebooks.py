@@ -16,6 +16,7 @@ NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_kernels")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
 def test_a_notebook_gives_what_it_shows(path: Path, kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in [variable for variable in os.environ if variable.startswith(("PTXGEN_", "GPU_DEBUG"))]:

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "quick_kernels")
 @pytest.mark.parametrize("page", SESSIONS, ids=name)
 def test_a_page_does_what_it_shows(page: Path) -> None:
     if (extra := EXTRAS.get(name(page))) is not None:
