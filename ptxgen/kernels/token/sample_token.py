@@ -99,7 +99,7 @@ class SampleToken(KernelType):
         search = _Search(k, lambda visit: self._each(k, visit))
         # Candidates are those before the rank `last`, and of those that have it the first `equals`, up to the id `end`.
         last, equals, end = k.u32(NOBODY), k.u64(0), k.u32(self.n)
-        one, none = k.u64(1), k.u64(0)
+        none = k.u64(0)
 
         def rank(_: Value, x: Value) -> Value:
             return _rank(k, x)
@@ -108,7 +108,7 @@ class SampleToken(KernelType):
             return _weight(k, x - top)
 
         with k.when((top_k != 0) & (top_k < self.n)):
-            found, rest = search(32, rank, lambda index, x: one, lambda total: k.u64(top_k))
+            found, rest = search(32, rank, lambda index, x: k.u32(1), lambda total: k.u64(top_k))
             k.assign(last, found)
             k.assign(equals, rest)
         with k.when(top_p != 0):
@@ -126,7 +126,7 @@ class SampleToken(KernelType):
             found, _ = search(
                 ID_BITS,
                 lambda index, x: index,
-                lambda index, x: k.select(_rank(k, x) == last, one, none),
+                lambda index, x: k.select(_rank(k, x) == last, k.u32(1), 0),
                 lambda total: equals,
             )
             k.assign(end, found)
@@ -188,20 +188,24 @@ class SampleToken(KernelType):
 
 
 class _Search:
-    """Finds where running sums reach a target: histograms of BINS bins, two a thread, in shared memory."""
+    """Finds where running sums reach a target: histograms of BINS bins, two a thread, in shared memory. A bin is two words of
+    32 bits, of which the low one says what it carries: GPUs have no addition of 64 bits there, but a loop that tries until
+    nobody was quicker, and most logits meet in few bins."""
 
     def __init__(self, k: KernelBuilder, each: Callable[[Callable[[Value, Value], None]], None]) -> None:
         self._k = k
         self._each = each
-        self._bins: SharedView = k.shared(U64, BINS)
+        self._low: SharedView = k.shared(U32, BINS)
+        self._high: SharedView = k.shared(U32, BINS)
         self._totals: SharedView = k.shared(U64, WARPS)
         self._found: SharedView = k.shared(U64, 2)
 
     def __call__(
         self, bits: int, rank: Of, measure: Of, target: Callable[[Value], Value], more: tuple[Value, Value] | None = None
     ) -> tuple[Value, Value]:
-        """The first rank, u32 of so many bits, up to which the measures, u64, sum to `target` of their total, and what the sum
-        before that rank lacks, at least 1. more: another rank and its measure. All threads must call it, and get the same."""
+        """The first rank, u32 of so many bits, up to which the measures sum to `target` of their total, and what the sum before
+        that rank lacks, at least 1. Measures are u64, or u32 where all of them sum to less than 2^32. more: another rank and
+        its measure. All threads must call it, and get the same."""
         k = self._k
         found, rest = k.u32(0), k.u64(0)
         levels = -(-bits // BIN_BITS)
@@ -210,19 +214,18 @@ class _Search:
             known = shift + BIN_BITS  # a shift by 32 or more leaves 0
 
             def add(place: Value, amount: Value, shift: Value = shift, known: Value = known) -> None:
-                where = self._bins[(place >> shift) & (BINS - 1)].address
-                counts = ((place >> known) == found) & (amount != 0)
-                k.write("red", [where, amount], modifiers={"space": "shared", "op": "add", "type": "u64"}, guard=counts)
+                self._add((place >> shift) & (BINS - 1), amount, ((place >> known) == found) & (amount != 0))
 
-            for place in range(2):
-                k.store(self._bins[k.tid.x * 2 + place], 0)
+            for words in (self._low, self._high):
+                for place in range(2):
+                    k.store(words[k.tid.x * 2 + place], 0)
             k.barrier()
             self._each(lambda index, x: add(rank(index, x), measure(index, x)))
             if more is not None:
                 with k.when(k.tid.x == 0):
                     add(*more)
             k.barrier()
-            first, second = (k.load(self._bins[k.tid.x * 2 + place]) for place in range(2))
+            first, second = (self._bin(k.tid.x * 2 + place) for place in range(2))
             before, total = self._before(first + second)
             k.assign(rest, k.select(level == 0, target(total), rest))
             self._publish(before, rest, k.tid.x * 2, first)
@@ -231,6 +234,24 @@ class _Search:
             k.assign(found, (found << BIN_BITS) | k.u32(k.load(self._found[0])))
             k.assign(rest, k.load(self._found[1]))
         return found, rest
+
+    def _add(self, digit: Value, amount: Value, counts: Value) -> None:
+        """Add to a bin, where `counts` holds."""
+        k, modifiers = self._k, {"space": "shared", "op": "add", "type": "u32"}
+        low, high = self._low[digit].address, self._high[digit].address
+        if amount.type == U32:
+            k.write("red", [low, amount], modifiers, guard=counts)
+            return
+        with k.when(counts):
+            word = k.u32(amount)
+            (before,) = k.write("atom", [low, word], modifiers)
+            rest = k.u32(amount >> 32) + k.select(before > ~word, k.u32(1), 0)
+            k.write("red", [high, rest], modifiers, guard=rest != 0)
+
+    def _bin(self, digit: Value) -> Value:
+        """What was added to a bin."""
+        k = self._k
+        return (k.u64(k.load(self._high[digit])) << 32) | k.u64(k.load(self._low[digit]))
 
     def _publish(self, before: Value, rest: Value, digit: Value, amount: Value) -> None:
         """Say that the sum is reached in this bin, in the one thread that has it."""
