@@ -39,6 +39,7 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files anew instead of comparing with them")
     parser.addoption("--record-slow", action="store_true", help="write tests/slow.txt anew for the tests that run")
+    parser.addoption("--seconds-by-file", action="store_true", help="say which files took most of the processors")
     parser.addoption("--record-isa", metavar="DIR", help="keep what the GPU gives for every instruction in DIR")
     parser.addoption("--record-models", metavar="DIR", help="with -m gpu: write hashes of model logits to this folder")
     parser.addoption("--fuzz-seconds", type=float, metavar="S", help="how long each fuzzer begins cases")
@@ -108,7 +109,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """How long the README's test command took, of the time that it may take."""
+    """How long the README's test command took, of the time that it may take; and which files took most, if asked for."""
+    for line in essential.by_file(SECONDS) if config.option.seconds_by_file else ():
+        terminalreporter.write_line(line)
     if config.option.markexpr in config.getini("addopts") and config.args == config.getini("testpaths"):
         seconds = time.monotonic() - STARTED
         over = seconds > essential.BUDGET

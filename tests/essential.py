@@ -8,6 +8,7 @@ than LONG when `pytest --record-slow` wrote that file. So no case is listed by h
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,16 @@ def record(seconds: Mapping[str, float]) -> None:
         files.setdefault(test.partition("::")[0], []).append(test)
     long = {test for tests in files.values() for test in tests[1:] if seconds[test] > LONG}
     RECORDED.write_text("".join(f"{test}\n" for test in sorted(long | (recorded() - set(seconds)))))
+
+
+def by_file(seconds: Mapping[str, float], most: int = 30) -> list[str]:
+    """What all tests took of the processors, and the files that took most, a line each; `seconds` is by the tests' ids."""
+    files: defaultdict[str, float] = defaultdict(float)
+    for test, taken in seconds.items():
+        files[test.partition("::")[0]] += taken
+    heaviest = sorted(files, key=files.__getitem__, reverse=True)[:most]
+    lines = [("all files", sum(seconds.values())), *((file, files[file]) for file in heaviest)]
+    return [f"{taken:8.1f} s  {what}" for what, taken in lines]
 
 
 def files_without_essential(items: Iterable[pytest.Item]) -> list[str]:

@@ -52,3 +52,8 @@ def test_tests_stand_in_rooms_as_the_packages_do(folder: str) -> None:
         return {inner.name for inner in path.iterdir() if (inner / "__init__.py").exists()}
 
     assert rooms(ROOT / "tests" / folder) <= rooms(ROOT / folder)
+
+
+def test_the_files_that_took_most_are_named_with_what_all_took() -> None:
+    lines = essential.by_file({"a.py::one": 1.0, "b.py::x[c]": 5.0, "a.py::two": 2.5, "c.py::y": 0.25}, most=2)
+    assert [line.split() for line in lines] == [["8.8", "s", "all", "files"], ["5.0", "s", "b.py"], ["3.5", "s", "a.py"]]
