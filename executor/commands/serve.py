@@ -40,7 +40,7 @@ class NoServer(PtxGenError):
     "--host", default="127.0.0.1", show_default=True, help="Address to listen at; the default is this machine's alone."
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one.")
-@click.option("--name", metavar="NAME", help="What requests call the model (default: the file's name without .gguf).")
+@click.option("--name", metavar="NAME", help="What requests call the model (default: its file's name without .gguf).")
 @click.option("--slots", type=click.IntRange(1, 4096), default=8, show_default=True, metavar="N", help="Answers at a time.")
 @click.option(
     "--queue", type=click.IntRange(0), default=64, show_default=True, metavar="N", help="Answers that may wait; more get 429."
@@ -100,6 +100,7 @@ def serve_command(
     """
     _require_server()
     from executor.base.environment import API_KEY
+    from executor.gguf.parts import stem_of
     from executor.serve.access import Access, is_loopback, keys_of
     from executor.serve.limits import Limits
     from executor.serve.server import bound, serve, url_of
@@ -110,7 +111,7 @@ def serve_command(
     with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
         scheduler = _scheduler(running, slots, cache_tokens, kv_type, draft)
-        served = _served(running, name or asked.path.stem, asked.path, scheduler.engine.context)
+        served = _served(running, name or stem_of(asked.path.name), asked.path, scheduler.engine.context)
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
         def ready() -> None:
