@@ -90,7 +90,7 @@ def _parameters(ctx: click.Context) -> Parameters:
 def known_kernels() -> Mapping[str, Parameters]:
     """Every registered kernel with its parameters: from the file, or from the registry, which is then kept."""
     made_of = _made_of()
-    folder = _folder()
+    folder = cache_folder()
     with suppress(OSError, ValueError, KeyError, TypeError):
         if folder is not None:
             kept = json.loads(read_regular(folder / FILE, LIMIT, own=True))
@@ -134,11 +134,11 @@ def _modules(place: Path) -> Iterable[Path]:
     return place.rglob("*.py") if place.is_dir() else [place] if place.is_file() else []
 
 
-def _folder() -> Path | None:
+def cache_folder() -> Path | None:
     """The cache folder of PTXGEN_CACHE_DIR, which executor/base/environment.py describes; None if nothing is kept."""
     named = os.environ.get("PTXGEN_CACHE_DIR", "").strip()
     if named:
-        return None if named == "0" else Path(named)
+        return None if named == "0" else Path(named).expanduser()
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("ptxgen", appauthor=False))

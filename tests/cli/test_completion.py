@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
+from executor.base.environment import settings
 from ptxgen.commands import completion
 from ptxgen.kernels import registry
 from tests.cli.invoke import COMMANDS, python
@@ -120,7 +121,7 @@ def test_a_change_of_a_module_or_a_damaged_file_is_noticed(
 
 def test_without_a_cache_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTXGEN_CACHE_DIR", "0")
-    assert completion._folder() is None
+    assert completion.cache_folder() is None
     assert "q4k_gemv" in completion.known_kernels()
 
 
@@ -184,3 +185,12 @@ def test_each_shell_has_its_script(shell: str) -> None:
     )
     assert "_PTXGEN_COMPLETE" in ran.stdout
     assert ran.returncode == 0
+
+
+@pytest.mark.parametrize("named", [None, "", " ", "0", " 0 ", "/a/folder", "~/a/folder", "a folder "])
+def test_what_is_kept_is_in_the_cache_folder_of_everything_else(named: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if named is None:
+        monkeypatch.delenv("PTXGEN_CACHE_DIR", raising=False)
+    else:
+        monkeypatch.setenv("PTXGEN_CACHE_DIR", named)
+    assert completion.cache_folder() == settings().cache_dir
