@@ -12,6 +12,7 @@ from executor.base.errors import ModelError
 from executor.model.logprobs import TokenLogprob
 from executor.model.scheduling.token_sequence import Usage
 from executor.serve.answers import News
+from executor.serve.delivery import delivered
 from executor.serve.endpoint import Events
 from executor.serve.errors import ApiError, blamed
 from executor.serve.fields import Fields
@@ -91,24 +92,7 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
         options = {"logprobs": logprobs, "grammar": grammar}
         prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
         answer = _Answer(served, asked, tools, logprobs is not None)
-        start = time.monotonic()
-        async with service.answers(prompts) as answers:
-            if asked.stream:
-                await events.send(*answer.opening())
-            async for news in answers:
-                if not answer.begun:
-                    service.metrics.first_token(time.monotonic() - start)
-                if news.end is not None:
-                    service.finished(news.end)
-                chunks = answer.add(news)
-                if asked.stream and chunks:
-                    await events.send(*chunks)
-        if not asked.stream:
-            return answer.whole()
-        if asked.include_usage:
-            await events.send(answer.head | {"choices": [], "usage": answer.usage()})
-        await events.finish()
-        return None
+        return await delivered(service, asked, prompts, answer, events)
 
 
 @dataclass
@@ -146,7 +130,6 @@ class _Answer:
         self._choices = [
             _Choice(None if tools.convention is None else CallReader(tools, tools.convention)) for _ in range(asked.n)
         ]
-        self.begun = False
         self.head: dict[str, Any] = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
             "object": "chat.completion.chunk" if asked.stream else "chat.completion",
@@ -161,7 +144,6 @@ class _Answer:
 
     def add(self, news: News) -> list[dict[str, Any]]:
         """Keep what is new; the chunks of a stream that say it."""
-        self.begun = True
         choice = self._choices[news.index]
         deltas: list[dict[str, Any]] = []
         for part in choice.read(news, self._markers):

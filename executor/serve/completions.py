@@ -9,6 +9,7 @@ from typing import Any, Final
 from executor.base.arguments import tokens
 from executor.model.scheduling.token_sequence import Usage
 from executor.serve.answers import News
+from executor.serve.delivery import delivered
 from executor.serve.endpoint import Events
 from executor.serve.errors import ApiError, blamed
 from executor.serve.fields import Fields
@@ -45,22 +46,7 @@ async def complete(service: Service, body: Any, events: Events) -> dict[str, Any
             for choice in range(asked.n)
         ]
         answer = _Answer(service.served, asked, logprobs is not None)
-        start = time.monotonic()
-        async with service.answers(options) as answers:
-            async for news in answers:
-                if not answer.begun:
-                    service.metrics.first_token(time.monotonic() - start)
-                if news.end is not None:
-                    service.finished(news.end)
-                chunks = answer.add(news)
-                if asked.stream and chunks:
-                    await events.send(*chunks)
-        if not asked.stream:
-            return answer.whole()
-        if asked.include_usage:
-            await events.send(answer.head | {"choices": [], "usage": answer.usage()})
-        await events.finish()
-        return None
+        return await delivered(service, asked, options, answer, events)
 
 
 class _Answer:
@@ -75,8 +61,7 @@ class _Answer:
         self._probabilities: dict[int, list[Any]] = {}
         self._finish: dict[int, str] = {}
         self._usage: dict[int, Usage] = {}
-        self.begun = False
-        self.head = {
+        self.head: dict[str, Any] = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
             "created": int(time.time()),
@@ -84,9 +69,12 @@ class _Answer:
             "system_fingerprint": served.fingerprint,
         }
 
+    def opening(self) -> list[dict[str, Any]]:
+        """None: nothing is said of a choice before its text."""
+        return []
+
     def add(self, news: News) -> list[dict[str, Any]]:
         """Keep what is new; the chunks of a stream that say it."""
-        self.begun = True
         at = news.index
         if news.end is not None:
             self._finish[at], self._usage[at] = FINISH[news.end.stopped], news.end.usage
