@@ -20,11 +20,11 @@ from ptxgen.kernels.norm.rmsnorm import rms_bound, rms_normalised
 from ptxgen.kernels.position import position_value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.rope.rope import turned
-from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 NORMED = ("q", "k")
+LARGEST_HEAD = 256  # values; a lane holds 8 of them and their gammas
 
 
 @register(neox=(True,), bias=(False,))
@@ -40,10 +40,10 @@ class NormRopeScatter(RopeScatter):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "head_dim", high=256, multiple=2 * WARP_SIZE)
-        if (self.neox, self.bias, self.rotary_dim) != (True, False, self.head_dim):
+        if self.bias or not self.suits(neox=self.neox, head_dim=self.head_dim, rotary_dim=self.rotary_dim):
             raise ArgumentError(
-                f"{self.name} rotates all of a head in the style of neox and adds no bias, got {self.parameters()}"
+                f"{self.name} rotates all of a head of 64, 128, 192 or {LARGEST_HEAD} values in the style of neox and adds no "
+                f"bias, got {self.parameters()}"
             )
 
     @property
@@ -53,7 +53,7 @@ class NormRopeScatter(RopeScatter):
     @staticmethod
     def suits(*, neox: bool, head_dim: int, rotary_dim: int) -> bool:
         """Whether there is one for heads of this kind."""
-        return neox and rotary_dim == head_dim and head_dim <= 256 and head_dim % (2 * WARP_SIZE) == 0
+        return neox and rotary_dim == head_dim and head_dim <= LARGEST_HEAD and head_dim % (2 * WARP_SIZE) == 0
 
     def signature(self) -> Signature:
         gammas: Signature = {f"{name}_gamma": read(F32, self.head_dim) for name in NORMED}
