@@ -46,9 +46,9 @@ from ptxgen.spelling import DTypeLike
 from ptxgen.types import F32
 
 if TYPE_CHECKING:
+    from executor.base.progress import Progress as ModelProgress
     from executor.model.decoder import Decoder
     from executor.model.generation import LanguageModel
-    from executor.model.prepared_model import Progress as ModelProgress
 
 
 class CudaExecutor:

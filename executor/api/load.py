@@ -12,9 +12,9 @@ from executor.base.environment import PRECISIONS
 from executor.gguf.locate import local_model
 
 if TYPE_CHECKING:
+    from executor.base.progress import Progress
     from executor.choice.choice import GpuProfile
     from executor.model.generation import LanguageModel
-    from executor.model.prepared_model import Progress
 
 
 def load_model(

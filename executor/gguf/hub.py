@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.base.errors import FetchError, shown
+from executor.base.progress import Progress
 from executor.gguf.hub_errors import BrokenOff, hub_errors
 from executor.gguf.model_folder import ModelFolder, cannot_keep, locked
 from executor.gguf.model_name import HubName, is_inside, models_among, only_one
 from executor.gguf.partial_file import PartialFile, is_whole
 from ptxgen import __version__
-
-Progress = Callable[[str, int, int], None]
-"""Takes what is being done, and how many bytes of how many."""
 
 TIMEOUT: Final = 30.0  # seconds without a byte
 RETRIES: Final = 5

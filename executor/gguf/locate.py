@@ -7,7 +7,8 @@ from pathlib import Path
 
 from executor.base.arguments import described
 from executor.base.environment import settings
-from executor.gguf.hub import Progress, fetch_from_hub
+from executor.base.progress import Progress
+from executor.gguf.hub import fetch_from_hub
 from executor.gguf.model_folder import ModelFolder
 from executor.gguf.model_name import PREFIX, HubName
 from ptxgen.errors import ArgumentError

@@ -13,17 +13,14 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from executor.base.errors import FetchError
+from executor.base.progress import Progress
 from executor.gguf.model_folder import ModelFolder, cannot_keep, locked
 from executor.gguf.partial_file import CHUNK, is_whole
-
-Progress = Callable[[str, int, int], None]
-"""Takes what is being done, and how many bytes of how many."""
 
 POLL: Final = 0.1  # seconds between two looks at a running download
 

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from executor.base.errors import ModelError
+from executor.base.progress import Progress
 from executor.model.answer import Generation
 from executor.model.decoder import Decoder
 from executor.model.logprobs import token_logprob
-from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings
 from executor.model.scheduling.token_sequence import Piece

@@ -10,6 +10,7 @@ import numpy as np
 from executor.base.arguments import token as checked_token
 from executor.base.arguments import whole
 from executor.base.errors import ModelError
+from executor.base.progress import Progress
 from executor.choice.choice import GpuProfile
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
@@ -18,7 +19,6 @@ from executor.memory.paged_cache import as_pages
 from executor.memory.weights import TensorFile, Weights
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig
-from executor.model.prepared_model import Progress
 from executor.model.prompt_chunks import LEAST_ROWS, chunks
 from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from executor.base.arguments import described, instance, one_of, tokens, whole
 from executor.base.errors import ModelError, OutOfMemory
+from executor.base.progress import Progress
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.gguf.gguf_file import GgufFile
@@ -27,7 +28,6 @@ from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
 from executor.model.logprobs import log_softmax
 from executor.model.memory_needed import memory_needed
-from executor.model.prepared_model import Progress
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler

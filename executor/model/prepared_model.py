@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from executor.base.arguments import checked
+from executor.base.progress import Progress
 from executor.choice.attention import AttentionChoice, TokenAttentionChoice
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.choice.persistent import PersistentGrid, choose_persistent
@@ -34,9 +35,6 @@ from executor.model.step_launches import rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
 from ptxgen.errors import ArgumentError
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage (`weights`, `kernels`, `prompt`), how much of it is done, and its total."""
 
 
 class PreparedModel(ABC):
