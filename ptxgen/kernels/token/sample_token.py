@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
 from ptxgen.dsl.mathlib import EXP_TAIL, LN2_HIGH, LN2_LOW, ROUNDER, ROUNDER_BITS
-from ptxgen.dsl.memory import SharedView
+from ptxgen.dsl.memory import Element, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -237,16 +237,18 @@ class _Search:
 
     def _add(self, digit: Value, amount: Value, counts: Value) -> None:
         """Add to a bin, where `counts` holds."""
-        k, modifiers = self._k, {"space": "shared", "op": "add", "type": "u32"}
-        low, high = self._low[digit].address, self._high[digit].address
+        k, low = self._k, self._low[digit]
         if amount.type == U32:
-            k.write("red", [low, amount], modifiers, guard=counts)
+            self._count(low, amount, counts)
             return
         with k.when(counts):
             word = k.u32(amount)
-            (before,) = k.write("atom", [low, word], modifiers)
+            (before,) = k.write("atom", [low.address, word], modifiers={"space": "shared", "op": "add", "type": "u32"})
             rest = k.u32(amount >> 32) + k.select(before > ~word, k.u32(1), 0)
-            k.write("red", [high, rest], modifiers, guard=rest != 0)
+            self._count(self._high[digit], rest, rest != 0)
+
+    def _count(self, place: Element, amount: Value, counts: Value) -> None:
+        self._k.write("red", [place.address, amount], modifiers={"space": "shared", "op": "add", "type": "u32"}, guard=counts)
 
     def _bin(self, digit: Value) -> Value:
         """What was added to a bin."""
