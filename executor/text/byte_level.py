@@ -75,7 +75,7 @@ class ByteLevelEncoder:
         characters = byte_characters()
         self._bytes = {character: byte for byte, character in enumerate(characters)}
         self._absent = frozenset(byte for byte, character in enumerate(characters) if character not in self._ids)
-        self._backend = self._build(file, keys)
+        self.backend = self._build(file, keys)
 
     def _check_merges(self, keys: VocabularyKeys, merges: list[str]) -> None:
         """ModelError that names the first merge that is wrong, if there is one."""
@@ -120,7 +120,7 @@ class ByteLevelEncoder:
             lost = self._absent.intersection(fragment.encode())
             if lost:
                 _log.warning("bytes left out, having no token: %s", ", ".join(f"0x{byte:02x}" for byte in sorted(lost)))
-        ids: list[int] = self._backend.encode(fragment, add_special_tokens=False).ids
+        ids: list[int] = self.backend.encode(fragment, add_special_tokens=False).ids
         return ids if self._vocabulary.control_ids.isdisjoint(ids) else self._spelt(ids)
 
     def _spelt(self, ids: list[int]) -> list[int]:

@@ -102,7 +102,7 @@ class Tokenizer:
     def encode_spans(self, spans: Iterable[Span], *, add_special: bool = True, continues: bool = False) -> list[int]:
         """Ids of the text that the spans are together. A control token counts where all of it stands in trusted spans; the
         words around it are encoded as if the spans were one text. executor/text/chat.py makes such spans."""
-        _, encoder = self._parts()
+        _, encoder = self.parts()
         spans = list(spans)
         for span in spans:
             try:
@@ -134,12 +134,12 @@ class Tokenizer:
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive one by one."""
-        self._parts()
+        self.parts()
         return TextStream(self, skip_special)
 
     def token_bytes(self, index: int, skip_special: bool = True) -> bytes:
         """The bytes of one token; none for a control token unless asked for."""
-        vocabulary, encoder = self._parts()
+        vocabulary, encoder = self.parts()
         if not 0 <= index < self.vocab_size:
             raise ArgumentError(f"token id {index} is out of range; allowed: 0 to {self.vocab_size - 1}")
         return b"" if skip_special and vocabulary.kinds[index] in SILENT else encoder.piece(index)
@@ -148,17 +148,18 @@ class Tokenizer:
         """Whether text after this id got a space that is not the writer's: only so after BOS, in some vocabularies."""
         return self._encoder is not None and self._encoder.adds_space_prefix and index == self.bos_id
 
-    @cached_property
-    def _special_tokens(self) -> SpecialTokens:
-        return self._parts()[0].special_tokens()
-
-    def _text(self, index: int | None) -> str:
-        return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""
-
-    def _parts(self) -> tuple[Vocabulary, Encoder]:
+    def parts(self) -> tuple[Vocabulary, Encoder]:
+        """The vocabulary and its algorithm. ModelError where there is none."""
         if self._vocabulary is None or self._encoder is None:
             raise ModelError("the file has no vocabulary, so text cannot be encoded or decoded; use token ids", self.path)
         return self._vocabulary, self._encoder
+
+    @cached_property
+    def _special_tokens(self) -> SpecialTokens:
+        return self.parts()[0].special_tokens()
+
+    def _text(self, index: int | None) -> str:
+        return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""
 
 
 class TextStream:

@@ -1,0 +1,94 @@
+"""The folder that engines elsewhere tokenise from, as Hugging Face lays it out: what a GGUF file's metadata say of tokens and
+shapes, in four files of JSON. It holds no weights, and what is said about the model is for reading, not for computing it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from executor.gguf.gguf_file import GgufFile
+from executor.model.config import ModelConfig
+from executor.text.tokenizer import Tokenizer
+from executor.text.tokenizer_json import tokenizer_json
+from ptxgen.files import make_folder, replacing
+
+CLASSES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""By the architecture of a GGUF file."""
+
+
+@dataclass(frozen=True)
+class TokenizerFolder:
+    """What was written. texts, ids: as TokenizerJson has them; chats: whether there is a chat template."""
+
+    folder: Path
+    files: tuple[str, ...]
+    tokens: int
+    texts: int
+    ids: int
+    chats: bool
+
+
+def write_tokenizer_folder(path: Path, folder: Path) -> TokenizerFolder:
+    """Write tokenizer.json, tokenizer_config.json, config.json and generation_config.json of the model `path` into a folder,
+    which is made if need be; files of these names are replaced. ModelError for what is no model, has no vocabulary, or whose
+    vocabulary the format cannot hold: then nothing is written. ArgumentError for a folder that cannot be written."""
+    with GgufFile.open(path) as file:
+        config = ModelConfig.from_gguf(file)
+        tokenizer = Tokenizer.from_gguf(file)
+        document = tokenizer_json(tokenizer)
+    made = {
+        "tokenizer.json": document.text,
+        "tokenizer_config.json": _json(_tokenizer_config(tokenizer, config)),
+        "config.json": _json(_config(tokenizer, config)),
+        "generation_config.json": _json(_ends(tokenizer) | {"eos_token_id": sorted(tokenizer.eos_ids)}),
+    }
+    make_folder(folder)
+    for name, text in made.items():
+        with replacing(folder / name) as stream:
+            stream.write(text.encode())
+    chats = tokenizer.chat_template is not None
+    return TokenizerFolder(folder, tuple(made), tokenizer.vocab_size, document.texts, document.ids, chats)
+
+
+def _json(value: dict[str, Any]) -> str:
+    """What is not known is left out."""
+    known = {name: one for name, one in value.items() if one is not None}
+    return json.dumps(known, indent=2, ensure_ascii=False) + "\n"
+
+
+def _ends(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+
+
+def _tokenizer_config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokenizer.bos_token or None,
+        "eos_token": tokenizer.eos_token or None,
+        "add_bos_token": tokenizer.add_bos,
+        "add_eos_token": tokenizer.add_eos,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config.context_length,
+        "chat_template": tokenizer.chat_template,
+    }
+
+
+def _config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:
+    return {
+        "architectures": [CLASSES[config.architecture]],
+        "model_type": config.architecture,
+        "vocab_size": config.vocab,
+        "max_position_embeddings": config.context_length,
+        "hidden_size": config.hidden,
+        "intermediate_size": config.ff,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "rms_norm_eps": config.rms_eps,
+        "rope_theta": config.rope_base,
+        "tie_word_embeddings": config.tied,
+        **_ends(tokenizer),
+    }
