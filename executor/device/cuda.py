@@ -31,6 +31,8 @@ from executor.device.pinned import PAGE, Page, PinnedFetch, Readback, Staging
 from executor.device.protocol import (
     BytesCopied,
     Device,
+    DeviceGraph,
+    DeviceLaunch,
     Fetch,
     Grid,
     LoadedKernel,
@@ -71,6 +73,7 @@ class CudaDevice(Device):
         self._cuda = cuda = driver()
         facts = GpuFacts.read(cuda, ordinal)
         self.ordinal, self.name, self.product = facts.ordinal, facts.name, facts.product
+        self._gpu = facts.handle
         self.gpu, self.target = facts.gpu, facts.target
         self.multiprocessors, self.clock_mhz, self.driver_version = facts.multiprocessors, facts.clock_mhz, facts.driver_version
         self.reason = ""
@@ -251,6 +254,33 @@ class CudaDevice(Device):
         if launched[0]:
             self._checked(launched, f"launching {work or kernel.entry} (grid {grid}, block {block})")
         self._note_launch(work or kernel.entry)
+
+    def reach(self, other: Device) -> None:
+        self.enter("reaching another GPU")
+        if not isinstance(other, CudaDevice):
+            raise DeviceError(f"{self.name} cannot reach the memory of {other.name}, which is no GPU")
+        if other.ordinal == self.ordinal:  # devices of one GPU share its context
+            return
+        other.enter("being reached")
+        pair = f"{self.name} and {other.name}"
+        asked = self._cuda.cuDeviceCanAccessPeer(self._gpu, other._gpu)
+        if not self._checked(asked, f"asking for a way between {pair}"):
+            raise DeviceError(
+                f"there is no peer access between {pair}: their kernels cannot write each other's memory (no NVLink, and no "
+                "PCIe path that allows it; `nvidia-smi topo -p2p w` shows which GPUs have one)"
+            )
+        self.enter("reaching another GPU")
+        (status,) = self._cuda.cuCtxEnablePeerAccess(other._handle, 0)
+        if status != self._cuda.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:
+            self._checked((status,), f"opening the way between {pair}")
+
+    def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
+        for device, kernel, grid, block, parameters, work in launches:
+            device.launch(kernel, grid, block, parameters, work)
+
+    def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
+        for device, graph, work in graphs:
+            device.launch_graph(graph, work)
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")

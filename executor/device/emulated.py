@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,19 @@ from executor.base.errors import DeviceError, SanitizerError
 from executor.device.allocations import ALIGNMENT, BorrowedMemory
 from executor.device.host_memory import HostMemory
 from executor.device.parameters import ArrayArgument, ParameterBlock
-from executor.device.protocol import Device, Fetch, Grid, LoadedKernel, MemorySharing, MemoryUse, Node, ReadInto
-from ptxgen.emulator import MOST_BLOCKS, REDZONE, MemoryMap, compile_module
+from executor.device.protocol import (
+    Device,
+    DeviceGraph,
+    DeviceLaunch,
+    Fetch,
+    Grid,
+    LoadedKernel,
+    MemorySharing,
+    MemoryUse,
+    Node,
+    ReadInto,
+)
+from ptxgen.emulator import MOST_BLOCKS, REDZONE, Launch, MemoryMap, Touched, compile_module, launch_together
 from ptxgen.target import Target
 
 UNNAMED = "a buffer without a name"
@@ -50,6 +62,8 @@ class EmulatedDevice(HostMemory, Device):
         self.reason = ""
         self.waits = 0
         self._map = MemoryMap() if sanitize else None
+        self._reaches = False  # whether it runs kernels together with other devices
+        self._touched: dict[Touched, None] = {}  # if so: what launches have touched since it last did, if sanitised
 
     @property
     def build(self) -> str:
@@ -147,19 +161,51 @@ class EmulatedDevice(HostMemory, Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         self.enter("launching", immediate=True)
-        self._run(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), False, work)
+        self._run(_Launch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), work=work))
+
+    def reach(self, other: Device) -> None:
+        self.enter("reaching another device")
+        if not isinstance(other, EmulatedDevice) or other.sanitize != self.sanitize:
+            raise DeviceError(
+                f"{self.name} cannot run kernels together with {other.name}; both are emulated, or sanitised, or none"
+            )
+        self._reaches = other._reaches = True
+
+    def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
+        group: list[tuple[EmulatedDevice, _Launch]] = []
+        for device, kernel, grid, block, parameters, work in launches:
+            assert isinstance(device, EmulatedDevice)  # as protocol.py says
+            device.enter("launching", immediate=True)
+            group.append((device, _Launch(kernel, grid, block, parameters.tobytes(), device._arrays(parameters), work=work)))
+        _run_together(group)
+
+    def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
+        waiting: list[tuple[EmulatedDevice, list[_Launch]]] = []
+        for device, graph, _ in graphs:
+            assert isinstance(device, EmulatedDevice)
+            device.enter("launching a graph", immediate=True)
+            waiting.append((device, [*graph]))
+        while any(left for _, left in waiting):
+            group: list[tuple[EmulatedDevice, _Launch]] = []
+            for device, left in waiting:  # each up to where it waits for the others
+                while left and left[0].ranks == 1:
+                    device._run(left.pop(0))
+                if left:
+                    group.append((device, left.pop(0)))
+            if group:
+                _run_together(group)
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
         return [
-            (kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early)
-            for kernel, grid, block, parameters, _, early in nodes
+            _Launch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early, ranks=ranks)
+            for kernel, grid, block, parameters, _, early, ranks in nodes
         ]
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         self.enter("launching a graph", immediate=True)
         for launch in graph:
-            self._run(*launch)
+            self._run(launch)
 
     def free_graph(self, graph: Any) -> None:
         self.enter("freeing a graph")
@@ -167,24 +213,23 @@ class EmulatedDevice(HostMemory, Device):
     def _arrays(self, parameters: ParameterBlock) -> tuple[ArrayArgument, ...]:
         return parameters.arrays if self.sanitize else ()
 
-    def _run(
-        self,
-        kernel: LoadedKernel,
-        grid: Grid,
-        block: Grid,
-        parameters: bytes,
-        arrays: tuple[ArrayArgument, ...],
-        early: bool,
-        work: object | None = None,
-    ) -> None:
-        memory = self._memory_of(arrays) if self.sanitize else None
+    def _run(self, launch: _Launch) -> None:
+        kernel = launch.kernel
+        memory = self._memory_of(launch.arrays) if self.sanitize else None
+        self._note(launch)
         with self.owner.running():
             findings = kernel.handle.launch(
-                grid, block, parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers, seed=self.seed,
-                early=early, cooperative=kernel.cooperative,
+                launch.grid, launch.block, launch.parameters, shared=kernel.dynamic_shared, memory=memory, workers=self.workers,
+                seed=self.seed, early=launch.early, cooperative=kernel.cooperative,
             )  # fmt: skip
         if findings:
-            raise SanitizerError(str(work or kernel.entry), findings)
+            raise SanitizerError(str(launch.work or kernel.entry), findings)
+
+    def _note(self, launch: _Launch) -> None:
+        """Remember what a launch touches for those of other devices."""
+        if self._reaches:
+            for _, array, pointer in launch.arrays:
+                self._touched[Touched(pointer, array.nbytes, array.direction != "in")] = None
 
     def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
         super().download(pointer, array)
@@ -239,6 +284,42 @@ class EmulatedDevice(HostMemory, Device):
                 read_only = all(other.read_only for other in borrowed if other.overlaps(memory))
                 memory_map.add(memory.pointer, memory.nbytes, memory.name or UNNAMED, read_only=read_only)
         return memory_map
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What one launch is made of; `arrays` are there where it is sanitised. ranks: as Node."""
+
+    kernel: LoadedKernel
+    grid: Grid
+    block: Grid
+    parameters: bytes
+    arrays: tuple[ArrayArgument, ...]
+    early: bool = False
+    ranks: int = 1
+    work: object | None = None
+
+
+def _run_together(group: Sequence[tuple[EmulatedDevice, _Launch]]) -> None:
+    """Run launches of several devices to their end. What each device has done before is over for the others as soon as its
+    launch has told them in this one, and not before."""
+    first = group[0][0]
+    launches = [
+        Launch(
+            launch.kernel.handle, launch.grid, launch.block, launch.parameters, launch.kernel.dynamic_shared,
+            device._memory_of(launch.arrays) if device.sanitize else None, launch.early, tuple(device._touched),
+        )
+        for device, launch in group
+    ]  # fmt: skip
+    with ExitStack() as running:
+        for device, _ in group:
+            running.enter_context(device.owner.running())
+        findings = launch_together(launches, seed=first.seed)
+    for device, _ in group:
+        device._touched.clear()
+    if findings:
+        works = dict.fromkeys(str(launch.work or launch.kernel.entry) for _, launch in group)
+        raise SanitizerError("; ".join(works), findings)
 
 
 class EmulatorSharing(MemorySharing):

@@ -44,7 +44,8 @@ class LoadedKernel:
 
 class Node(NamedTuple):
     """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must
-    have ended before; early: it may start before the one launch before it has ended, because it waits for it by itself."""
+    have ended before; early: it may start before the one launch before it has ended, because it waits for it by itself; ranks:
+    with how many devices, this one counted, it waits for their launches, so that their graphs are launched with this one."""
 
     kernel: LoadedKernel
     grid: Grid
@@ -52,6 +53,26 @@ class Node(NamedTuple):
     parameters: ParameterBlock
     after: tuple[int, ...] = ()
     early: bool = False
+    ranks: int = 1
+
+
+class DeviceLaunch(NamedTuple):
+    """A launch on one of several devices. str(work) says for errors which kernel works on which tensors."""
+
+    device: Device
+    kernel: LoadedKernel
+    grid: Grid
+    block: Grid
+    parameters: ParameterBlock
+    work: object
+
+
+class DeviceGraph(NamedTuple):
+    """A graph of one of several devices; `work` as in DeviceLaunch."""
+
+    device: Device
+    graph: Any
+    work: object
 
 
 @dataclass(frozen=True)
@@ -198,6 +219,17 @@ class KernelRunner(Protocol):
     ) -> None:
         """Start a kernel. Only launch/launch.py calls this: nothing is checked here. str(work) says for errors which kernel
         works on which tensors."""
+
+    def reach(self, other: Device) -> None:
+        """From now on kernels of this device may use memory of the other, by its addresses. DeviceError that names both where
+        that cannot be: they are of two kinds, or the GPUs have no way to each other's memory."""
+
+    def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
+        """Start launches that wait for each other, each on a device of its own, all of this one's kind and this one the first.
+        Only launch/launch.py calls this: nothing is checked here."""
+
+    def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
+        """The same for graphs whose launches wait for each other (Node.ranks). Only launch/graph.py calls this."""
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         """A handle of all these launches, each after those that it names. Only launch/graph.py calls this and the next two."""

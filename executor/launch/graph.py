@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from executor.base.errors import LaunchError
-from executor.device.protocol import Device
-from executor.launch.dependencies import dependencies
+from executor.device.protocol import Device, DeviceGraph
+from executor.launch.dependencies import MemoryAccess, dependencies
 from executor.launch.launch import Plan
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED
+
+_PEERS = "the other devices"
+"""What stands for them among the memory that launches touch: a launch that waits for them writes it, all others read it. So all
+before it has ended, whatever that touched, when it tells them how far this device is."""
 
 
 class Moments(NamedTuple):
@@ -41,7 +45,7 @@ class LaunchGraph:
         self.plans = tuple(plans)
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
-        waits = dependencies([plan.accesses for plan in plans])
+        waits = dependencies([[*plan.accesses, MemoryAccess(_PEERS, 0, 1, plan.ranks > 1)] for plan in plans])
         written = {allocation.writes for allocation in self._written}
         self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
         self._reset_stamps()
@@ -61,12 +65,29 @@ class LaunchGraph:
             self._frees = self.device.frees
 
     def replay(self) -> None:
-        """Launch. Errors as check_alive; nothing is launched then."""
+        """Launch. Errors as check_alive, and LaunchError for a graph with launches that wait for other devices; nothing is
+        launched then."""
+        if self.ranks > 1:
+            raise LaunchError(f"{self} waits for the graphs of {self.ranks} devices; launch them all: replay_together(graphs)")
+        self.prepare_replay()
+        self.device.launch_graph(self._handle, self)
+
+    def prepare_replay(self) -> None:
+        """What comes before the launch; errors as check_alive."""
         self.check_alive()
         for allocation in self._written:
             allocation.writes.count += 1
         self._reset_stamps()
-        self.device.launch_graph(self._handle, self)
+
+    @property
+    def ranks(self) -> int:
+        """On how many devices, this one counted, its launches wait for each other."""
+        return max(plan.ranks for plan in self.plans)
+
+    @property
+    def of_device(self) -> DeviceGraph:
+        """The graph, as one of several devices."""
+        return DeviceGraph(self.device, self._handle, self)
 
     @property
     def stamped(self) -> bool:
@@ -100,6 +121,22 @@ class LaunchGraph:
             self.device.free_graph(self._handle)
             if self._stamps is not None:
                 self._stamps.free()
+
+
+def replay_together(graphs: Sequence[LaunchGraph]) -> None:
+    """Launch the graphs of several devices whose launches wait for each other, one of each. Errors as LaunchGraph.check_alive,
+    and LaunchError unless each has the same launches of several devices, in the same order; nothing is launched then."""
+    shared = [[plan.kernel for plan in graph.plans if plan.ranks > 1] for graph in graphs]
+    devices = {id(graph.device) for graph in graphs}
+    ranks = {kernel.launch().ranks for kernels in shared for kernel in kernels}
+    if any(kernels != shared[0] for kernels in shared) or ranks != {len(graphs)} or len(devices) < len(graphs):
+        raise LaunchError(
+            f"graphs that wait for each other are of as many devices as their launches say, each with the same such launches: "
+            f"got {len(graphs)} on {len(devices)}, with {' and '.join(str(len(kernels)) for kernels in shared)} launches"
+        )
+    for graph in graphs:
+        graph.prepare_replay()
+    graphs[0].device.launch_graphs_together([graph.of_device for graph in graphs])
 
 
 def _row(stamps: GpuBuffer, launch: int) -> GpuBuffer:

@@ -4,14 +4,14 @@ Plan, which runs again for a few microseconds. What a kernel does with its argum
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from executor.base.errors import LaunchError
 from executor.device.parameters import ParameterBlock, scalar_fault
-from executor.device.protocol import Device, Grid, LoadedKernel, Node
+from executor.device.protocol import Device, DeviceLaunch, Grid, LoadedKernel, Node
 from executor.launch.dependencies import MemoryAccess
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, Writes
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature
@@ -71,16 +71,17 @@ class Plan:
         "_arguments",
         "_block",
         "_buffers",
-        "_device",
         "_early",
         "_frees",
         "_grid",
         "_launcher",
         "_parameters",
         "_scalars",
+        "device",
         "kernel",
         "loaded",
         "place",
+        "ranks",
         "written",
     )
 
@@ -100,12 +101,13 @@ class Plan:
                 raise LaunchError(f"{kernel}: argument {name} ({argument}) is {reason}")
         _check_overlap(kernel, signature, self._buffers)
         self.kernel = kernel
+        self.ranks = launch.ranks
         self.place = place
         self.loaded = launcher.modules.load(kernel, early=early)
         _check_room(kernel, launch, self.loaded, launcher.device)
         self._early = early
         self._launcher = launcher
-        self._device = launcher.device
+        self.device = launcher.device
         self._frees = launcher.device.frees
         self._grid = launch.grid
         self._block = launch.block
@@ -133,12 +135,26 @@ class Plan:
     def start(self) -> None:
         """`__call__` for a plan whose writes have been counted."""
         self.check_alive()
-        if self._launcher.recorded is not None:
-            self._launcher.recorded.append(self._launcher.prepare(self.kernel, self.place, **self._arguments))
+        if self.is_recorded():
             return
-        self._device.launch(self.loaded, self._grid, self._block, self._parameters, self)
-        if self._launcher.observers:
-            self._report()
+        if self.ranks > 1:
+            raise LaunchError(
+                f"{self.kernel} waits for its launches on {self.ranks} devices; launch them all: launch_together(plans)"
+            )
+        self.device.launch(self.loaded, self._grid, self._block, self._parameters, self)
+        self.report()
+
+    def is_recorded(self) -> bool:
+        """Whether a capture is under way on the device; the launch is then among what it recorded."""
+        if self._launcher.recorded is None:
+            return False
+        self._launcher.recorded.append(self._launcher.prepare(self.kernel, self.place, **self._arguments))
+        return True
+
+    @property
+    def of_device(self) -> DeviceLaunch:
+        """The launch, as one of several devices."""
+        return DeviceLaunch(self.device, self.loaded, self._grid, self._block, self._parameters, self)
 
     def __str__(self) -> str:
         """Kernel with its shape, and the tensors it works on: `layer 0 attn_q: q4k_gemv(...) on w = blk.0... u8[...], ...`."""
@@ -177,9 +193,9 @@ class Plan:
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
             loaded = self._launcher.modules.load(self.kernel, early=self._early, stamped=True)
-            _check_room(self.kernel, self.kernel.launch(), loaded, self._device)  # it takes more registers
+            _check_room(self.kernel, self.kernel.launch(), loaded, self.device)  # it takes more registers
             parameters = _packed(stamped_signature(self.kernel), {**self._arguments, STAMPS: stamps})
-        return Node(loaded, self._grid, self._block, parameters, after, early)
+        return Node(loaded, self._grid, self._block, parameters, after, early, self.ranks)
 
     @property
     def accesses(self) -> list[MemoryAccess]:
@@ -197,15 +213,50 @@ class Plan:
 
     def check_alive(self) -> None:
         """LaunchError if a buffer was freed since the arguments were checked."""
-        if self._device.frees != self._frees:
+        if self.device.frees != self._frees:
             for name, buffer in self._buffers.items():
                 _need_life(self.kernel, name, buffer)
-            self._frees = self._device.frees
+            self._frees = self.device.frees
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Tell the observers of the launch that was."""
+        if not self._launcher.observers:
+            return
         record = self.record
         for observer in self._launcher.observers:
             observer(record)
+
+
+def launch_together(plans: Sequence[Plan]) -> None:
+    """Launch the plans of a kernel that waits for its launches on other devices (LaunchConfig.ranks): those of all its ranks,
+    in their order, each on a device of its own. Or have them recorded, each by the capture that is under way on its device.
+
+    LaunchError unless they are just that, or for a buffer that was freed since, or where only some of the devices are under a
+    capture; nothing is launched then. A device that fails in between leaves the others waiting, until they give up with a trap.
+    """
+    kernel, ranks = plans[0].kernel, plans[0].ranks
+    devices = {id(plan.device) for plan in plans}
+    if any(plan.kernel != kernel for plan in plans) or not 1 < len(plans) == ranks == len(devices):
+        raise LaunchError(
+            f"{kernel} is launched on {ranks} devices at once, got {len(plans)} plans on {len(devices)}: "
+            f"{', '.join(str(plan.kernel) for plan in plans)}"
+        )
+    for rank, plan in enumerate(plans):
+        if plan.arguments["rank"] != rank:
+            raise LaunchError(f"{kernel}: the plan at place {rank} is of rank {plan.arguments['rank']}")
+        plan.check_alive()
+    captured = [plan.device.owner.capturing for plan in plans]
+    if any(captured) and not all(captured):
+        names = ", ".join(plan.device.name for plan, its in zip(plans, captured, strict=True) if not its)
+        raise LaunchError(f"{kernel}: a launch on several devices is captured on all of them or none; not captured: {names}")
+    for plan in plans:
+        plan.count_writes()
+    recorded = [plan.is_recorded() for plan in plans]
+    if all(recorded):
+        return
+    plans[0].device.launch_together([plan.of_device for plan in plans])
+    for plan in plans:
+        plan.report()
 
 
 class Launcher:

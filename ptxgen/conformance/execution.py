@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from ptxgen import emulator
 from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.builder import build
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.emulator.layout import REDZONE
 from ptxgen.errors import Nonconformity
 from ptxgen.printable import literal
@@ -58,30 +60,38 @@ def _function(kernel: KernelType, target: Target) -> Function:
 
 
 def inputs(kernel: KernelType, seed: int = 0) -> dict[str, Any]:
-    """The kernel's own random arguments: contiguous arrays and NumPy scalars of the types in its signature. Raises
-    Nonconformity if they are not what the signature says."""
+    """The kernel's own random arguments: contiguous arrays and NumPy scalars of the types in its signature; of a kernel of
+    several ranks, arrays of what each rank has. Raises Nonconformity if they are not what the signature says."""
     arguments = kernel.inputs(np.random.default_rng(seed))
-    signature = kernel.signature()
+    signature, ranks = kernel.signature(), kernel.launch().ranks
     if set(arguments) != set(signature):
         raise Nonconformity(f"inputs() gives {', '.join(arguments)}; the signature has {', '.join(signature)}")
-    typed: dict[str, Any] = {}
-    for name, argument in signature.items():
-        dtype = numpy_dtype(argument.dtype)
-        value = arguments[name]
+    return {name: _typed(name, argument, arguments[name], ranks) for name, argument in signature.items()}
+
+
+def _typed(name: str, argument: Argument, value: Any, ranks: int) -> Any:
+    dtype = numpy_dtype(argument.dtype)
+    if isinstance(argument, Array) or ranks > 1:
+        shape = argument.shape if isinstance(argument, Array) else ()
+        shape = (ranks, *shape) if ranks > 1 else shape
+        if not isinstance(value, np.ndarray) or value.dtype != dtype or value.size != prod(shape):
+            got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+            of = f" for each of {ranks} ranks" if ranks > 1 else ""
+            raise Nonconformity(f"inputs() gives {got} for {name}, the signature says {argument}{of}: a NumPy array of {dtype}")
+        typed = np.ascontiguousarray(value).reshape(shape)
         if isinstance(argument, Array):
-            if not isinstance(value, np.ndarray) or value.dtype != dtype or value.size != argument.size:
-                got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise Nonconformity(f"inputs() gives {got} for {name}, the signature says {argument}: a NumPy array of {dtype}")
-            typed[name] = np.ascontiguousarray(value).reshape(argument.shape)
-            continue
+            return typed
+        numbers = [float(one) for one in typed]
+    else:
         try:
-            typed[name] = dtype.type(value)
+            typed = dtype.type(value)
         except (OverflowError, TypeError, ValueError) as error:
             raise Nonconformity(f"inputs() gives {literal(value)} for {name}, which {argument.dtype} cannot hold") from error
-        low = -np.inf if argument.low is None else argument.low
-        high = np.inf if argument.high is None else argument.high
-        if not low <= float(typed[name]) <= high:
-            raise Nonconformity(f"inputs() gives {literal(value)} for {name}; its own signature allows {low} to {high}")
+        numbers = [float(typed)]
+    low = -np.inf if argument.low is None else argument.low
+    high = np.inf if argument.high is None else argument.high
+    if not all(low <= number <= high for number in numbers):
+        raise Nonconformity(f"inputs() gives {literal(value)} for {name}; its own signature allows {low} to {high}")
     return typed
 
 
@@ -99,48 +109,49 @@ def emulate(
     target: Target | None = None,
     tight: bool = False,
 ) -> tuple[Arrays, list[emulator.Finding]]:
-    """Run the kernel's text, for its oldest target unless one is named, on copies of the arguments. Returns what is in every
-    `out` and `inout` afterwards, and the sanitiser's findings.
+    """Run the kernel's text, for its oldest target unless one is named, on copies of the arguments, on as many devices as it
+    has ranks. Returns what is in every `out` and `inout` afterwards, and the sanitiser's findings.
 
     An `out` counts as memory that nothing wrote yet, an `in` may not be written; a kernel that may start early is taken to have
     done so. `tight`: every array is aligned to what the
     signature promises and to no more, and stands between canaries that must be there afterwards. Raises Nonconformity if they
     are not."""
     text = emitted(kernel, target or kernel.targets()[0], lines=True)
-    launch = kernel.launch()
-    passed: list[Any] = []
-    results: Arrays = {}
-    whole: Arrays = {}
-    for name, argument in kernel.signature().items():
-        value = arguments[name]
-        if not isinstance(argument, Array):
-            passed.append(value)
-            continue
-        copy, whole[name] = placed(value, argument.align, tight=tight)
-        if argument.direction == "in":
-            copy.flags.writeable = False
-        else:
-            results[name] = copy
-        passed.append(emulator.Marked(copy, initialised=argument.direction != "out", constant=argument.constant))
-    findings = emulator.run(
-        text.text,
-        text.entry,
-        launch.grid,
-        launch.block,
-        passed,
-        shared=launch.dynamic_shared,
-        sanitize=sanitize,
-        seed=seed,
-        early=launch.early,
-        cooperative=launch.cooperative,
-        prints=sys.stderr.write,  # stdout has the report
+    launch, signature = kernel.launch(), kernel.signature()
+    several = launch.ranks > 1
+    given = (
+        [{name: value[rank] for name, value in arguments.items()} for rank in range(launch.ranks)] if several else [arguments]
     )
-    for name, memory in whole.items():
-        size = arguments[name].nbytes
-        start = _start(memory, kernel.signature()[name].align, tight)  # type: ignore[union-attr]  # arrays only
-        if (memory[:start] != CANARY).any() or (memory[start + size :] != CANARY).any():
-            raise Nonconformity(f"the kernel wrote next to {name}, outside its {size} bytes")
-    return results, findings
+    copies: list[Arrays] = []
+    whole: list[Arrays] = []
+    for one in given:
+        pairs = {n: placed(one[n], a.align, tight=tight) for n, a in signature.items() if isinstance(a, Array)}
+        copies.append({name: copy for name, (copy, _) in pairs.items()})
+        whole.append({name: memory for name, (_, memory) in pairs.items()})
+    passed: list[list[Any]] = [[] for _ in given]
+    for rank, (name, argument) in product(range(launch.ranks), signature.items()):
+        if not isinstance(argument, Array):
+            passed[rank].append(given[rank][name])
+        elif argument.addresses_of:
+            passed[rank].append(emulator.Addresses([of_rank[argument.addresses_of] for of_rank in copies]))
+        else:
+            copy = copies[rank][name]
+            copy.flags.writeable = argument.direction != "in"
+            passed[rank].append(emulator.Marked(copy, argument.direction != "out", argument.constant))
+    run = partial(
+        emulator.run_together if several else emulator.run, text.text, text.entry, launch.grid, launch.block,
+        shared=launch.dynamic_shared, sanitize=sanitize, seed=seed, early=launch.early,
+        prints=sys.stderr.write,  # stdout has the report
+    )  # fmt: skip
+    findings = run(passed) if several else run(passed[0], cooperative=launch.cooperative)
+    for one, held in zip(given, whole, strict=True):
+        for name, memory in held.items():
+            size = one[name].nbytes
+            start = _start(memory, signature[name].align, tight)  # type: ignore[union-attr]  # arrays only
+            if (memory[:start] != CANARY).any() or (memory[start + size :] != CANARY).any():
+                raise Nonconformity(f"the kernel wrote next to {name}, outside its {size} bytes")
+    names = written(kernel)
+    return {name: np.stack([of[name] for of in copies]) if several else copies[0][name] for name in names}, findings
 
 
 def placed(array: NDArray[Any], align: int, *, tight: bool) -> tuple[NDArray[Any], NDArray[np.uint8]]:

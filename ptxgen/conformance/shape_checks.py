@@ -13,13 +13,14 @@ import numpy as np
 from ptxgen.arrays import numpy_dtype
 from ptxgen.conformance.early_start import violations
 from ptxgen.conformance.execution import compare, emitted, emulate, inputs, written, written_again
-from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, is_whole
+from ptxgen.dsl.kernel_type import EARLY_SM, Argument, Array, KernelType, Scalar, is_whole
 from ptxgen.dsl.memory import LARGEST_ARRAY
 from ptxgen.errors import Nonconformity
 from ptxgen.target import ALL, MAX_BLOCK, MAX_GRID, MAX_THREADS, Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.machine_code import faults
 from ptxgen.toolchain.module import emit
+from ptxgen.types import U32
 
 LARGEST_ALIGN = 256  # what cuMemAlloc gives
 SHOWN = 3  # findings of the sanitiser in a message
@@ -72,6 +73,8 @@ def _geometry(kernel: KernelType) -> None:
             raise Nonconformity(f"{what} {sizes} is out of range; whole numbers from (1, 1, 1) to {limits} are allowed")
     if launch.threads > MAX_THREADS:
         raise Nonconformity(f"block {launch.block} has {launch.threads} threads; at most {MAX_THREADS} are allowed")
+    if launch.ranks > 1 and (not isinstance(rank := kernel.signature().get("rank"), Scalar) or rank.dtype != U32):
+        raise Nonconformity(f"each of {launch.ranks} launches needs to know which it is: the scalar rank, u32, in signature()")
     if not is_whole(launch.dynamic_shared) or launch.dynamic_shared < 0:
         raise Nonconformity(f"a launch cannot ask for {launch.dynamic_shared} bytes of shared memory")
 

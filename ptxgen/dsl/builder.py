@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature
-from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray
+from ptxgen.dsl.memory import LARGEST_ARRAY, GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.stamps import stamped_signature, write_stamps
 from ptxgen.dsl.value import Value
@@ -30,7 +30,7 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> None:  # fmt: skip
         function = Function(
             name, parameters(signature), max_threads=launch.block, resident=launch.resident,
-            dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative, summary=summary,
+            dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative, ranks=launch.ranks, summary=summary,
         )  # fmt: skip
         super().__init__(function, launch.threads, target)
         self.signature: Signature = signature
@@ -41,8 +41,8 @@ class KernelBuilder(Warpgroup, Printing):
         self.tid: _Axes = _Axes(self, "tid")
         self.ctaid: _Axes = _Axes(self, "ctaid")
 
-    def argument(self, name: str) -> Value | GlobalArray:
-        """The argument called `name`: an array for a pointer, a register for a scalar."""
+    def argument(self, name: str) -> Value | GlobalArray | PeerArrays:
+        """The argument called `name`: an array for a pointer, a register for a scalar, arrays for addresses of arrays."""
         if name not in self.signature:
             raise AuthorError(f"the kernel has no argument {name!r}; it has {', '.join(self.signature)}", self.where())
         argument = self.signature[name]
@@ -53,7 +53,13 @@ class KernelBuilder(Warpgroup, Printing):
         if argument.nbytes >= LARGEST_ARRAY:
             raise AuthorError(f"argument {name} has {argument.nbytes} bytes; the limit is {LARGEST_ARRAY}", self.where())
         base = self._once(f"global {name}", "cvta", [value], {"to": "to", "space": "global"}, U64)
-        return GlobalArray(self, name, base, argument.dtype, argument.shape)
+        array = GlobalArray(self, name, base, argument.dtype, argument.shape)
+        if not argument.addresses_of:
+            return array
+        of = self.signature.get(argument.addresses_of)
+        if not isinstance(of, Array):
+            raise AuthorError(f"{name} has the addresses of {argument.addresses_of}, which is no array argument", self.where())
+        return PeerArrays(self, f"{argument.addresses_of} of a rank", array, of.dtype, of.shape)
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must

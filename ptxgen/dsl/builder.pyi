@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from ptxgen.dsl.core import Core
 from ptxgen.dsl.ir import Function, Parameter
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import GlobalArray, PeerArrays
 from ptxgen.dsl.printing import Printing
 from ptxgen.dsl.value import Value
 from ptxgen.dsl.warpgroup import Warpgroup
@@ -41,8 +41,8 @@ class KernelBuilder(Warpgroup, Printing):
         *,
         early: bool = False,
     ) -> None: ...
-    def argument(self, name: str) -> Value | GlobalArray:
-        """The argument called `name`: an array for a pointer, a register for a scalar."""
+    def argument(self, name: str) -> Value | GlobalArray | PeerArrays:
+        """The argument called `name`: an array for a pointer, a register for a scalar, arrays for addresses of arrays."""
 
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must

@@ -8,7 +8,7 @@ from math import prod
 
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
-from ptxgen.dsl.memory import Element, GlobalArray, Index, MemoryAccess, SharedView
+from ptxgen.dsl.memory import Element, GlobalArray, Index, MemoryAccess, PeerArrays, SharedView
 from ptxgen.dsl.mistakes import no_array, no_element, no_register
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
@@ -166,8 +166,72 @@ class Cooperation(MemoryAccess, ControlFlow):
             with self.when(number == last):
                 self.write("red", [opened[0].address, barriers - 1], {**count, "order": "release"})
             with self.otherwise():
-                self._poll(opened[0], before)
+                self._poll(opened[0], "gpu", lambda now: now == before)
         self.barrier()
+
+    def signal_peers(self, flags: GlobalArray, peers: PeerArrays, rank: Value, block: Index) -> Value:
+        """Tell the blocks of this number on all other ranks that what this block has written before, to whichever rank's
+        memory, may be read there. All threads of the block must reach it, ranks or more of them. Returns the number of the
+        signal, which k.wait_for_peers takes. The launch must be one of several ranks.
+
+        `flags` is u32[blocks, ranks] in this rank's memory, `peers` the flags of all ranks, `rank` u32. Row b is for the blocks
+        b: element r has the number of the last signal of rank r, this rank's own the one that it has given. All are equal
+        before the first launch of all (zeros), and no launch changes that: a graph can be replayed as it is. Numbers go on
+        after 2^32 - 1 with 0.
+
+        The bar.sync before puts the writes of all threads before the signal, and a release at `.sys` scope makes whatever comes
+        before it visible to who acquires it on another device (PTX ISA 8.8, release and acquire patterns, cumulativity)."""
+        self._require_flags("k.signal_peers", flags, rank)
+        if not isinstance(peers, PeerArrays) or (peers.dtype, peers.shape) != (flags.dtype, flags.shape):
+            raise TypeMismatch(
+                f"the peers of k.signal_peers must be the flags of all ranks, got {peers}", self.where(),
+                'declare their addresses in signature(): "peers": addresses("flags", ranks)',
+            )  # fmt: skip
+        ranks, thread = flags.shape[1], self.special("%tid.x")
+        mine = flags[block, rank]
+        number = self.load(mine) + 1
+        self.barrier()
+        with self.when(thread < ranks):
+            with self.when(thread == rank):
+                self.store(mine, number)
+            with self.otherwise():
+                self.store(peers[thread][block, rank], number, order="release", scope="sys")
+        return number
+
+    def wait_for_peers(self, flags: GlobalArray, rank: Value, block: Index, number: Value) -> None:
+        """Wait until the blocks of this number on all other ranks have given the signal of this number (k.signal_peers, with
+        the same flags): what they wrote before it is seen by all threads of the block after. All of them must reach it.
+
+        A rank may be a signal ahead, never two: for the second it needs one of this rank that comes after this wait. So a flag
+        is `number` or the one after, or before that some number up to 2^31 less, which holds beyond 2^32, too. After MOST_POLLS
+        looks the thread traps: a rank is not there."""
+        self._require_flags("k.wait_for_peers", flags, rank)
+        thread = self.special("%tid.x")
+        with self.when(thread < flags.shape[1]), self.when(thread != rank):
+            self._poll(flags[block, thread], "sys", lambda now: now - number >= 1 << 31)
+        self.barrier()
+
+    def _require_flags(self, what: str, flags: GlobalArray, rank: Value) -> None:
+        self._require_one_dimensional(what)
+        if self._function.ranks < 2:
+            raise AuthorError(
+                f"{what} is for launches of several ranks, and this is one by itself", self.where(),
+                "say so in launch(): LaunchConfig(..., ranks=R)",
+            )  # fmt: skip
+        if not isinstance(flags, GlobalArray):
+            raise no_array(what, flags, self.where)
+        if not isinstance(rank, Value):
+            raise no_register(what, rank, self.where)
+        if flags.dtype != U32 or len(flags.shape) != 2 or flags.shape[1] != self._function.ranks:
+            given = f"{flags.dtype}[{', '.join(map(str, flags.shape))}]"
+            raise TypeMismatch(
+                f"the flags of {what} must be u32[blocks, {self._function.ranks}] in global memory, these are {given}",
+                self.where(),
+            )
+        if self.threads < self._function.ranks:
+            raise AuthorError(
+                f"{what} needs a thread for each of {self._function.ranks} ranks, the block has {self.threads}", self.where()
+            )
 
     @property
     def blocks(self) -> Value:
@@ -175,16 +239,16 @@ class Cooperation(MemoryAccess, ControlFlow):
         x, y, z = (self.special(f"%nctaid.{axis}") for axis in "xyz")
         return x * y * z
 
-    def _poll(self, word: Element, before: Value) -> None:
-        """Wait until another block has changed a word."""
+    def _poll(self, word: Element, scope: str, waits: Callable[[Value], Value]) -> None:
+        """Wait while that holds of what another block of the scope writes to a word."""
         looks = self.variable(0, U32)
         again = self.new_label("poll")
         self.place(again)
         self.write("nanosleep", [POLL_NS])
-        now = self.load(word, order="acquire", scope="gpu")
+        now = self.load(word, order="acquire", scope=scope)
         self.assign(looks, looks + 1)
         self.write("trap", [], guard=looks == MOST_POLLS)
-        self.branch(again, now == before)
+        self.branch(again, waits(now))
 
     def _block_reduce(self, value: Value, combine: Combine, neutral: float) -> Value:
         threads = self.threads

@@ -127,6 +127,7 @@ class Function:
     dynamic_shared: int = 0  # bytes of shared memory that a launch asks for
     dynamic_align: int = 0  # of the array that names them; 0 if none does
     cooperative: bool = False  # whether the blocks wait for each other, so that a launch must hold all of them at once
+    ranks: int = 1  # launches on as many devices that wait for each other
     summary: str = ""
     kernel: str = ""
     formats: list[str] = field(default_factory=list)  # what it prints by, each once

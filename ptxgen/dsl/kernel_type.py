@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from ptxgen.errors import ArgumentError
 from ptxgen.target import ALL, Target
-from ptxgen.types import DType
+from ptxgen.types import U64, DType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +32,10 @@ class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
     it and no kernel does (weights), so a kernel that starts early may read it before it waits. zeros: it holds zeros before a
-    launch, which leaves it so. ArgumentError if it is constant and written, zeros and not both read and written, or an extent
-    is no positive integer: even a kernel type without checks refuses such a shape."""
+    launch, which leaves it so. addresses_of: its elements are the addresses of the argument of this name on every rank's
+    device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them as arrays: `k.arg.NAME[rank]`.
+    ArgumentError if it is constant and written, zeros and not both read and written, no constant u64[ranks] of addresses, or an
+    extent is no positive integer: even a kernel type without checks refuses such a shape."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -42,6 +44,7 @@ class Array:
     partial: bool = False
     constant: bool = False
     zeros: bool = False
+    addresses_of: str = ""
 
     def __post_init__(self) -> None:
         if self.constant and self.direction != "in":
@@ -50,6 +53,8 @@ class Array:
             raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
         if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
             raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
+        if self.addresses_of and (self.dtype != U64 or len(self.shape) != 1 or not self.constant):
+            raise ArgumentError(f"the addresses of {self.addresses_of} are a constant u64[ranks], not {self}")
 
     @property
     def size(self) -> int:
@@ -97,6 +102,11 @@ def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False, ze
     return Array(dtype, shape, "inout", align, partial, zeros=zeros)
 
 
+def addresses(of: str, ranks: int) -> Array:
+    """Where the argument `of` lies on the device of each rank."""
+    return Array(U64, (ranks,), align=8, constant=True, addresses_of=of)
+
+
 EARLY_SM: Final = 90
 """The oldest GPU on which a kernel can start early (see LaunchConfig)."""
 
@@ -109,7 +119,8 @@ class LaunchConfig:
     other, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of shared memory of a
     block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for those that are too large
     to be static. `cooperative`: all blocks of the grid must be on the device at once, because they wait for each other
-    (k.grid_barrier)."""
+    (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at the same time and wait
+    for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -117,6 +128,7 @@ class LaunchConfig:
     early: bool = False
     dynamic_shared: int = 0
     cooperative: bool = False
+    ranks: int = 1
 
     def __init__(
         self,
@@ -126,6 +138,7 @@ class LaunchConfig:
         early: bool = False,
         dynamic_shared: int = 0,
         cooperative: bool = False,
+        ranks: int = 1,
     ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
@@ -133,6 +146,7 @@ class LaunchConfig:
         object.__setattr__(self, "early", early)
         object.__setattr__(self, "dynamic_shared", dynamic_shared)
         object.__setattr__(self, "cooperative", cooperative)
+        object.__setattr__(self, "ranks", ranks)
 
     @property
     def blocks(self) -> int:
@@ -249,7 +263,9 @@ class KernelType(ABC):
 
     @abstractmethod
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        """What every `out` and `inout` argument must hold afterwards, computed in NumPy with float64 inside."""
+        """What every `out` and `inout` argument must hold afterwards, computed in NumPy with float64 inside. Of a kernel of
+        several ranks this, `inputs` and `tolerance` are about all ranks at once: every array has one more dimension in front,
+        every scalar is an array, both of as many as there are ranks."""
 
     @abstractmethod
     def work(self) -> Work:
@@ -263,7 +279,8 @@ class KernelType(ABC):
 
     @abstractmethod
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Random arguments for a test: an array for each Array (an `out` holds anything), a number for each Scalar."""
+        """Random arguments for a test: an array for each Array (an `out`, and one of addresses, holds anything), a number for
+        each Scalar."""
 
     @abstractmethod
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:

@@ -13,7 +13,7 @@ from ptxgen.dsl.refusals import Place, Places
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.isa.operands import Address, Register, Symbol, Vector
-from ptxgen.types import B16, BF16, F16, S32, U32, DType, Kind
+from ptxgen.types import B16, BF16, F16, S32, U32, U64, DType, Kind
 
 Index = Value | int
 
@@ -74,6 +74,30 @@ class GlobalArray(Places):
         if linear is not None:
             base = self.k.op("mad_wide", linear, self.dtype.bytes, base)
         return replace(self, base=base, shape=(), offset=self.offset + constant * self.dtype.bytes)
+
+
+@dataclass(frozen=True)
+class PeerArrays(Places):
+    """An argument of all ranks: `a[rank]` is that of one of them, an array in global memory of its device, whose address this
+    device holds in `addresses`. `name`, `dtype`, `shape`: of each."""
+
+    k: MemoryAccess
+    name: str
+    addresses: GlobalArray
+    dtype: DType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"the arrays of the ranks of {self.addresses.name} (each {self.dtype}[{', '.join(map(str, self.shape))}])"
+
+    @property
+    def ranks(self) -> int:
+        """How many there are."""
+        return self.addresses.shape[0]
+
+    def __getitem__(self, rank: Index) -> GlobalArray:
+        base = self.k.op("cvta", self.k.load(self.addresses[rank]), to="to", space="global", result=U64)
+        return GlobalArray(self.k, self.name, base, self.dtype, self.shape)
 
 
 @dataclass(frozen=True)

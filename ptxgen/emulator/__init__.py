@@ -10,13 +10,15 @@ access of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from ptxgen.emulator.launch_map import Touched
+from ptxgen.emulator.launching import EmulationError, Launch, launch_together
 from ptxgen.emulator.layout import REDZONE
-from ptxgen.emulator.machine import EmulationError, Kernel, Module, compile_module
+from ptxgen.emulator.machine import Kernel, Module, compile_module
 from ptxgen.emulator.printing import Sink
 from ptxgen.emulator.redzones import kept_apart
 from ptxgen.emulator.sanitizer import Finding, MemoryMap
@@ -29,15 +31,20 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_BLOCKS",
     "REDZONE",
+    "Addresses",
     "EmulationError",
     "Finding",
     "Kernel",
+    "Launch",
     "Marked",
     "MemoryMap",
     "Module",
+    "Touched",
     "compile_module",
     "constant",
+    "launch_together",
     "run",
+    "run_together",
     "uninitialised",
 ]
 
@@ -49,6 +56,14 @@ class Marked:
     array: np.ndarray[Any, Any]
     initialised: bool = True
     constant: bool = False
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """An argument of `run_together`: a constant u64 array of the addresses that these arrays, arguments of the same run, have
+    then."""
+
+    arrays: Sequence[np.ndarray[Any, Any]]
 
 
 def uninitialised(array: np.ndarray[Any, Any]) -> Marked:
@@ -107,6 +122,53 @@ def run(
             cooperative=cooperative,
             prints=prints,
         )
+
+
+def run_together(
+    text: str,
+    entry: str,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    ranks: Sequence[Sequence[Any]],
+    shared: int = 0,
+    sanitize: bool = True,
+    seed: int | None = None,
+    seconds: float | None = None,
+    early: bool = False,
+    prints: Sink | None = None,
+) -> list[Finding]:
+    """Run the kernel on as many devices at the same time as `ranks` has arguments, each as `run` takes them: all blocks are
+    there at once, take turns, and may wait for each other (`launch_together`). An argument can also be `Addresses` of what
+    others have. The rest is as `run` says.
+    """
+    kernel = _module(text, sanitize, True).kernel(entry)
+    own = bool(kernel.module.data_bytes)  # each device has variables of its own
+    kernels = [compile_module(text, sanitize=sanitize).kernel(entry) if own else kernel for _ in ranks]
+    given = [array for args in ranks for array in map(_array, args) if array is not None and array.flags.c_contiguous]
+    with kept_apart(given, REDZONE if sanitize else 0) as places:
+        place = {id(array): at for array, at in zip(given, places, strict=True)}
+        launches: list[Launch] = []
+        for one, args in zip(kernels, ranks, strict=True):
+            passed = [_resolved(argument, place) if isinstance(argument, Addresses) else argument for argument in args]
+            arrays = [array for array in map(_array, passed) if array is not None]
+            memory = MemoryMap()
+            params = _pack(one, passed, memory, iter([place.get(id(array), array.ctypes.data) for array in arrays]))
+            launches.append(Launch(one, grid, block, params, shared, memory, early))
+        return launch_together(launches, seed=seed, seconds=seconds, prints=prints)
+
+
+def _resolved(addresses: Addresses, place: Mapping[int, int]) -> Marked:
+    """The addresses as an array, in memory that is not near to other arrays."""
+    import numpy as np
+
+    memory = np.zeros(len(addresses.arrays) + 2 * REDZONE // 8, np.uint64)
+    array = memory[REDZONE // 8 : -(REDZONE // 8)]
+    for number, one in enumerate(addresses.arrays):
+        if id(one) not in place:
+            raise ArgumentError("addresses are of arrays that are arguments of the same run, C-contiguous, and not of others")
+        array[number] = place[id(one)]
+    array.flags.writeable = False
+    return Marked(array, constant=True)
 
 
 @lru_cache(maxsize=32)

@@ -1,4 +1,5 @@
-"""What the checks of one launch look up: the memory that it may touch, shadows of what it may write, which block ran when."""
+"""What the checks of a launch look up, or of several that run together: the memory that they may touch, shadows of what they
+may write, which block ran when."""
 
 from __future__ import annotations
 
@@ -6,20 +7,40 @@ import ctypes
 import mmap
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from ptxgen.emulator.layout import Slot
 from ptxgen.emulator.ordering import Order, SerialOrder
 from ptxgen.emulator.ordering_together import TogetherOrder, block_of
 from ptxgen.emulator.program import Parameter
 from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, WATCHED, MapEntry
-from ptxgen.emulator.runtime.shadow import RECORD_BYTES, SPAN, shadow_bytes
+from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, RECORD_BYTES, SPAN, Record, Slots, shadow_bytes
 from ptxgen.emulator.sanitizer import Allocation, MemoryMap
+from ptxgen.isa.effects import MemoryScope
 
 _RESERVE_NOTHING = 0x4000  # Linux's MAP_NORESERVE: most of a shadow is never touched
 _MAX_NAMED_BLOCKS = 1 << 24
 _MASK = (1 << 64) - 1
 
 Context = ctypes.Array[ctypes.c_int64]
+
+
+class Touched(NamedTuple):
+    """Bytes of global memory that some launch has read or written."""
+
+    start: int
+    nbytes: int
+    writes: bool
+
+
+class Whose(NamedTuple):
+    """Whose an epoch is: of which launch, of those that run together, and of which of its blocks; the block is None where it is
+    not known, and where it was something `earlier` than the launch on the same device."""
+
+    launch: int
+    block: int | None
+    earlier: bool = False
 
 
 def target_addresses(
@@ -43,7 +64,10 @@ def target_addresses(
 class LaunchMap:
     """The map of a launch of `blocks` blocks, put into its contexts, one that they use in turn or one for each of them; it must
     live as long as the launch. `targets` are the addresses that the kernel may write through, None for any; `synchronises`: it
-    has fences, acquires or releases."""
+    has fences, acquires or releases.
+
+    Of launches that run together, each on a device of its own, the contexts stand one after the other, `devices` says how many
+    each has, and `earlier` what each device has touched before."""
 
     def __init__(
         self,
@@ -52,14 +76,20 @@ class LaunchMap:
         blocks: int,
         targets: Collection[int] | None,
         synchronises: bool,
+        devices: Sequence[int] = (),
+        earlier: Sequence[Sequence[Touched]] = (),
     ) -> None:
         c = contexts[0]
+        self.memory = memory
+        devices = devices or [len(contexts)]
+        self._ends = list(accumulate(devices))
         allocations = sorted(memory.allocations.values(), key=lambda a: (a.base, a.size))
         self._shadows: list[_Shadow] = []
         entries = list(self._entries(allocations, targets, c[Slot.GLOBAL_SHIFT]))
         self._map = (MapEntry * (len(entries) + 1))(*entries, MapEntry(base=-1))
         for context in contexts:
             context[Slot.MAP], context[Slot.MAP_COUNT] = ctypes.addressof(self._map), len(entries)
+            context[Slot.WIDEST] = MemoryScope.SYSTEM if len(devices) > 1 else MemoryScope.DEVICE
         self._together = len(contexts) > 1
         self._block_order = c[Slot.CTA_ORDER]
         self._epochs = (ctypes.c_uint32 * (0 if self._together else min(blocks, _MAX_NAMED_BLOCKS)))()
@@ -67,24 +97,36 @@ class LaunchMap:
         c[Slot.LAST_EVENT] = 0
         self._order: Order | None = None
         if self._together:
-            self._order = _take_turns(contexts)
+            self._order = _take_turns(contexts, devices)
+            for device, touched in enumerate(earlier if len(devices) > 1 else ()):
+                for one in touched:
+                    self._remember(one, OLDEST_EPOCH + (len(contexts) + device) * SPAN)
         elif synchronises:
             self._order = SerialOrder(range(c[Slot.SHARED], c[Slot.SHARED] + c[Slot.SHARED_BYTES]))
         addresses = self._order.addresses() if self._order is not None and synchronises else (0, 0)
         for context in contexts:
             context[Slot.ORDERED], context[Slot.EVENT] = addresses
 
-    def block_of(self, epoch: int) -> int | None:
-        """The linear number of the block that was running then, to ask while the launch's order of blocks lives; None in a grid
-        so large that it was not kept."""
+    def whose(self, epoch: int) -> Whose:
+        """Of whom it is, to ask while the launch's order of blocks lives; no block in a grid so large that it was not kept."""
         if self._together:
-            return block_of(epoch)
+            number = block_of(epoch)
+            if number >= self._ends[-1]:
+                return Whose(number - self._ends[-1], None, earlier=True)
+            launch = bisect_right(self._ends, number)
+            return Whose(launch, number - (self._ends[launch - 1] if launch else 0))
         index = bisect_right(self._epochs, epoch, key=lambda first: first or 1 << 32) - 1  # 0 for blocks that did not run
         if index < 0 or index == _MAX_NAMED_BLOCKS - 1:
-            return None
+            return Whose(0, None)
         if self._block_order == 0:
-            return index
-        return ctypes.c_int64.from_address(self._block_order + 8 * index).value
+            return Whose(0, index)
+        return Whose(0, ctypes.c_int64.from_address(self._block_order + 8 * index).value)
+
+    def _remember(self, touched: Touched, epoch: int) -> None:
+        """Put an access of that epoch into the shadows of what it touched."""
+        slot = Slots.WEAK_WRITE if touched.writes else Slots.READS
+        for shadow in self._shadows:
+            shadow.fill(touched.start, touched.start + touched.nbytes, slot, Record(epoch))
 
     def _entries(self, allocations: list[Allocation], targets: Collection[int] | None, shift: int) -> Iterator[MapEntry]:
         """Allocations may overlap; those that do share a shadow."""
@@ -102,12 +144,17 @@ class LaunchMap:
             yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
 
 
-def _take_turns(contexts: Sequence[Context]) -> TogetherOrder:
+def _take_turns(contexts: Sequence[Context], devices: Sequence[int]) -> TogetherOrder:
     """Give each block its epochs, and what it knows of the others; what tells it."""
-    order = TogetherOrder(len(contexts))
+    order = TogetherOrder(devices)
     for number, c in enumerate(contexts):
-        c[Slot.EPOCH], c[Slot.TOGETHER] = number * SPAN, len(contexts)  # a block starts at the next
+        c[Slot.EPOCH], c[Slot.TOGETHER] = number * SPAN, len(order.known[number])  # a block starts at the next
         c[Slot.KNOWN], c[Slot.TAKEN] = (ctypes.addressof(words[number]) for words in (order.known, order.taken))
+    end = 0
+    for count in devices if len(devices) > 1 else ():
+        for c in contexts[end : end + count]:
+            c[Slot.DEVICE], c[Slot.DEVICE_SPAN] = OLDEST_EPOCH + end * SPAN, count * SPAN
+        end += count
     return order
 
 
@@ -125,13 +172,22 @@ class _Shadow:
     """Zeroed memory for the records of the granules of an address range. `origin` is where address 0 would have its first."""
 
     def __init__(self, base: int, end: int, shift: int) -> None:
-        first = base >> shift
+        self.base, self.end, self._shift = base, end, shift
+        self._first = first = base >> shift
         granules = max(-(-end >> shift) - first, 1)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _RESERVE_NOTHING
         self._memory = mmap.mmap(-1, shadow_bytes(granules, states=False), flags=flags)
         self.stride = granules * RECORD_BYTES
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.origin = _signed(address - first * RECORD_BYTES)
+
+    def fill(self, start: int, end: int, slot: Slots, record: Record) -> None:
+        """Write one record into that slot of every granule that these bytes, as far as they are of the range, lie in."""
+        start, end = max(start, self.base), min(end, self.end)
+        if start < end:
+            first, last = (start >> self._shift) - self._first, (end - 1 >> self._shift) - self._first + 1
+            at = slot * self.stride
+            self._memory[at + first * RECORD_BYTES : at + last * RECORD_BYTES] = bytes(record) * (last - first)
 
 
 def _signed(word: int) -> int:

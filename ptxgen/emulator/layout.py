@@ -58,6 +58,9 @@ class Slot(IntEnum):
     KNOWN = 47  # address of a u32 for each of those: its last epoch that comes before all that this block does now
     TAKEN = 48  # the same of what some thread does, so of all that this block does after its next barrier
     PRINT = 49  # address of the function that prints (printing.py), 0 where the kernel prints nothing
+    WIDEST = 50  # the widest scope there is: that of the device, or with several devices that of the system
+    DEVICE = 51  # where several devices run together: the first epoch of the blocks of this one
+    DEVICE_SPAN = 52  # how many epochs they have, from there on; else 0
 
 
 BARRIERS = 16

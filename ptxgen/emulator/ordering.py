@@ -105,9 +105,11 @@ class Taken:
 
 
 class Order(ABC):
-    """The fences and flags of one launch, as the compiled checks ask for them."""
+    """The fences and flags of one launch, or of several that run together, as the compiled checks ask for them. `widest`: the
+    scope that holds all threads there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, widest: MemoryScope = MemoryScope.DEVICE) -> None:
+        self.widest = widest
         self._callbacks = ORDERED(self._ordered), EVENT(self._event)
 
     def addresses(self) -> tuple[int, int]:
@@ -133,7 +135,7 @@ class Order(ABC):
 
     def _event(self, first: int, epoch: int, warp: int, sync: int, serial: int, lanes: int, flags: int, addresses: int) -> None:
         self.enter(first, epoch)
-        scope = MemoryScope(flags >> _SCOPE)
+        scope = min(MemoryScope(flags >> _SCOPE), self.widest)
         ordering = Ordering(scope, acquires=bool(flags & ACQUIRES), releases=bool(flags & RELEASES))
         places = (ctypes.c_uint64 * WARP_SIZE).from_address(addresses)
         for lane in range(WARP_SIZE):

@@ -2,6 +2,10 @@
 hundreds of barriers of the whole grid. So the past is summed up: for each block the last moments that are known to be over, a
 vector clock, which a flag carries from fence to fence.
 
+The blocks may be of several devices. Then what is published for a device is taken over by its own threads alone, and what is
+published for the system by those that read and fence for the system. All that a device has done before the launches is one more
+block, which is over for all blocks of that device, and for others as soon as they take it over.
+
 Epochs tell the blocks apart (`SPAN` of each, runtime/shadow.py). Each has shared memory of its own, so an address is one flag.
 What a thread of a block takes over all of its threads have after its next barrier; that much the compiled checks know by
 themselves (`Slot.KNOWN`), and only for the rest they come here."""
@@ -9,13 +13,14 @@ themselves (`Slot.KNOWN`), and only for the rest they come here."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ptxgen.emulator.ordering import Moment, Order
-from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN_BITS
+from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, SPAN, SPAN_BITS
 from ptxgen.isa.effects import MemoryScope, Ordering
 from ptxgen.target import WARP_SIZE
 
@@ -35,6 +40,7 @@ class Over(NamedTuple):
 
 Known = Mapping[int, Over]
 """What is over, by block."""
+NOTHING: Known = MappingProxyType({})
 Words = ctypes.Array[ctypes.c_uint32]
 
 
@@ -45,8 +51,10 @@ def block_of(epoch: int) -> int:
 
 def joined(a: Known, b: Known) -> Known:
     """What is over where both are."""
-    if a is b:
+    if a is b or not b:
         return a
+    if not a:
+        return b
     more = {}
     for block, theirs in b.items():
         mine = a.get(block)
@@ -64,7 +72,7 @@ class Step(NamedTuple):
 
     at: Moment
     known: Known
-    scope: MemoryScope = MemoryScope.DEVICE
+    scope: MemoryScope = MemoryScope.SYSTEM
 
 
 def _latest(steps: Iterable[Step]) -> list[Step]:
@@ -79,19 +87,36 @@ def _latest(steps: Iterable[Step]) -> list[Step]:
 
 @dataclass
 class Flag:
-    """What was published with a place in memory since a plain store to it: for all threads of the device, and by each block for
-    its own threads."""
+    """What was published with a place in memory since a plain store to it: for all threads of all devices, by each device for
+    its own threads, and by each block for its own."""
 
-    device: Known = field(default_factory=dict)
+    system: Known = field(default_factory=dict)
+    devices: dict[int, Known] = field(default_factory=dict)
     own: dict[int, list[Step]] = field(default_factory=dict)
 
 
+class Read(NamedTuple):
+    """What a thread took from flags, by who published it for whom: what it takes over at a fence of the block, of the device,
+    of the system, each with those before it."""
+
+    own: Known = NOTHING
+    device: Known = NOTHING
+    system: Known = NOTHING
+
+    def within(self, scope: MemoryScope) -> Known:
+        """What a fence of that scope takes over."""
+        return reduce(joined, self[:scope])
+
+    def with_(self, other: Read) -> Read:
+        """Both."""
+        return Read(*(joined(a, b) for a, b in zip(self, other, strict=True)))
+
+
 class Seen(NamedTuple):
-    """What a thread read from a flag, which it takes over at a fence of the device, or of the block."""
+    """What a thread read from a flag, and when."""
 
     at: Moment
-    device: Known
-    own: Known
+    read: Read
 
 
 @dataclass
@@ -102,7 +127,7 @@ class Block:
 
     epoch: int = 0
     known: Known = field(default_factory=dict)
-    read: tuple[Known, Known] = ({}, {})
+    read: Read = field(default_factory=Read)
     fenced: dict[MemoryScope, Known] = field(default_factory=dict)
     taken: dict[int, list[Step]] = field(default_factory=dict)
     seen: dict[int, dict[tuple[int, int], Seen]] = field(default_factory=dict)
@@ -117,7 +142,7 @@ class Block:
         for step in (step for steps in self.taken.values() for step in steps):
             self.known = joined(self.known, step.known)
         for seen in (seen for places in self.seen.values() for seen in places.values()):
-            self.read = joined(self.read[0], seen.device), joined(self.read[1], seen.own)
+            self.read = self.read.with_(seen.read)
         new: dict[MemoryScope, Known] = {}
         for step in (step for steps in self.fences.values() for step in steps):
             new[step.scope] = joined(new.get(step.scope, {}), step.known)
@@ -141,14 +166,22 @@ class Block:
 
 
 class TogetherOrder(Order):
-    """The order of a launch of so many blocks. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN` are of each block."""
+    """The order of launches of so many blocks on each of `devices`. `known` and `taken` are what `Slot.KNOWN` and `Slot.TAKEN`
+    are of each block. With several devices one more block of each, behind all others, is what was before the launches."""
 
-    def __init__(self, blocks: int) -> None:
-        super().__init__()
-        self.known: list[Words] = [(ctypes.c_uint32 * blocks)() for _ in range(blocks)]
-        self.taken: list[Words] = [(ctypes.c_uint32 * blocks)() for _ in range(blocks)]
+    def __init__(self, devices: Sequence[int]) -> None:
+        several = len(devices) > 1
+        super().__init__(MemoryScope.SYSTEM if several else MemoryScope.DEVICE)
+        self.devices = [device for device, count in enumerate(devices) for _ in range(count)]
+        blocks = len(self.devices)
+        words = ctypes.c_uint32 * (blocks + len(devices) if several else blocks)
+        self.known: list[Words] = [words() for _ in range(blocks)]
+        self.taken: list[Words] = [words() for _ in range(blocks)]
         self.flags: dict[int, Flag] = {}
         self.blocks = [Block() for _ in range(blocks)]
+        for block, device, known in zip(self.blocks, self.devices, self.known, strict=True) if several else ():
+            before = OLDEST_EPOCH + (blocks + device) * SPAN
+            block.known, known[blocks + device] = {blocks + device: Over(before + 1, {})}, before
         self.number = 0
         self._last: tuple[Known, Known, Known] = ({}, {}, {})
 
@@ -158,23 +191,21 @@ class TogetherOrder(Order):
 
     def fence(self, at: Moment, scope: MemoryScope) -> None:
         block, warp = self.blocks[self.number], at.thread // WARP_SIZE
-        for seen in (Seen(at, *block.read), *block.seen.get(warp, {}).values()):
+        for seen in (Seen(at, block.read), *block.seen.get(warp, {}).values()):
             if seen.at.precedes(at):
-                self._take(at, seen, scope)
+                self._take(at, seen.read, scope)
         block.fences.setdefault(warp, []).append(self._fenced(at, scope))
 
     def access(self, at: Moment, address: int, ordering: Ordering, *, reads: bool, writes: bool) -> None:
         block, flag = self.blocks[self.number], self.flags.get(address)
         if reads and flag is not None:
-            far = ordering.scope is MemoryScope.DEVICE
-            mine = (s.known for s in flag.own.get(self.number, ()) if not far or s.scope is not MemoryScope.DEVICE)
-            seen = Seen(at, flag.device if far else {}, reduce(joined, mine, {}))
+            read = self._published(flag, ordering.scope)
             if ordering.acquires:
-                self._take(at, seen, ordering.scope)
+                self._take(at, read, ordering.scope)
             else:
                 places = block.seen.setdefault(at.thread // WARP_SIZE, {})
-                before = places.get((at.thread, address), seen)
-                places[at.thread, address] = Seen(at, joined(before.device, seen.device), joined(before.own, seen.own))
+                before = places.get((at.thread, address))
+                places[at.thread, address] = Seen(at, read if before is None else before.read.with_(read))
         if not writes:
             return
         if ordering.releases:
@@ -183,22 +214,35 @@ class TogetherOrder(Order):
             flag = self.flags[address] = Flag()
         steps = [step._replace(scope=min(step.scope, ordering.scope)) for step in block.published(at, address)]
         flag.own[self.number] = _latest([*flag.own.get(self.number, ()), *steps])
+        device = self.devices[self.number]
         for step in steps:
-            if step.scope is MemoryScope.DEVICE:
-                flag.device = joined(flag.device, step.known)
+            if step.scope >= MemoryScope.DEVICE:
+                flag.devices[device] = joined(flag.devices.get(device, {}), step.known)
+            if step.scope is MemoryScope.SYSTEM:
+                flag.system = joined(flag.system, step.known)
 
     def orders(self, other: Moment, me: Moment) -> bool:
         over = self.blocks[self.number].over(me).get(block_of(other.epoch))
         return over is not None and over.holds(other)
 
+    def _published(self, flag: Flag, scope: MemoryScope) -> Read:
+        """What a read of that scope takes from a flag. What this block has published for its device is among the device's."""
+        far = scope >= MemoryScope.DEVICE
+        own = (s.known for s in flag.own.get(self.number, ()) if not far or s.scope < MemoryScope.DEVICE)
+        return Read(
+            reduce(joined, own, {}),
+            flag.devices.get(self.devices[self.number], {}) if far else {},
+            flag.system if scope is MemoryScope.SYSTEM else {},
+        )
+
     def _fenced(self, at: Moment, scope: MemoryScope) -> Step:
         return Step(at, joined(self.blocks[self.number].over(at), {self.number: Over(at.epoch, {at.thread: at})}), scope)
 
-    def _take(self, at: Moment, seen: Seen, scope: MemoryScope) -> None:
+    def _take(self, at: Moment, taken_from: Read, scope: MemoryScope) -> None:
         """A thread takes over what it read, as far as the scope of its fence goes."""
         block, taken = self.blocks[self.number], self.taken[self.number]
         before = block.over(at)
-        read = joined(seen.own, seen.device) if scope is MemoryScope.DEVICE and seen.device else seen.own
+        read = taken_from.within(scope)
         again = before is self._last[0] and read is self._last[1]  # as another lane
         known = self._last[2] if again else joined(before, read)
         if known is before:

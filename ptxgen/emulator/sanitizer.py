@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -101,17 +101,37 @@ class Site:
 
 @dataclass(frozen=True)
 class Other:
-    """Who made the earlier access of a race; the block is None where it is not known."""
+    """Who made the earlier access of a race: the block is None where it is not known, `threads` and `grid` are the shapes of
+    its launch. `device`: the number of its device, where that is another one; `earlier`: it was a launch before this one."""
 
     thread: int
     block: int | None
     line: int
+    threads: tuple[int, int, int]
+    grid: tuple[int, int, int]
+    device: int | None = None
+    earlier: bool = False
 
     @staticmethod
-    def of(record: FindingRecord, block_of: Callable[[int], int | None]) -> Other:
-        """From the record of a finding and a function from epochs to blocks."""
-        epoch = record.other >> OTHER_EPOCH
-        return Other(record.other & THREAD_MASK, block_of(epoch), record.other >> THREAD_BITS & MAX_LINE)
+    def epoch_of(record: FindingRecord) -> int:
+        """The epoch of the other access, from the record of a finding."""
+        return int(record.other >> OTHER_EPOCH)
+
+    @staticmethod
+    def of(
+        record: FindingRecord, block: int | None, threads: tuple[int, int, int], grid: tuple[int, int, int],
+        device: int | None = None, earlier: bool = False,
+    ) -> Other:  # fmt: skip
+        """From the record of a finding, and what is known of the other's launch."""
+        thread, line = record.other & THREAD_MASK, record.other >> THREAD_BITS & MAX_LINE
+        return Other(thread, block, line, threads, grid, device, earlier)
+
+    def __str__(self) -> str:
+        on_device = "" if self.device is None else f" on device {self.device}"
+        if self.earlier:
+            return f"a launch before{on_device}"
+        block = " of another block" if self.block is None else f" of block {_text(unflatten(self.block, self.grid))}"
+        return f"thread {_text(unflatten(self.thread, self.threads))}{block}{on_device}"
 
 
 @dataclass(frozen=True)
@@ -253,11 +273,10 @@ def describe(
     if other is not None:
         did = "wrote" if kind is FindingKind.RACE_READ else "read"
         detail = "" if space else f" ({memory.nearest(address)})"
-        earlier = f"thread {_text(unflatten(other.thread, threads))}"
-        if other.block == record.block:
+        if other.block == record.block and other.device is None:
+            earlier = f"thread {_text(unflatten(other.thread, threads))}"
             return f"{where} {verb} {place}{detail} that {earlier} {did} since the last barrier"
-        earlier += " of another block" if other.block is None else f" of block {_text(unflatten(other.block, _grid(context)))}"
-        return f"{where} {verb} {place}{detail} that {earlier} {did}, and nothing orders the two"
+        return f"{where} {verb} {place}{detail} that {other} {did}, and nothing orders the two"
     if kind is FindingKind.OVERLAP:
         return f"{where} writes {place}, and another lane of the same instruction writes a different value there"
     if kind is FindingKind.EARLY:

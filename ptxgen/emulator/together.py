@@ -1,10 +1,12 @@
-"""Runs the blocks of a cooperative launch in turns on one thread: all are there at once, and may wait for each other. Blocks
-that have nothing to do with each other are workers.py's."""
+"""Runs blocks in turns on one thread: all are there at once, and may wait for each other. They are those of a cooperative
+launch, or of several launches, each on a device of its own. Blocks that have nothing to do with each other are workers.py's."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from ptxgen.emulator.layout import FINISHED, PAUSED, STUCK, TIMED_OUT, Slot
 from ptxgen.emulator.runtime.schedule import SLEEP_COST
@@ -17,40 +19,48 @@ _IDLE_ROUNDS = 1 << 12
 """Rounds in which every block only slept, after which none is taken to wait for anything that is still to come."""
 
 
-def run_together(run: Run, scratches: list[Scratch], seed: int | None, seconds: float | None) -> tuple[int, Scratch]:
-    """Run the blocks of a launch, one a scratch in their order, to their end. In a round each has a turn, in an order that the
-    seed shuffles anew; a turn lasts until the block sleeps or has used its share up. Waiting takes nothing from its budget.
+class Turn(NamedTuple):
+    """A block that takes turns: its launch's code, its scratch, its number in its launch."""
 
-    The counts of what was checked are the launch's, so each block goes on with those of the one before it.
+    run: Run
+    scratch: Scratch
+    block: int
 
-    Returns what stopped the launch and the scratch of the block that did: FINISHED, a fault, STUCK where all that are left wait
-    for each other, or TIMED_OUT after `seconds`.
+
+def run_together(turns: Sequence[Turn], seed: int | None, seconds: float | None) -> tuple[int, int]:
+    """Run blocks to their end. In a round each has a turn, in an order that the seed shuffles anew; a turn lasts until the
+    block sleeps or has used its share up. Waiting takes nothing from its budget.
+
+    The counts of what was checked are those of all, so each block goes on with those of the one before it.
+
+    Returns what stopped them and the number of the one that did: FINISHED, a fault, STUCK where all that are left wait for each
+    other, or TIMED_OUT after `seconds`.
     """
     deadline = None if seconds is None else time.perf_counter_ns() + seconds * 1e9
     shuffler = random.Random(seed)
-    left = list(range(len(scratches)))
+    left = list(range(len(turns)))
     idle = 0
-    last = scratches[0].context
+    last = turns[0].scratch.context
     while left:
         order, left, idle = left, [], idle + 1
         if seed is not None:
             shuffler.shuffle(order)
-        for block in order:
-            scratch = scratches[block]
+        for number in order:
+            run, scratch, block = turns[number]
             if deadline is not None and time.perf_counter_ns() >= deadline:
-                return TIMED_OUT, scratch
+                return TIMED_OUT, number
             c = scratch.context
             c[Slot.SERIAL], c[Slot.LAST_EVENT], last = last[Slot.SERIAL], last[Slot.LAST_EVENT], c
             before = c[Slot.TURNS]
             status = run(scratch.address, block, block + 1)
             if status == PAUSED:
-                left.append(block)
+                left.append(number)
                 if c[Slot.TURNS] == before + SLEEP_COST:
                     c[Slot.TURNS] = max(before, 1)  # 0 would be a block that has not begun
                     continue
             elif status != FINISHED:
-                return status, scratch
+                return status, number
             idle = 0
         if idle == _IDLE_ROUNDS:
-            return STUCK, scratches[min(left)]
-    return FINISHED, scratches[0]
+            return STUCK, min(left)
+    return FINISHED, 0

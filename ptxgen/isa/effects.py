@@ -83,11 +83,13 @@ UNORDERED_READS = frozenset({"volatile", "relaxed", "acquire"})
 
 
 class MemoryScope(IntEnum):
-    """The threads that an access or a fence is for (PTX ISA 8.5). A cluster is one block: nothing here launches larger ones."""
+    """The threads that an access or a fence is for (PTX ISA 8.5). A cluster is one block: nothing here launches larger ones.
+    Threads of the system are those of all devices that run together."""
 
     NONE = 0
     BLOCK = 1
     DEVICE = 2
+    SYSTEM = 3
 
 
 SCOPES = {
@@ -95,7 +97,7 @@ SCOPES = {
     "cluster": MemoryScope.BLOCK,
     "gpu": MemoryScope.DEVICE,
     "gl": MemoryScope.DEVICE,
-    "sys": MemoryScope.DEVICE,
+    "sys": MemoryScope.SYSTEM,
 }
 """By the word of the text."""
 

@@ -152,14 +152,15 @@ class Instruction:
         return self.unit if isinstance(self.unit, Unit) else self.unit(modifiers)
 
     def ordering(self, modifiers: Modifiers) -> Ordering:
-        """What this form promises other threads. An atomic is relaxed and for the device unless it says otherwise."""
+        """What this form promises other threads. An atomic is relaxed and for the device unless it says otherwise; what is
+        volatile is as relaxed for the system (PTX ISA 8.4.2)."""
         if self.effect is Effect.FENCE:
             return Ordering(SCOPES[modifiers.get("scope") or modifiers["level"]], fence=True)
         order = modifiers.get("order", "relaxed" if self.effect is Effect.ATOMIC else "weak")
         if order == "weak":
             return WEAK
         return Ordering(
-            SCOPES[modifiers.get("scope", "gpu")],
+            SCOPES[modifiers.get("scope", "sys" if order == "volatile" else "gpu")],
             volatile=order == "volatile",
             acquires=order in ("acquire", "acq_rel"),
             releases=order in ("release", "acq_rel"),

@@ -75,6 +75,7 @@ class Emitted:
             "shared_bytes": self.shared_bytes,
             "dynamic_shared_bytes": launch.dynamic_shared,
             "cooperative": launch.cooperative,
+            "ranks": launch.ranks,
             "target": str(self.target),
             "ptx_version": self.ptx_version,
             "sha256": self.sha256,
@@ -193,6 +194,8 @@ def _notes(function: Function) -> Iterator[str]:
         yield f"{DYNAMIC_SHARED}: {function.dynamic_shared} bytes, which a launch asks for"
     if function.cooperative:
         yield "cooperative: the blocks wait for each other, so a launch holds all of them at once"
+    if function.ranks > 1:
+        yield f"ranks: {function.ranks} launches on as many devices wait for each other, so they run at the same time"
 
 
 def _declarations(function: Function) -> Iterator[str]:

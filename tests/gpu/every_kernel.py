@@ -1,5 +1,5 @@
-"""Launches every kernel of the catalogue once or more at small shapes, or those for many rows at all of theirs, for
-compute-sanitizer to watch. No test.
+"""Launches every kernel of the catalogue that one GPU runs by itself once or more at small shapes, or those for many rows at
+all of theirs, for compute-sanitizer to watch. No test.
 
 python -m tests.gpu.every_kernel [many-rows]
 """
@@ -14,7 +14,7 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.conformance.type_checks import array_bytes, smallest
 from ptxgen.dsl.kernel_type import Array, KernelType
-from tests.ptxgen.kernels.catalogue import CASES, ENTRIES
+from tests.ptxgen.kernels.catalogue import ALONE, ENTRIES
 from tests.ptxgen.kernels.running import inputs
 
 SMALL = 30_000  # bytes of all arrays: two thirds of all cases
@@ -27,8 +27,8 @@ MANY_ROWS = (
 
 def small_cases() -> list[KernelType]:
     """The sample shapes with few bytes, and the smallest of each kernel."""
-    chosen = {case for case in CASES if array_bytes(case) < SMALL} | {smallest(entry) for entry in ENTRIES}
-    return [case for case in CASES if case in chosen]
+    chosen = {case for case in ALONE if array_bytes(case) < SMALL} | {smallest(entry) for entry in ENTRIES}
+    return [case for case in ALONE if case in chosen]
 
 
 def many_row_cases() -> list[KernelType]:

@@ -1,5 +1,5 @@
-"""Every kernel of the catalogue on a GPU: within tolerance of its reference, and the very bits that the emulator gives,
-unless the kernel says that these are not one and the same (KernelType.emulator_bits)."""
+"""Every kernel of the catalogue that one GPU runs by itself: within tolerance of its reference, and the very bits that the
+emulator gives, unless the kernel says that these are not one and the same (KernelType.emulator_bits)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from executor.launch.launch import Launcher
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from tests.gpu.launching import launcher_on
-from tests.ptxgen.kernels.catalogue import CASES
+from tests.ptxgen.kernels.catalogue import ALONE
 from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,7 @@ def launcher(gpu: Device) -> Launcher:
     return launcher_on(gpu)
 
 
-@pytest.mark.parametrize("kernel", CASES, ids=str)
+@pytest.mark.parametrize("kernel", ALONE, ids=str)
 def test_gpu_is_right_and_gives_the_bits_of_the_emulator(kernel: KernelType, launcher: Launcher) -> None:
     arguments = inputs(kernel)
     passed = {

@@ -125,6 +125,9 @@ def check(
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
     mine["known"] = c[Slot.KNOWN]
+    mine["device"], mine["device_span"] = c[Slot.DEVICE].resized("i32"), c[Slot.DEVICE_SPAN].resized("i32")
+    widest = c[Slot.WIDEST].resized("i32")
+    shared_scope, global_scope = ((scope > widest).select(widest, scope) for scope in (shared_scope, global_scope))
     first_thread, waited = s[State.WARP] * WARP_SIZE, s[State.WAITED]
     shadow, shared_stride, shared_shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_STRIDE], c[Slot.SHARED_SHIFT]
     shared_states = shadow.at(shared_stride * Slots.END)

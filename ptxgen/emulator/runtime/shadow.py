@@ -17,7 +17,7 @@ cooperative launch). Vector clocks, of a number a block, are needed only in the 
 * Concurrent ones **conflict** (`conflict`) if one of them writes, unless both are strong in a scope that holds the other's
   thread (8.7.1, morally strong), or a fence and a flag order them (events.py, happens-before of 8.8).
 
-A granule is as many bytes as the kernel's smallest access. Its shadow has eleven records of accesses (`Slots`) and, in shared
+A granule is as many bytes as the kernel's smallest access. Its shadow has fifteen records of accesses (`Slots`) and, in shared
 memory, a `GranuleState`. The records of one kind lie together, so that memory which is only written takes one record a granule.
 
 Which records are enough? Two weak writes that are concurrent conflict anyway, so of those the last is kept. The strong writes
@@ -61,12 +61,15 @@ class Access(IntEnum):
 
 
 class Slots(IntEnum):
-    """Where the records of a kind are: a weak write; two strong writes, and two reads, of each scope."""
+    """Where the records of a kind are: a weak write; two strong writes, and two reads, of each scope. Those of the system,
+    which only launches on several devices have, stand behind the others: nobody else looks at them."""
 
     WEAK_WRITE = 0
     STRONG_WRITES = 1
     READS = 5
-    END = 11
+    SYSTEM_WRITES = 11
+    SYSTEM_READS = 13
+    END = 15
 
 
 class Verdict(IntFlag):
@@ -81,7 +84,8 @@ class Verdict(IntFlag):
 
 class Record(ctypes.Structure):
     """An access: its epoch, `what` it is (thread | line << 10 | scope << 30), its warp's bar.warp.sync count, and its serial
-    number, which the lanes of one instruction share. The scope is 0 for a weak one, 1 for the block, 2 for the GPU."""
+    number, which the lanes of one instruction share. The scope is 0 for a weak one, 1 for the block, 2 for the GPU, 3 for the
+    system."""
 
     _fields_ = (
         ("epoch", ctypes.c_uint32),
@@ -96,7 +100,7 @@ class Me(ctypes.Structure):
     block's. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
     records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
     the two. `known`, if not 0, is the address of a u32 for each of the blocks that take turns; then epochs from `first` + SPAN
-    on are another block's, too."""
+    on are another block's, too; if `device_span` is not 0, those that are not so near behind `device` are another device's."""
 
     _anonymous_ = ("record",)
     _fields_ = (
@@ -107,6 +111,8 @@ class Me(ctypes.Structure):
         ("stride", ctypes.c_int64),
         ("ordered", ctypes.c_int64),
         ("known", ctypes.c_int64),
+        ("device", ctypes.c_uint32),
+        ("device_span", ctypes.c_uint32),
     )
 
 
@@ -129,6 +135,11 @@ def _elsewhere(mine: Fields, theirs: Fields) -> Value:
     """Whether an access is another block's."""
     beyond = (mine["known"] != 0) & (theirs["epoch"] - mine["first"] >= SPAN)
     return beyond | (theirs["epoch"] < mine["first"])
+
+
+def _on_another_device(mine: Fields, theirs: Fields) -> Value:
+    """Whether an access is another device's."""
+    return (mine["device_span"] != 0) & (theirs["epoch"] - mine["device"] >= mine["device_span"])
 
 
 def _in_interval(mine: Fields, theirs: Fields) -> Value:
@@ -172,7 +183,8 @@ def conflict(b: Builder, me: Value, other: Value) -> None:
         b.ret(0)
     with b.when(mine["serial"] == theirs["serial"]):  # lanes of one store: whether they agree is asked after it, by value
         b.ret(0)
-    scope_needed = _elsewhere(mine, theirs).select(b.number(2), 1)
+    in_device = _elsewhere(mine, theirs).select(b.number(2), 1)
+    scope_needed = _on_another_device(mine, theirs).select(b.number(3), in_device)
     scope_shift = THREAD_BITS + LINE_BITS
     both_strong = (mine["what"] >> scope_shift >= scope_needed) & (theirs["what"] >> scope_shift >= scope_needed)
     with b.when(both_strong):
@@ -218,21 +230,27 @@ def touch(b: Builder, granule: Value, state: Value, me: Value, access: Value, ot
     is_load = access == Access.LOAD
     race = b.memory("i32")
     race.store(0)
-    kinds = is_load.select(b.number(Slots.READS, "i64"), Slots.END)  # reads do not conflict with reads
+    several = mine["device_span"] != 0
+    alone = is_load.select(b.number(Slots.READS, "i64"), Slots.SYSTEM_WRITES)  # reads do not conflict with reads
+    kinds = several.select(is_load.select(b.number(Slots.SYSTEM_READS, "i64"), Slots.END), alone)
     with b.loop(kinds) as (slot, loop):
+        is_read = (slot >= Slots.READS) & (slot < Slots.SYSTEM_WRITES) | (slot >= Slots.SYSTEM_READS)
+        with b.when(is_read & is_load):
+            loop.go_on()
         record = granule.at(slot * stride)
         with b.when(b.fields(record, Record)["epoch"] < floor):  # blank, as most are: `conflict` would say so, too
             loop.go_on()
         with b.when(conflict(b, me, record)):
             b.copy_structure(Record, other, record)
-            race.store((slot >= Slots.READS).select(b.number(Verdict.READER), Verdict.WRITER))
+            race.store(is_read.select(b.number(Verdict.READER), Verdict.WRITER))
             loop.stop()
     scope = (mine["what"] >> THREAD_BITS + LINE_BITS).resized("i64")
     with b.when((scope == 0) & ~is_load):
         b.copy_structure(Record, granule, me)
     with b.when((scope != 0) | is_load):
         pair = is_load.select(scope * 2 + Slots.READS, scope * 2 + (Slots.STRONG_WRITES - 2))
-        remember(b, granule.at(pair * stride), me)
+        of_system = is_load.select(b.number(Slots.SYSTEM_READS, "i64"), Slots.SYSTEM_WRITES)
+        remember(b, granule.at((scope == 3).select(of_system, pair) * stride), me)
     verdict = race.load("i32")
     with b.when(b.is_null(state)):
         b.ret(verdict)

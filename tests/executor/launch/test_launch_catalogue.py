@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from executor.memory.buffers import DeviceAllocation, GpuBuffer
 from ptxgen.conformance.type_checks import smallest
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.kernels.registry import KernelEntry
-from ptxgen.types import U8, U64
+from ptxgen.types import U8, U64, DType
 from tests.executor.launch.fake import NoModules, RememberingDevice
 from tests.ptxgen.kernels.catalogue import ENTRIES
 
@@ -38,8 +38,11 @@ def right(device: RememberingDevice, signature: Signature) -> dict[str, Any]:
     return given
 
 
-def placed(device: RememberingDevice, address: int, array: Array) -> GpuBuffer:
-    return GpuBuffer(DeviceAllocation(device, address, array.nbytes), address, array.dtype, array.shape)
+def placed(
+    device: RememberingDevice, address: int, array: Array, dtype: DType | None = None, shape: tuple[int, ...] = ()
+) -> GpuBuffer:
+    dtype, shape = dtype or array.dtype, shape or array.shape
+    return GpuBuffer(DeviceAllocation(device, address, dtype.bytes * prod(shape)), address, dtype, shape)
 
 
 def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) -> Iterator[tuple[str, Any]]:
@@ -52,8 +55,8 @@ def mistakes(device: RememberingDevice, argument: Array | Scalar, value: Any) ->
         if argument.high is not None:
             yield "must be", argument.high + 1
         return
-    yield "must be", placed(device, value.pointer, replace(argument, dtype=U8 if argument.dtype is U64 else U64))
-    yield "must be", placed(device, value.pointer, replace(argument, shape=(argument.shape[0] + 1, *argument.shape[1:])))
+    yield "must be", placed(device, value.pointer, argument, U8 if argument.dtype is U64 else U64)
+    yield "must be", placed(device, value.pointer, argument, shape=(argument.shape[0] + 1, *argument.shape[1:]))
     yield "null", placed(device, 0, argument)
     yield (
         "but its memory ends",
@@ -79,5 +82,10 @@ def test_a_wrong_argument_of_any_kernel_is_refused_by_name_and_nothing_is_launch
     with pytest.raises(LaunchError, match="has no argument nothing"):
         launcher(kernel, **good, nothing=1)
     assert device.launches == []
+    if (ranks := kernel.launch().ranks) > 1:
+        with pytest.raises(LaunchError, match=rf"waits for its launches on {ranks} devices; launch them all"):
+            launcher(kernel, **good)
+        assert device.launches == []
+        return
     launcher(kernel, **good)
     assert len(device.launches) == 1

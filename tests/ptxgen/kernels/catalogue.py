@@ -11,6 +11,9 @@ ENTRIES: list[KernelEntry] = list(entries().values())
 
 CASES: list[KernelType] = list(dict.fromkeys(case for entry in ENTRIES for case in entry.cases()))
 
+ALONE: list[KernelType] = [case for case in CASES if case.launch().ranks == 1]
+"""Those that one launch on one device is enough for."""
+
 
 def _representatives() -> frozenset[str]:
     of_types: dict[type[KernelType], str] = {}

@@ -84,7 +84,9 @@ def _arguments(kernel: KernelType, held: Mapping[str, NDArray[Any]]) -> dict[str
     arguments: dict[str, Any] = {}
     for name, argument in kernel.signature().items():
         if isinstance(argument, Array) and argument.direction == "out":
-            arguments[name] = np.zeros(argument.shape, numpy_dtype(argument.dtype))
+            ranks = kernel.launch().ranks
+            shape = (ranks, *argument.shape) if ranks > 1 else argument.shape
+            arguments[name] = np.zeros(shape, numpy_dtype(argument.dtype))
         elif f"in {name}" not in held:
             raise Nonconformity(f"the golden file has no input {name}")
         else:

@@ -1,0 +1,1 @@
+"""Kernels of several devices: what one computes, the others get."""
