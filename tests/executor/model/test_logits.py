@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
@@ -30,22 +32,35 @@ def smollm2(device: Device) -> LanguageModel:
     return LanguageModel.load(smollm2_path(), device)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_logits_are_those_of_the_float64_reference(variant: Variant, device: Device, tmp_path: Path) -> None:
-    path = variant.write(tmp_path)
-    logits = LanguageModel.load(path, device).logits(TOKENS).astype(np.float64)
-    exact = ReferenceModel(path).logits(list(TOKENS))
+@dataclass(frozen=True)
+class Computed:
+    """The logits of a small model, and its file."""
+
+    variant: Variant
+    path: Path
+    logits: NDArray[np.float32]
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=str)
+def computed(request: pytest.FixtureRequest, device: Device, tmp_path_factory: pytest.TempPathFactory) -> Computed:
+    path = request.param.write(tmp_path_factory.mktemp("variant"))
+    with LanguageModel.load(path, device) as model:
+        return Computed(request.param, path, model.logits(TOKENS))
+
+
+def test_logits_are_those_of_the_float64_reference(computed: Computed) -> None:
+    logits = computed.logits.astype(np.float64)
+    exact = ReferenceModel(computed.path).logits(list(TOKENS))
     cosines = (logits * exact).sum(1) / np.linalg.norm(logits, axis=1) / np.linalg.norm(exact, axis=1)
     assert cosines.min() >= 0.999999
     assert np.abs(logits - exact).max() <= 1e-4 * exact.std()
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_logits_have_the_recorded_bits_of_a_gpu(variant: Variant, device: Device, tmp_path: Path) -> None:
+def test_logits_have_the_recorded_bits_of_a_gpu(computed: Computed) -> None:
     recorded = json.loads((OUTPUTS / "model_logits.json").read_text())
-    assert variant.name in recorded, f"no GPU has recorded {variant.name}: run tests/gpu with --record-models"
-    logits = LanguageModel.load(variant.write(tmp_path), device).logits(TOKENS)
-    assert sha256(logits.tobytes()).hexdigest() == recorded[variant.name]
+    name = computed.variant.name
+    assert name in recorded, f"no GPU has recorded {name}: run tests/gpu with --record-models"
+    assert sha256(computed.logits.tobytes()).hexdigest() == recorded[name]
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""The order of the tests of the catalogue: those of a kernel one after the other, since its text and what the emulator read of
-it are kept for a while."""
+"""How the tests of kernels are compiled, and the order of those of the catalogue: those of a kernel one after the other, since
+its text and what the emulator read of it are kept for a while."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ import pytest
 
 from ptxgen.conformance.report import Check
 from ptxgen.kernels.registry import KernelEntry
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_quickly(request: pytest.FixtureRequest) -> None:
+    """But for the catalogue, whose golden outputs are those of optimised code."""
+    if request.path.stem != "test_catalogue":
+        request.getfixturevalue("quick_kernels")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
