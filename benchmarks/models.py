@@ -53,6 +53,7 @@ def _qwen(name: str, context: int, *, tied: bool) -> Shape:
 MODELS = {
     "llama-3.2-1b": _llama("llama-3.2-1b", 16, 32.0, tied=True),
     "llama-3.1-8b": _llama("llama-3.1-8b", 32, 8.0, tied=False),
+    "llama-3.1-70b": Shape("llama", 80, 8192, 28672, 64, 8, 128, 128256, rope_base=5e5, rope_factor=8.0, eps=1e-5, tied=False),
     "qwen2.5-1.5b": _qwen("qwen2.5-1.5b", 32768, tied=True),
     "qwen2.5-7b": _qwen("qwen2.5-7b", 32768, tied=False),
     "qwen3-0.6b": _qwen("qwen3-0.6b", 40960, tied=True),
@@ -70,6 +71,11 @@ def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = Fal
     head (or the embedding table that stands for it); norms are F32; all other matrices Q4_K. vocabulary: with a byte-level
     BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing."""
     _write(name, path, _q4_k_m, seed, vocabulary=vocabulary)
+
+
+def q4_k_m_matrices(s: Shape) -> list[tuple[str, tuple[int, int], str]]:
+    """Name, (N, K) and format of every matrix of a model with that mix."""
+    return [(name, (shape[0], shape[1]), format) for name, shape, format in _tensors(s, _q4_k_m) if len(shape) == 2]
 
 
 def write_q8_0(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:

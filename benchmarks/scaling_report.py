@@ -1,0 +1,203 @@
+"""What benchmarks/scaling.py says, as the tables of docs/scaling.md. It measures nothing.
+
+python -m benchmarks.scaling_report
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from benchmarks import scaling
+from benchmarks.report import DOCS, replaced, table_row
+from benchmarks.scaling import VALUE, gpu_hours, shape, step
+
+PAGE: Final = DOCS / "scaling.md"
+NAMES: Final = {
+    "llama-3.2-1b": "Llama-3.2-1B", "llama-3.1-8b": "Llama-3.1-8B", "llama-3.1-70b": "Llama-3.1-70B",
+    "qwen3-0.6b": "Qwen3-0.6B",
+}  # fmt: skip
+MODELS: Final = ("llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b")
+GPUS: Final = (1, 2, 4, 8)
+MUST: Final = {"llama-3.1-8b": 1.2, "llama-3.1-70b": 1.6}
+"""How many times one GPU's speed is wanted of two."""
+DEEP: Final = 8192
+MANY: Final = 32
+HOP: Final = 20.0
+"""Us from one stage of a pipeline to the next; nobody has measured it here."""
+ONE: Final = "decode-switches-h200.json"
+VARIANT: Final = "repack, joined_products"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join([table_row(head), table_row(["---"] * len(head)), *map(table_row, rows)])
+
+
+def check() -> str:
+    """What was measured on one GPU beside what the model says, and how far that is off."""
+    rows = []
+    for one in scaling.record(ONE)["results"]:
+        if one["variant"] == VARIANT and one["model"] in NAMES:
+            rows.append((NAMES[one["model"]], 1, one["accurate"]["median"], ONE))
+    for one in scaling.record(scaling.DEPTHS)["results"]:
+        if one["kind"] == "batch":
+            rows.append((NAMES["llama-3.1-8b"], one["sequences"], one["tokens_per_second"]["median"], scaling.DEPTHS))
+    models = {name: model for model, name in NAMES.items()}
+    cells = []
+    for name, count, measured, file in rows:
+        said = count * 1e6 / step(shape(models[name]), rows=count).total
+        cells.append((name, str(count), rounded(measured), rounded(said), f"{said / measured - 1:+.1%}", f"`{file}`"))
+    return table(["model", "sequences", "measured, tokens/s", "by the model", "off by", "file"], cells)
+
+
+def one_sequence() -> str:
+    """Of each model and number of GPUs: a step of one row by its parts."""
+    cells = []
+    for model in MODELS:
+        s = shape(model)
+        for gpus in GPUS:
+            found = step(s, ranks=gpus)
+            speed, ratio = 1e6 / found.total, step(s).total / found.total
+            by_nccl = step(s).total / step(s, ranks=gpus, gather=scaling.nccl).total
+            cells.append([
+                NAMES[model], str(gpus), rounded(speed), f"{ratio:.2f}", *_parts(found), "" if gpus == 1 else f"{by_nccl:.2f}",
+                rounded(1e6 / step(s, ranks=gpus, depth=DEEP).total), f"{gpu_hours(speed, gpus):.3g}",
+            ])  # fmt: skip
+    head = [
+        "model", "GPUs", "tokens/s", "x", "products, us", "attention", "others", "gathers", "x with NCCL",
+        f"tokens/s at {DEEP}", "GPU-hours a million",
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def _parts(found: scaling.Step) -> list[str]:
+    return [f"{part:.0f}" for part in (found.products, found.attention, found.small, found.gathers)]
+
+
+def many_sequences() -> str:
+    """Of each number of GPUs: MANY sequences together, and each GPU as a copy of the model with as many. Not of models smaller
+    than that whose rows were measured."""
+    cells = []
+    for model in MODELS[1:]:
+        s = shape(model)
+        alone = MANY * 1e6 / step(s, rows=MANY).total
+        for gpus in GPUS:
+            speed = MANY * 1e6 / step(s, rows=MANY, ranks=gpus).total
+            copies = [rounded(gpus * alone), f"{gpu_hours(gpus * alone, gpus):.3g}"]
+            cells.append(
+                [NAMES[model], str(gpus), rounded(speed), rounded(speed / MANY), f"{gpu_hours(speed, gpus):.3g}", *copies]
+            )
+    head = [
+        "model", "GPUs", "tokens/s of all", "of each", "GPU-hours a million", "as copies, tokens/s of all",
+        "GPU-hours a million",
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def musts() -> str:
+    """What is wanted of two GPUs, what is predicted, and what a gather may take for it."""
+    cells = []
+    for model, must in MUST.items():
+        s = shape(model)
+        ratio = step(s).total / step(s, ranks=2).total
+        words = "no" if ratio < must else "yes"
+        gathers = step(s, ranks=2).gathers / (4 * s.layers + 1)
+        whole = step(s).total / step(s, ranks=2, attention_split=False).total
+        told = [f"{gathers:.1f}", f"{scaling.gather_for(s, 2, must):.1f}", f"{whole:.2f}"]
+        cells.append([NAMES[model], f"{must:.1f}", f"{ratio:.2f}", words, *told])
+    head = ["model", "x must be", "x predicted", "enough", "a gather, us", "it may take, us", "x with attention whole on each"]
+    return table(head, cells)
+
+
+def pipeline() -> str:
+    """MANY sequences of the 70B in a pipeline, beside the same GPUs as one tensor-parallel group and as copies."""
+    s, cells = shape("llama-3.1-70b"), []
+    for stages in GPUS[1:]:
+        token, speed = scaling.pipelined(s, stages, MANY // stages, HOP)
+        together = MANY * 1e6 / step(s, rows=MANY, ranks=stages).total
+        copies = MANY * 1e6 / step(s, rows=MANY // stages).total
+        waits = [f"{scaling.idle(stages, groups):.0%}" for groups in (1, stages, 4 * stages)]
+        cells.append([str(stages), rounded(1e6 / token), rounded(speed), rounded(together), rounded(copies), *waits])
+    head = [
+        "GPUs", "of each, tokens/s", "of all", "tensor parallel, of all", "copies, of all", "a stage waits: 1 part",
+        "as many as stages", "4 times as many",
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def hosts() -> str:
+    """What tensor parallel over two hosts would take of the 70B, in words."""
+    s = shape("llama-3.1-70b")
+    alone, two = step(s), step(s, ranks=2)
+    count = 4 * s.layers + 1
+    saved = alone.total - (two.total - two.gathers)
+    return "\n".join([
+        f"A step of Llama-3.1-70B has {count} gathers. Over two hosts each may take {saved / count:.0f} us at most for the",
+        f"pair to be as fast as one GPU: sharing saves {saved / 1e3:.1f} ms of {alone.total / 1e3:.1f}. A stage of a pipeline",
+        f"sends {s.hidden * VALUE // 1024} KiB a row, once.",
+    ])  # fmt: skip
+
+
+def experts() -> str:
+    """How many of a layer's experts a step reads."""
+    counts = (1, 4, 16, 32, 128)
+    cells = [
+        [f"{chosen} of {experts}", *(f"{scaling.touched(experts, chosen, rows):.0%}" for rows in counts)]
+        for experts, chosen in ((8, 2), (64, 8), (128, 8), (256, 8))
+    ]
+    return table(["experts of a row", *(f"{rows} row{'s' * (rows > 1)}" for rows in counts)], cells)
+
+
+def memory() -> str:
+    """What a model and its sequences take of the GPUs' memory."""
+    cells = []
+    for model in MODELS:
+        s = shape(model)
+        cache = scaling.cache_bytes(s, 1) / 2  # f16
+        room = 0.9 * HELD - scaling.weight_bytes(s)
+        words = [f"{scaling.weight_bytes(s) / 1e9:.1f}", f"{cache / 1024:.0f}", f"{room / cache / 1e6:.2f}"]
+        cells.append([NAMES[model], *words])
+    return table(
+        ["model, Q4_K_M", "weights of a step, GB", "cache a token in f16, KiB", "million tokens beside them on one H200"], cells
+    )
+
+
+HELD: Final = float(scaling.record(scaling.PARTS)["machine"]["memory_bytes"])
+
+
+def rounded(speed: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}"
+
+
+SECTIONS: Final[dict[str, Callable[[], str]]] = {
+    "check": check, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences, "memory": memory,
+    "pipeline": pipeline, "hosts": hosts, "experts": experts,
+}  # fmt: skip
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The lines of the page that a table stands between."""
+    return f"<!-- {name}: written by benchmarks/scaling_report.py -->", f"<!-- end of {name} -->"
+
+
+def written(page: str) -> str:
+    """The page with all tables as they are now. ArgumentError unless it has the markers of each."""
+    for name, make in SECTIONS.items():
+        page = replaced(page, make(), *markers(name))
+    return page
+
+
+@click.command()
+@click.option("--page", type=click.Path(exists=True, path_type=Path), default=PAGE, help="Gets the tables.")
+def main(page: Path) -> None:
+    """Write the tables of the model of benchmarks/scaling.py."""
+    page.write_text(written(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
