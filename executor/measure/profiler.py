@@ -36,6 +36,7 @@ LEVELS: Final = {
     "layer": TileLevel.MACRO,
     "attention": TileLevel.MIDI,
     "activation": TileLevel.MICRO,
+    "collective": TileLevel.MICRO,
     "dequant": TileLevel.MICRO,
     "norm": TileLevel.MICRO,
     "quantize": TileLevel.MICRO,
