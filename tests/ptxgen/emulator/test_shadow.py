@@ -52,11 +52,11 @@ def is_over(past: Past, now: Past, known: list[int]) -> bool:
     return past.block != now.block and past.epoch <= known[past.block]
 
 
-def is_race(a: Past, b: Past, apart: int) -> bool:
-    """Whether two accesses race: by the definition, without any shadow."""
+def is_race(a: Past, b: Past, apart: int, devices: tuple[int, ...] = ()) -> bool:
+    """Whether two accesses race: by the definition, without any shadow. `devices`: that of each block, where there are some."""
     if a.touch.access is LOAD and b.touch.access is LOAD:
         return False
-    need = 1 if a.block == b.block else 2
+    need = 1 if a.block == b.block else 2 if not devices or devices[a.block] == devices[b.block] else 3
     if min(a.touch.scope, b.touch.scope) >= need:
         return False
     if a.block != b.block:
@@ -132,6 +132,17 @@ class Turns(Shadow):
         return super().past(touch)
 
 
+class SeveralDevices(Turns):
+    """The same with two blocks on one device and one on another."""
+
+    DEVICES = (0, 0, 1)
+
+    def step(self, event: Event, granule: int = 0, many: int = 1, serial: int | None = None) -> int:
+        first, blocks = (0, 2) if self.DEVICES[self.block] == 0 else (2, 1)
+        self.me.device, self.me.device_span = OLDEST_EPOCH + first * SPAN, blocks * SPAN
+        return super().step(event, granule, many, serial)
+
+
 @pytest.fixture(scope="module")
 def compiled() -> Any:
     code = codegen.load(objects([touches], quickly=True))
@@ -203,21 +214,32 @@ def test_long_traces(compiled: Any, seed: int, apart: int, stateless: bool) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 def test_long_traces_of_blocks_that_take_turns(compiled: Any, seed: int) -> None:
-    rng = random.Random(seed)
+    follow_turns(compiled, Turns, KINDS, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_long_traces_of_blocks_on_several_devices(compiled: Any, seed: int) -> None:
+    """Only a strong access for the system is as strong on another device."""
+    kinds = [*KINDS, (Access.ATOMIC, 3), (STORE, 3), (LOAD, 3)]
+    follow_turns(compiled, SeveralDevices, kinds, random.Random(seed))
+
+
+def follow_turns(compiled: Any, kind: type[Turns], kinds: list[tuple[Access, int]], rng: random.Random) -> None:
     others: list[Event] = [Sync(0), BARRIER, NEXT_BLOCK, NEXT_BLOCK, GRID_BARRIER]
     races = 0
     for _ in range(3000):
-        shadow, seen = Turns(compiled), list[Past]()
-        threads, common = rng.sample([0, 1, 32, 33], 3), rng.choice(KINDS)
+        shadow, seen = kind(compiled), list[Past]()
+        devices = shadow.DEVICES if isinstance(shadow, SeveralDevices) else ()
+        threads, common = rng.sample([0, 1, 32, 33], 3), rng.choice(kinds)
         for _ in range(rng.randrange(4, 14)):
-            event: Event = Touch(rng.choice(threads), *(common if rng.random() < 0.8 else rng.choice(KINDS)))
+            event: Event = Touch(rng.choice(threads), *(common if rng.random() < 0.8 else rng.choice(kinds)))
             if rng.random() < 0.5:
                 event = rng.choice(others)
             code = shadow.step(event)
             if not isinstance(event, Touch):
                 continue
             now = shadow.past(event)
-            rivals = [p for p in seen if not is_over(p, now, list(shadow.known)) and is_race(p, now, EVERY_WARP)]
+            rivals = [p for p in seen if not is_over(p, now, list(shadow.known)) and is_race(p, now, EVERY_WARP, devices)]
             assert (code != 0) == bool(rivals), (seen, now)
             if rivals:
                 races += 1
