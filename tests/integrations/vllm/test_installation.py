@@ -96,7 +96,8 @@ def test_another_version_is_refused(site: Path) -> None:
     assert "vllm_gguf_plugin.ops" not in sys.modules
 
 
-def test_without_the_plugin_it_is_said_how_to_get_it(site: Path) -> None:
+def test_without_the_plugin_it_is_said_how_to_get_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(site)])  # a plugin that is installed is not found from here
     with pytest.raises(PluginMismatch, match=f'is not installed: pip install "vllm-gguf-plugin=={VERSION}"'):
         register()
 
