@@ -88,6 +88,7 @@ class CudaDevice(Device):
         self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
         self._launches = 0
         self._cooperative = False  # whether blocks of one of them wait for each other
+        self._peers = False  # whether one of them waits for other devices
         self._context, self._handle = PrimaryContext.join(cuda, ordinal, facts.handle, self, self.name)
         self._events = EventPool(cuda, self._checked)
         self._stream = CurrentStream(cuda, self._events, self._checked, self.name)
@@ -276,11 +277,15 @@ class CudaDevice(Device):
 
     def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
         for device, kernel, grid, block, parameters, work in launches:
+            assert isinstance(device, CudaDevice)  # as protocol.py says
             device.launch(kernel, grid, block, parameters, work)
+            device._peers = True
 
     def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
         for device, graph, work in graphs:
+            assert isinstance(device, CudaDevice)
             device.launch_graph(graph, work)
+            device._peers = True
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
         self.enter("making a graph")
@@ -329,7 +334,7 @@ class CudaDevice(Device):
         self.waits += 1
         self._checked(self._cuda.cuStreamSynchronize(self._stream.handle), "waiting for the work")
         self._launched.clear()
-        self._cooperative = False
+        self._cooperative = self._peers = False
         self.owner.run_deferred()
         self._sharing.release_all()
 
@@ -347,7 +352,7 @@ class CudaDevice(Device):
             steps += [cuda.cuStreamSynchronize(self._stream.handle)] if self._stream.handle is not None else []
         for status, *_ in steps:
             if status:  # the last chance to hear of a fault
-                self._context.failure(status, f"closing {self.name}", self._launched, self.name, cooperative=self._cooperative)
+                self._failure(status, f"closing {self.name}")
         self._launched.clear()
         for pinned in (self._staging, self._pages):
             steps += [] if pinned is None else pinned.close()
@@ -427,8 +432,11 @@ class CudaDevice(Device):
         status, *values = result
         if status:
             doing = f"{doing} on {self.name}"
-            raise self._context.failure(status, doing, self._launched, self.name, cooperative=self._cooperative)
+            raise self._failure(status, doing)
         return values[0] if len(values) == 1 else tuple(values)
+
+    def _failure(self, status: Any, doing: str) -> DeviceError:
+        return self._context.failure(status, doing, self._launched, self.name, cooperative=self._cooperative, peers=self._peers)
 
 
 def _close_dropped() -> None:

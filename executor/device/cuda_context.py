@@ -26,6 +26,10 @@ _COOPERATIVE: Final = (
     "\n  among them are blocks that wait for each other, and give up with a trap when some do not come: so it may be that not "
     "all of them were on the GPU at once, where something else takes part of it"
 )
+_PEERS: Final = (
+    "\n  among them are launches that wait for other devices, and give up with a trap when one does not come: so it may be "
+    "that another device has failed, or was given its launch too late"
+)
 
 _lock = threading.Lock()
 _contexts: dict[tuple[int, int], PrimaryContext] = {}
@@ -91,18 +95,19 @@ class PrimaryContext:
             return answers
 
     def failure(
-        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False
+        self, status: Any, doing: str, launched: Iterable[object], name: str, *, cooperative: bool = False,
+        peers: bool = False,
     ) -> DeviceError:  # fmt: skip
         """What to raise when the driver answers `status`, no success. A sticky one breaks the context; then, and ever after,
         this is a DeviceFailed with the first cause. `launched`: what may have been running; `cooperative`: with blocks that
-        wait for each other."""
+        wait for each other; `peers`: with launches that wait for other devices."""
         message = driver_message(self._cuda, status)
         with _lock:
             if self.cause:
                 return DeviceFailed(f"{name} has failed and refuses {doing}; it failed with: {self.cause}", self.cause)
             if getattr(status, "name", "") not in STICKY:
                 return DeviceError(f"{doing}: {message}")
-            self.cause = f"{doing}: {message}{suspects(launched)}{_COOPERATIVE if cooperative else ''}"
+            self.cause = f"{doing}: {message}{suspects(launched)}{_COOPERATIVE if cooperative else ''}{_PEERS if peers else ''}"
         _log.error("%s failed: %s", name, self.cause)
         return DeviceFailed(f"{self.cause}\n{name} is lost until all who opened it have closed it", self.cause)
 

@@ -18,6 +18,7 @@ from executor.measure.profiler import Limit
 from executor.measure.timing import FRESH_BYTES, LEAST_LAUNCHES, MOST_BYTES, MOST_COPIES, WARM_UPS, freed
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.errors import ArgumentError
 from ptxgen.types import U8
 
 
@@ -79,7 +80,11 @@ def time_kernels(
 
     On a GPU as many sets of arguments are there as it takes that each has left the cache when its turn comes again; where they
     are too small for that, the cache is filled with something else before each replay. The emulator gets one set: its times are
-    the CPU's. Errors as Launcher.prepare."""
+    the CPU's. Errors as Launcher.prepare, and ArgumentError for a kernel of several devices."""
+    if several := [kernel for kernel in kernels if kernel.launch().ranks > 1]:
+        raise ArgumentError(
+            f"{several[0]} waits for its launches on {several[0].launch().ranks} devices; this times one device"
+        )
     report = progress or (lambda done, total: None)
     device = launcher.device
     with ExitStack() as stack:

@@ -115,3 +115,8 @@ def test_a_gpu_times_every_launch_on_fresh_arguments() -> None:
     for one in said["results"]:
         assert one["copies"] * one["bytes"] >= 256 << 20
         assert 0.1 < one["share_of_roofline"] < 1.1
+
+
+def test_a_kernel_of_several_devices_is_refused() -> None:
+    said = refused("ptxrun", "bench", "all_gather", "--set", "n=64", "--set", "ranks=2", *EMULATOR)
+    assert "all_gather(n=64, ranks=2, m=1) waits for its launches on 2 devices; this times one device" in said

@@ -40,6 +40,9 @@ class FakeDriver:
         self.refused: set[bytes] = set()  # images that do not load
         self.broken: Any = None
         self.contexts = 0  # primary contexts made so far
+        self.apart: set[tuple[int, int]] = set()  # GPUs of which the first has no way to the second
+        self.reached: list[tuple[Any, Any]] = []  # contexts of which the first may use the second's memory
+        self.current: Any = None
         self._memory: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
 
@@ -99,6 +102,16 @@ class FakeDriver:
         return (OK,)
 
     def cuCtxSetCurrent(self, context: Any) -> tuple[Any]:
+        self.current = context
+        return (OK,)
+
+    def cuDeviceCanAccessPeer(self, gpu: int, other: int) -> tuple[Any, int]:
+        return OK, int((gpu, other) not in self.apart)
+
+    def cuCtxEnablePeerAccess(self, other: Any, flags: int) -> tuple[Any]:
+        if (self.current, other) in self.reached:
+            return (R.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,)
+        self.reached.append((self.current, other))
         return (OK,)
 
     def cuStreamCreate(self, flags: int) -> tuple[Any, str]:

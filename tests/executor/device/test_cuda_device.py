@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,14 +12,17 @@ from numpy.typing import NDArray
 from executor.base.errors import DeviceError, DeviceFailed, LaunchError, ModelError
 from executor.device import open_device
 from executor.device.cuda import CudaDevice
+from executor.device.emulated import EmulatedDevice
 from executor.device.parameters import ParameterBlock
 from executor.device.pinned import CHUNK, PAGE
 from executor.device.protocol import LoadedKernel
-from executor.launch.launch import Launcher
+from executor.launch.launch import Launcher, Plan, launch_together
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from executor.memory.peers import peer_addresses
 from ptxgen.errors import ArgumentError
-from ptxgen.types import F32
+from ptxgen.kernels.collective.all_gather import AllGather
+from ptxgen.types import F32, U32
 from tests.executor.device.fake_driver import FakeDriver, R
 from tests.executor.launch.kernels import Alone, Scale, together_plan
 
@@ -53,6 +57,49 @@ def test_blocks_that_wait_for_each_other_are_launched_all_at_once_if_there_is_ro
     ((kind, function, *sizes, shared, stream, _),) = driver.launches
     assert (kind, function, sizes) == ("cooperative", "function test_turned_together", [most, 1, 1, 64, 1, 1])
     assert (shared, stream) == (0, "stream")
+
+
+def two_gpus(driver: FakeDriver) -> tuple[CudaDevice, CudaDevice]:
+    driver.gpus = 2
+    return CudaDevice(0), CudaDevice(1)
+
+
+def gather_plans(devices: Sequence[CudaDevice]) -> list[Plan]:
+    """Of an all-gather over these devices."""
+    kernel = AllGather(n=64, ranks=len(devices))
+    flags = [GpuBuffer.zeros(device, U32, (kernel.blocks, kernel.ranks)) for device in devices]
+    whole = [GpuBuffer.zeros(device, F32, (1, 64)) for device in devices]
+    ys, peers = peer_addresses(whole), peer_addresses(flags)
+    slices = [GpuBuffer.zeros(device, F32, (1, kernel.columns)) for device in devices]
+    own = [{"y": whole[r], "x": slices[r], "flags": flags[r], "ys": ys[r], "peers": peers[r], "rank": r} for r in range(2)]
+    return [Launcher(device, Modules(device)).prepare(kernel, **its) for device, its in zip(devices, own, strict=True)]
+
+
+def test_launches_of_several_gpus_go_to_each_after_their_contexts_reach_each_other(driver: FakeDriver) -> None:
+    one, other = two_gpus(driver)
+    with one, other:
+        launch_together(gather_plans([one, other]))
+        assert driver.reached == [("context 0", "context 1"), ("context 1", "context 0")]  # once, and asked for twice
+        assert [call[0] for call in driver.launches] == ["function all_gather"] * 2
+        driver.fault(R.CUDA_ERROR_LAUNCH_FAILED)
+        with pytest.raises(
+            DeviceFailed, match="launches that wait for other devices, and give up with a trap when one does not"
+        ):
+            one.synchronize()
+
+
+def test_gpus_without_a_way_to_each_other_are_named(driver: FakeDriver) -> None:
+    driver.apart = {(1, 0)}
+    one, other = two_gpus(driver)
+    with one, other, EmulatedDevice() as emulator:
+        one.reach(other)
+        with pytest.raises(DeviceError, match=r"no peer access between cuda:1 \(Fake GPU\) and cuda:0 \(Fake GPU\)"):
+            other.reach(one)
+        with pytest.raises(DeviceError, match=r"cuda:0 \(Fake GPU\) cannot reach the memory of emulator .*, which is no GPU"):
+            one.reach(emulator)
+        with CudaDevice(0) as beside:  # the same context
+            one.reach(beside)
+    assert driver.reached == [("context 0", "context 1")]
 
 
 def test_a_plan_keeps_its_parameters_alive(driver: FakeDriver) -> None:

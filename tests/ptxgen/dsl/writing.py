@@ -19,10 +19,10 @@ ARGUMENTS: Signature = {"x": read(F32, 256), "n": read(U32, 256), "y": write(F32
 
 def written(
     body: Body, *, block: int | tuple[int, ...] = 64, target: Target = DEFAULT, signature: Signature | None = None,
-    cooperative: bool = False,
+    cooperative: bool = False, ranks: int = 1,
 ) -> Function:  # fmt: skip
     """The function that `body` writes, not verified. `k.arg` has x: f32[256], n: u32[256], y: f32[256] unless told other."""
-    launch = LaunchConfig(1, block, cooperative=cooperative)
+    launch = LaunchConfig(1, block, cooperative=cooperative, ranks=ranks)
     k = KernelBuilder("probe", ARGUMENTS if signature is None else signature, launch, target)
     body(k)
     return k.finish()
