@@ -1,0 +1,80 @@
+"""How long a token's choice takes: argmax, and sample_token by its filters, over random logits.
+
+python -m benchmarks.sample_token --vocab 128256,151936 -o benchmarks/results/sample-token-h200.json
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+
+from benchmarks.record import write
+from executor.device import open_device
+from executor.device.protocol import Device
+from executor.launch.launch import Launcher, Plan
+from executor.launch.modules import Modules
+from executor.measure.timing import chain_seconds
+from executor.memory.buffers import GpuBuffer
+from ptxgen.commands.options import whole_numbers
+from ptxgen.kernels.registry import find
+from ptxgen.kernels.token.sampling import settings
+
+ALL: Final = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+DRAWS: Final[Mapping[str, Mapping[str, float]]] = {
+    "temperature 0.8": {},
+    "and top-k 40": {"top_k": 40},
+    "and top-p 0.95": {"top_p": 0.95},
+    "and min-p 0.05": {"min_p": 0.05},
+    "all of them": {"top_k": 40, "top_p": 0.95, "min_p": 0.05},
+}
+SPREAD: Final = 3.0
+"""Standard deviation of the logits."""
+LAUNCHES: Final = 16
+
+
+@click.command()
+@click.option("--vocab", default="128256,151936", show_default=True, metavar="N,...", help="Logits.")
+@click.option("--runs", default=9, type=click.IntRange(1), show_default=True)
+@click.option("--device", default="cuda:0", show_default=True)
+@click.option("--commit", help="What is timed; found from git if there is one.")
+@click.option("-o", "output", type=click.Path(path_type=Path), required=True)
+def main(vocab: str, runs: int, device: str, commit: str | None, output: Path) -> None:
+    """Time the kernels and write the result as JSON."""
+    sizes = whole_numbers("--vocab", vocab, "numbers of logits", "128256", low=1)
+    with open_device(device) as opened:
+        results = [one for n in sizes for one in timed(opened, n, runs)]
+        record = {
+            "what": f"sample_token by its filters, and argmax, over normally distributed logits, standard deviation {SPREAD:g}",
+            "unit": f"us a launch, the median of {runs} graphs of {LAUNCHES}",
+            "results": results,
+        }
+        write(output, record, opened.describe(), commit)
+    for one in results:
+        click.echo(f"{one['n']} {one['draws']}: {one['us']} us")
+
+
+def timed(device: Device, n: int, runs: int) -> Iterator[dict[str, Any]]:
+    """argmax, then each of DRAWS."""
+    launcher = Launcher(device, Modules(device))
+    x = GpuBuffer.from_numpy(device, np.random.default_rng(n).normal(0, SPREAD, n).astype(np.float32))
+    out = GpuBuffer.from_numpy(device, np.zeros(1, np.uint32))
+    random = GpuBuffer.from_numpy(device, np.array([7, 0], np.uint64))
+
+    def row(draws: str, plan: Plan) -> dict[str, Any]:
+        seconds = statistics.median(chain_seconds(device, [plan] * LAUNCHES, runs))
+        return {"n": n, "draws": draws, "us": round(seconds * 1e6, 2)}
+
+    yield row("argmax", launcher.prepare(find("argmax").make(n=n), out=out, x=x))
+    kernel = find("sample_token").make(n=n)
+    for draws, filters in DRAWS.items():
+        set_to = GpuBuffer.from_numpy(device, settings(**{**ALL, **filters}))  # type: ignore[arg-type]
+        yield row(draws, launcher.prepare(kernel, out=out, x=x, settings=set_to, random=random))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The launches of a step by their stamps: tried on the emulator, whose times mean nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.decode_switches import AS_IT_COMES
+from benchmarks.step_launches import launches
+from executor.device import open_device
+from tests.synthetic import Q, write_model
+
+pytestmark = pytest.mark.usefixtures("shared_kernels")
+
+
+def test_every_launch_is_in_a_row_of_its_operation_and_none_ends_before_it_begins(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=2, hidden=64, heads=2, ff=64, context=256)
+    with open_device("emulator") as device:
+        rows = launches(path, device, AS_IT_COMES, steps=2)
+    found = {one["operation"]: one["launches"] for one in rows}
+    assert (found["embed"], found["attn_norm"], found["ffn_down"], found["argmax"]) == (1, 2, 2, 1)
+    assert rows[0]["operation"] == "embed"
+    for one in rows:
+        assert one["lasts"] >= 0
+        assert one["ends"] == pytest.approx(one["begins"] + one["lasts"], abs=0.02)
+        assert one["starts"] <= one["begins"]
