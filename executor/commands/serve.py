@@ -78,12 +78,16 @@ class NoServer(PtxGenError):
     "--drain-seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, metavar="S",
     help="How long the first Ctrl-C or SIGTERM lets answers go on.",
 )  # fmt: skip
+@click.option(
+    "--step-seconds", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S",
+    help="A device that has not ended a step for so long is said to have failed, until it ends it.",
+)  # fmt: skip
 @device_option
 @precision_option
 def serve_command(
     asked: AskedModel, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,
     draft: str | None, api_key_file: Path | None, max_body_mb: int, read_seconds: float, request_seconds: float,
-    drain_seconds: float, **options: Any,
+    drain_seconds: float, step_seconds: float, **options: Any,
 ) -> None:  # fmt: skip
     """Serve a GGUF model over HTTP, as OpenAI's API has it: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models,
     with /health, /metrics and a page to talk to the model at /. Answers run together, and those that come later join them.
@@ -107,7 +111,8 @@ def serve_command(
     from executor.serve.service import Service
 
     access = Access(keys_of(api_key_file, API_KEY.read()), host)
-    limits = Limits(slots, queue, max_body_mb << 20, read_seconds, request_seconds=request_seconds, drain_seconds=drain_seconds)
+    seconds = {"request_seconds": request_seconds, "drain_seconds": drain_seconds, "step_seconds": step_seconds}
+    limits = Limits(slots, queue, max_body_mb << 20, read_seconds, **seconds)
     with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
         scheduler = _scheduler(running, slots, cache_tokens, kv_type, draft)

@@ -21,7 +21,7 @@ REMEMBERED: Final = 64
 class Limits:
     """running: answers that are made at a time; queue: more that may wait; body_bytes: of a request; read_seconds: until its
     head has been read, and its body; request_seconds: until it has been answered; drain_seconds: until the server ends after it
-    was told to."""
+    was told to; step_seconds: until a step of the device that has not ended counts as one that will not."""
 
     running: int
     queue: int
@@ -29,6 +29,7 @@ class Limits:
     read_seconds: float = 30.0
     request_seconds: float = 600.0
     drain_seconds: float = 30.0
+    step_seconds: float = 60.0
 
     @property
     def places(self) -> int:

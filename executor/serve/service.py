@@ -71,7 +71,10 @@ class Service:
     @property
     def trouble(self) -> str:
         """Why no new request is answered, empty if it is."""
-        return self.worker.failure or (STOPPED if self.draining else "")
+        if known := self.worker.failure or (STOPPED if self.draining else ""):
+            return known
+        seconds = self.worker.busy_seconds
+        return f"the device has not ended a step for {seconds:.0f} s" if seconds > self.limits.step_seconds else ""
 
     def require_ready(self) -> None:
         """ApiError 503 where no new request is answered."""

@@ -106,12 +106,19 @@ class Worker:
         self._updates: list[tuple[Receiver, Update]] = []
         self._stopping = False
         self._due = 0.0  # when what is new is handed back next
+        self._began: float | None = None  # when the turn that runs began, which may wait for the device
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ptxrun-worker", daemon=True)
         self.status: SchedulerStatus = scheduler.status()
         """What the scheduler had after the last step."""
         self.failure: str = ""
         """Why nothing can be answered any more."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """How long the step that runs has taken so far; 0 if none does."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def start(self) -> None:
         """Begin."""
@@ -151,11 +158,14 @@ class Worker:
             self._owner.take_over()
             while not self._stopping:
                 self._take_calls()
+                self._began = time.monotonic()
                 self._turn()
+                self._began = None
         except Exception as error:
             _log.exception("the worker has failed")
             self.failure = f"the worker has failed: {error}"
         finally:
+            self._began = None
             with suppress(Exception):  # of a scheduler that has failed
                 self._scheduler.close()
             self._collect()

@@ -278,6 +278,28 @@ def test_a_device_that_has_failed_is_told_to_all_and_by_health(tokenizer: Tokeni
     run(work, tokenizer)
 
 
+def test_a_device_that_answers_no_more_is_said_by_health_and_to_who_comes_until_it_does(tokenizer: Tokenizer) -> None:
+    awake, engine = threading.Event(), slow_engine()
+
+    def hang(rows: object) -> None:
+        awake.wait(20)
+
+    engine.before_step = hang
+
+    async def work(local: Local) -> None:
+        assert (await local.http.get("/health")).status_code == 200
+        running = asyncio.create_task(local.post("/v1/completions", {"prompt": [5], "max_tokens": 3}))
+        await until(lambda: local.service.trouble != "")
+        health = await local.http.get("/health")
+        assert (health.status_code, "has not ended a step for" in health.json()["status"]) == (503, True)
+        assert (await local.post("/v1/completions", {"prompt": [5]})).status_code == 503
+        awake.set()
+        assert (await running).status_code == 200
+        assert (await local.http.get("/health")).status_code == 200
+
+    run(work, tokenizer, engine=engine, limits=Limits(running=2, queue=2, step_seconds=0.2))
+
+
 def test_a_worker_that_has_ended_leaves_nobody_waiting(tokenizer: Tokenizer) -> None:
     async def work(local: Local) -> None:
         running = asyncio.create_task(local.post("/v1/completions", ENDLESS | {"stream": False}))
