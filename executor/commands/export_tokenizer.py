@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -28,11 +27,14 @@ def export_tokenizer_command(asked: AskedModel, folder: Path, as_json: bool) -> 
     Example:
       ptxrun export-tokenizer model.gguf model-tokenizer
     """
-    from executor.model.tokenizer_folder import write_tokenizer_folder
+    from executor.model.tokenizer_folder import tokenizer_folder
 
-    made = write_tokenizer_folder(asked.path, folder)
+    made = tokenizer_folder(asked.path)
+    made.write(folder)
     if as_json:
-        console.print_json(asdict(made) | {"folder": str(made.folder)})
+        compared = {"texts": made.compared_texts, "ids": made.compared_ids}
+        facts = {"folder": str(folder), "files": list(made.files), "tokens": made.tokens, "chats": made.chats}
+        console.print_json(facts | {"compared": compared})
         return
     chat = "" if made.chats else "; the model has no chat template"
-    console.echo(f"{made.folder}: {made.tokens} tokens; {made.texts} texts give the same ids as here{chat}")
+    console.echo(f"{folder}: {made.tokens} tokens; {made.compared_texts} texts give the same ids as here{chat}")

@@ -23,10 +23,9 @@ from executor.commands.session import (
 from ptxgen.commands import console
 from ptxgen.commands.options import FILE
 from ptxgen.commands.start import FAILED
-from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.errors import PtxGenError
 
 if TYPE_CHECKING:
-    from executor.model.scheduling.scheduler import Scheduler
     from executor.serve.service import Served
 
 
@@ -106,6 +105,7 @@ def serve_command(
     from executor.base.environment import API_KEY
     from executor.gguf.parts import stem_of
     from executor.serve.access import Access, is_loopback, keys_of
+    from executor.serve.capacity import serving_scheduler
     from executor.serve.limits import Limits
     from executor.serve.server import bound, serve, url_of
     from executor.serve.service import Service
@@ -115,7 +115,7 @@ def serve_command(
     limits = Limits(slots, queue, max_body_mb << 20, read_seconds, **seconds)
     with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
-        scheduler = _scheduler(running, slots, cache_tokens, kv_type, draft)
+        scheduler = serving_scheduler(model, slots, cache_tokens, kv_type, guesses=draft is not None)
         served = _served(running, name or stem_of(asked.path.name), asked.path, scheduler.engine.context)
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 
@@ -140,24 +140,6 @@ def _require_server() -> None:
             import_module(name)
     except ImportError as error:
         raise NoServer(f'ptxrun serve needs {error.name}, which is not installed; pip install "ptxgen[serve]"') from error
-
-
-def _scheduler(running: ModelSession, slots: int, cache_tokens: int | None, kv_type: str, draft: str | None) -> Scheduler:
-    """ArgumentError for a cache in which not one answer has room."""
-    from executor.model.engine import PAGE_LEN
-    from executor.model.row_steps import CHUNK
-    from executor.model.scheduling.prompt_lookup import PromptLookup
-
-    context = running.model.context // PAGE_LEN * PAGE_LEN
-    if not context:
-        raise ArgumentError(f"the context is {running.model.context} tokens; allowed: at least {PAGE_LEN}")
-    pages = slots * context // PAGE_LEN if cache_tokens is None else cache_tokens // PAGE_LEN
-    if pages * PAGE_LEN < context:
-        raise ArgumentError(f"--cache-tokens {cache_tokens} is less than the context of one answer, {context} tokens")
-    return running.model.scheduler(
-        slots=slots, pages=pages, page_len=PAGE_LEN, context=context, rows=max(CHUNK, slots), kv_type=kv_type,
-        draft=None if draft is None else PromptLookup,
-    )  # fmt: skip
 
 
 def _served(running: ModelSession, name: str, path: Path, context: int) -> Served:

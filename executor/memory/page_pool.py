@@ -7,10 +7,24 @@ were computed from, until somebody needs it. Only full pages are known and share
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from executor.base.arguments import whole
 from executor.base.errors import OutOfPages
 from ptxgen.errors import ArgumentError
+
+
+class PageObserver(Protocol):
+    """Who wants to know which pages a lookup finds. It is told on the thread that the pool belongs to, between two changes."""
+
+    def known(self, page: int, before: int | None, tokens: Sequence[int], /) -> None:
+        """A page is found from now on, behind the page `before` (None: at the start of a text), by its own tokens."""
+
+    def unknown(self, page: int, /) -> None:
+        """A page is found no more. Those behind it were lost before."""
+
+    def all_unknown(self) -> None:
+        """No page is found any more."""
 
 
 class PagePool:
@@ -29,6 +43,7 @@ class PagePool:
         self._idle: dict[int, None] = {}  # the longest idle first
         self._known: dict[int, _Known] = {}
         self._root = _Known(-1, None, ())
+        self.observer: PageObserver | None = None
 
     @property
     def free(self) -> int:
@@ -60,6 +75,8 @@ class PagePool:
         self._known.clear()
         self._free += self._idle
         self._idle.clear()
+        if self.observer is not None:
+            self.observer.all_unknown()
 
     def _take(self) -> int:
         if not self._free:
@@ -67,6 +84,8 @@ class PagePool:
             del self._idle[page]
             self._known.pop(page).leave()
             self._free.append(page)
+            if self.observer is not None:
+                self.observer.unknown(page)
         page = self._free.pop()
         self._holders[page] = 1
         return page
@@ -147,9 +166,12 @@ class PageTable:
             part = self._tokens(tokens)
             found = self._path[-1].next.get(part)
             if found is None:
-                found = _Known(self._pages[len(self._path) - 1], self._path[-1], part)
-                self._path[-1].next[part] = self.pool._known[found.page] = found
+                before = self._path[-1]
+                found = _Known(self._pages[len(self._path) - 1], before, part)
+                before.next[part] = self.pool._known[found.page] = found
                 self._path.append(found)
+                if self.pool.observer is not None:
+                    self.pool.observer.known(found.page, None if before.before is None else before.page, part)
             else:
                 self._put(found)
 

@@ -3,7 +3,9 @@ shapes, in four files of JSON. It holds no weights, and what is said about the m
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,36 +22,43 @@ CLASSES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwe
 
 @dataclass(frozen=True)
 class TokenizerFolder:
-    """What was written. texts, ids: as TokenizerJson has them; chats: whether there is a chat template."""
+    """What is in such a folder: texts by the names of files. compared_texts, compared_ids: as TokenizerJson has them; chats:
+    whether there is a chat template."""
 
-    folder: Path
-    files: tuple[str, ...]
+    files: Mapping[str, str]
     tokens: int
-    texts: int
-    ids: int
+    compared_texts: int
+    compared_ids: int
     chats: bool
 
+    @property
+    def digest(self) -> str:
+        """Of all its files, in hexadecimal digits: SHA-256."""
+        return hashlib.sha256(json.dumps(sorted(self.files.items())).encode()).hexdigest()
 
-def write_tokenizer_folder(path: Path, folder: Path) -> TokenizerFolder:
-    """Write tokenizer.json, tokenizer_config.json, config.json and generation_config.json of the model `path` into a folder,
-    which is made if need be; files of these names are replaced. ModelError for what is no model, has no vocabulary, or whose
-    vocabulary the format cannot hold: then nothing is written. ArgumentError for a folder that cannot be written."""
+    def write(self, folder: Path) -> None:
+        """Make the folder, if need be, and its files, in place of those of their names. ArgumentError if that fails."""
+        make_folder(folder)
+        for name, text in self.files.items():
+            with replacing(folder / name) as stream:
+                stream.write(text.encode())
+
+
+def tokenizer_folder(path: Path) -> TokenizerFolder:
+    """tokenizer.json, tokenizer_config.json, config.json and generation_config.json of the model `path`. ModelError for what is
+    no model, has no vocabulary, or whose vocabulary the format cannot hold."""
     with GgufFile.open(path) as file:
         config = ModelConfig.from_gguf(file)
         tokenizer = Tokenizer.from_gguf(file)
-        document = tokenizer_json(tokenizer)
-    made = {
+    document = tokenizer_json(tokenizer)
+    files = {
         "tokenizer.json": document.text,
         "tokenizer_config.json": _json(_tokenizer_config(tokenizer, config)),
         "config.json": _json(_config(tokenizer, config)),
         "generation_config.json": _json(_ends(tokenizer) | {"eos_token_id": sorted(tokenizer.eos_ids)}),
     }
-    make_folder(folder)
-    for name, text in made.items():
-        with replacing(folder / name) as stream:
-            stream.write(text.encode())
     chats = tokenizer.chat_template is not None
-    return TokenizerFolder(folder, tuple(made), tokenizer.vocab_size, document.texts, document.ids, chats)
+    return TokenizerFolder(files, tokenizer.vocab_size, document.texts, document.ids, chats)
 
 
 def _json(value: dict[str, Any]) -> str:

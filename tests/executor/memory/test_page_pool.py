@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -186,3 +187,37 @@ def test_many_sequences_at_once_read_what_was_computed_from_their_own_tokens() -
     for table, _, _ in running:
         table.release()
     assert pool.held == 0
+
+
+class Seen:
+    """Keeps what a lookup would find, by what it was told alone: the texts up to the end of each page."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, tuple[int, ...]] = {}
+
+    def known(self, page: int, before: int | None, tokens: Sequence[int]) -> None:
+        assert page not in self.texts
+        self.texts[page] = (() if before is None else self.texts[before]) + tuple(tokens)
+
+    def unknown(self, page: int) -> None:
+        del self.texts[page]
+
+    def all_unknown(self) -> None:
+        self.texts.clear()
+
+
+def test_an_observer_is_told_of_each_page_that_is_found_and_of_each_that_is_lost() -> None:
+    pool, rng = PagePool(12, 2), random.Random(5)
+    seen = pool.observer = Seen()
+    tables: list[PageTable] = []
+    for turn in range(300):
+        if tables and (rng.random() < 0.5 or pool.available < 4):
+            tables.pop(rng.randrange(len(tables))).release()
+        else:
+            tables.append(computed(pool, [rng.randrange(2) for _ in range(rng.randint(1, 8))]))
+        if turn % 90 == 89:
+            pool.forget()
+        for text in seen.texts.values():
+            assert found(pool, list(text)) == len(text)
+        assert len(seen.texts) == len(pool._known)
+    assert seen.texts
