@@ -7,6 +7,7 @@ import ctypes
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -85,17 +86,17 @@ class Launch:
     early: bool = False
     earlier: Sequence[Touched] = ()
 
-    @property
+    @cached_property
     def grid3(self) -> tuple[int, int, int]:
         """Blocks as (x, y, z)."""
         return shape(self.grid, "grid")
 
-    @property
+    @cached_property
     def block3(self) -> tuple[int, int, int]:
         """Threads of a block as (x, y, z)."""
         return shape(self.block, "block")
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of the grid."""
         return prod(self.grid3)

@@ -20,6 +20,8 @@ from executor.memory.peers import peer_addresses
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.types import F32, U32
+from tests.executor.launch.ranks import launched
+from tests.ptxgen.kernels.running import assert_matches_reference, emulate, inputs
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 GATHER = AllGather(n=64, ranks=2)
@@ -150,3 +152,13 @@ def test_arrays_of_all_ranks_are_alike_and_on_a_device_each(opened: Opens) -> No
         peer_addresses([here, here])
     with pytest.raises(DeviceError, match="cannot run kernels together with"):
         peer_addresses([here, GpuBuffer.zeros(opened(1, sanitize=True)[0], F32, 4)])
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_the_executor_gives_the_bits_of_the_conformance_kit(opened: Opens, m: int) -> None:
+    kernel = AllGather(n=24, ranks=4, m=m)
+    arguments = inputs(kernel)
+    results = launched(opened(4, sanitize=True), kernel, arguments)
+    assert_matches_reference(kernel, arguments, results)
+    expected, _ = emulate(kernel, arguments, sanitize=False)
+    assert {name: results[name].tobytes() for name in expected} == {name: one.tobytes() for name, one in expected.items()}
