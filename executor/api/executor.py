@@ -23,7 +23,7 @@ from executor.api.tile_profiling import TileProfiling
 from executor.base.arguments import array as host_array
 from executor.base.arguments import instance, one_shape
 from executor.choice.choice import GpuProfile
-from executor.device import open_device
+from executor.device import Device, open_device, open_devices
 from executor.gguf.gguf_file import GgufFile
 from executor.gguf.locate import local_model
 from executor.launch.bundle import Bundle
@@ -55,12 +55,14 @@ class CudaExecutor:
     """One device with its loaded kernels and weights, which all that runs on it shares. Close it, or use it in a `with`. It
     belongs to the thread that made it, or the one that called `take_over` last; all else is a DeviceError on any other.
 
-    device: as in `open_device`: "auto", "cuda", "cuda:N" or "emulator". bundle: a folder that `ptxgen bundle` wrote; every
-    kernel then comes from there and none is written. sanitize: check every access (emulator only). profile: which kernels are
-    used (default: what the environment says and was measured on this GPU); it may be set anew at any time. stream: where all
-    work goes, a handle of the driver or any library's stream, instead of a stream of its own; it must outlive the executor, and
-    "auto" then takes a GPU. Raises DeviceError if the device is not there, BundleError for a folder that is no bundle or was
-    written for another GPU.
+    device: as in `open_device`: "auto", "cuda", "cuda:N" or "emulator". devices: instead of it several, as in `open_devices`,
+    that share the models which are loaded (docs/executor/several-devices.md); all else is done by each of them alike. bundle: a
+    folder that `ptxgen bundle` wrote; every kernel then comes from there and none is written. sanitize: check every access
+    (emulator only). profile: which kernels are used (default: what the environment says and was measured on this GPU); it may
+    be set anew at any time. stream: where all work goes, a handle of the driver or any library's stream, instead of a stream of
+    its own; it must outlive the executor, and "auto" then takes a GPU. Raises DeviceError if the device is not there,
+    BundleError for a folder that is no bundle or was written for another GPU, ArgumentError for devices that cannot be taken
+    together.
 
     `input`, `output` and the like are f32 vectors on the device: a GpuBuffer, or an array of another library in its memory
     (executor/memory/interop.py; NumPy's on the emulator). `batched_q4k_gemv_cached`, `fused_ffn_q4k` and
@@ -74,6 +76,7 @@ class CudaExecutor:
         self,
         device: str = "auto",
         *,
+        devices: Sequence[str] | None = None,
         bundle: str | Path | None = None,
         sanitize: bool = False,
         profile: GpuProfile | None = None,
@@ -82,7 +85,7 @@ class CudaExecutor:
         if profile is not None:
             instance("profile", profile, GpuProfile)
         opened = None if bundle is None else Bundle.open(bundle)
-        self.device = open_device(device, sanitize=sanitize, stream=stream)
+        self.device = _opened(device, devices, sanitize, stream, bundle)
         try:
             self.modules = Modules(self.device, bundle=opened)
             profile = profile or GpuProfile.for_modules(self.modules)
@@ -318,3 +321,14 @@ class CudaExecutor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _opened(device: str, devices: Sequence[str] | None, sanitize: bool, stream: Any, bundle: object) -> Device:
+    if devices is None:
+        return open_device(device, sanitize=sanitize, stream=stream)
+    for name, value, unset in (("device", device, "auto"), ("stream", stream, None)):
+        if value != unset:
+            raise ArgumentError(f"{name} is for one device, and devices names {devices!r}; leave one of the two out")
+    if bundle is not None and len(devices) > 1:
+        raise ArgumentError("a bundle has the kernels of one device; leave it out, or take one device")
+    return open_devices(devices, sanitize=sanitize)

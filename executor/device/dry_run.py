@@ -16,10 +16,15 @@ class DryRunMemory(HostMemory):
 
     sharing = None
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
+        """ranks: it is the memory of one of so many devices."""
         super().__init__("a dry run")
+        self.ranks = ranks
         self._next = ALIGNMENT
         self._contents: dict[int, NDArray[np.uint8]] = {}  # of what was written or looked at, by start
+
+    def peers(self, pointer: int) -> tuple[int, ...]:
+        return (pointer,) * self.ranks
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         return self._add(nbytes, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ class ParameterBlock:
     """
 
     def __init__(self, signature: Signature) -> None:
+        self._signature = signature
         self._packers: dict[str, tuple[struct.Struct, int]] = {}
         self._arrays = {name: argument for name, argument in signature.items() if isinstance(argument, Array)}
         offset = 0
@@ -54,6 +56,19 @@ class ParameterBlock:
         """Write a pointer or a scalar that has been checked."""
         packer, offset = self._packers[name]
         packer.pack_into(self._storage, offset, value)
+
+    def moved(self, own: Callable[[int], int]) -> ParameterBlock:
+        """A copy in which each array lies at `own` of its address."""
+        copy = ParameterBlock(self._signature)
+        ctypes.memmove(copy._storage, self._storage, self.size)
+        for name, _, pointer in self.arrays:
+            copy.set(name, own(pointer))
+        return copy
+
+    @property
+    def ranks(self) -> int:
+        """How many devices the launch reaches: it has addresses of each of them."""
+        return max((array.shape[0] for array in self._arrays.values() if array.addresses_of), default=1)
 
     def tobytes(self) -> bytes:
         """A copy of the parameters of now."""

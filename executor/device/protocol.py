@@ -27,6 +27,16 @@ ReadInto = Callable[[int, NDArray[np.uint8]], None]
 
 
 @dataclass(frozen=True)
+class ReadOwn:
+    """A ReadInto that gives each of several devices other bytes: those of a rank by `of(rank)`, and the first's as they are."""
+
+    of: Callable[[int], ReadInto]
+
+    def __call__(self, start: int, into: NDArray[np.uint8]) -> None:
+        self.of(0)(start, into)
+
+
+@dataclass(frozen=True)
 class LoadedKernel:
     """An entry that a device can launch. `handle`, `module`: the device's own. Sizes in bytes; registers are 0 where there
     are none. dynamic_shared: the shared memory that every launch asks for, beside the static `shared_bytes`; cooperative: its
@@ -109,10 +119,16 @@ class DeviceMemory(Protocol):
     owner: OwnerThread
     allocations: Allocations
     """What it has given out and borrowed."""
+    ranks: int = 1
+    """How many devices it is: of several, each has memory of its own behind every address (several.py)."""
 
     @property
     def sharing(self) -> MemorySharing | None:
         """How others share the memory; None if they cannot."""
+
+    def peers(self, pointer: int) -> tuple[int, ...]:
+        """Where each rank has what is at an address, for kernels of any of them; the address itself on a device alone."""
+        return (pointer,)
 
     def alloc(self, nbytes: int, name: str = "") -> int:
         """A pointer to `nbytes` (> 0) of memory on a 256-byte boundary, contents undefined. Raises OutOfMemory when there is

@@ -59,7 +59,8 @@ _U64: Final = struct.Struct("<Q")
 class TensorInfo:
     """Where a tensor lies. `shape` has rows first, so shape[-1] is the length of a row (K): the file has the reverse.
 
-    offset: bytes from the start of its file; nbytes: bytes of the packed blocks; part: which file of the model's it is, from 0.
+    offset: bytes from the start of its file; nbytes: bytes of the packed blocks; part: which file of the model's it is, from 0;
+    ranks: where it is what one of several devices has of a tensor, how many have as much.
     """
 
     name: str
@@ -68,6 +69,7 @@ class TensorInfo:
     offset: int
     nbytes: int
     part: int = 0
+    ranks: int = 1
 
 
 def read_directory(content: FileBytes) -> tuple[dict[str, Value], dict[str, TensorInfo]]:

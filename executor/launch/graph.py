@@ -67,7 +67,7 @@ class LaunchGraph:
     def replay(self) -> None:
         """Launch. Errors as check_alive, and LaunchError for a graph with launches that wait for other devices; nothing is
         launched then."""
-        if self.ranks > 1:
+        if self.ranks not in (1, self.device.ranks):
             raise LaunchError(f"{self} waits for the graphs of {self.ranks} devices; launch them all: replay_together(graphs)")
         self.prepare_replay()
         self.device.launch_graph(self._handle, self)

@@ -137,7 +137,7 @@ class Plan:
         self.check_alive()
         if self.is_recorded():
             return
-        if self.ranks > 1:
+        if self.ranks not in (1, self.device.ranks):
             raise LaunchError(
                 f"{self.kernel} waits for its launches on {self.ranks} devices; launch them all: launch_together(plans)"
             )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from executor.layers.calls import LaunchQueue
+from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import Product, form_read, project, project_all, rows
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
@@ -19,16 +20,25 @@ from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
 
 @dataclass(frozen=True)
 class FfnBuffers:
-    """What a feed-forward network computes in, f32[ff] each, or f32[rows, ff]."""
+    """What a feed-forward network computes in, f32[ff] each, or f32[rows, ff]. Of one that ranks share: f32[ff / ranks] or
+    f32[rows, ff / ranks], and `gathered` is what all have activated, f32[ff] or f32[rows, ff]."""
 
     gate: GpuBuffer
     up: GpuBuffer
     activated: GpuBuffer
+    gathered: GpuBuffer | None = None
 
     @classmethod
-    def of(cls, workspace: Workspace, ff: int, rows: int = 1) -> Self:
+    def of(cls, workspace: Workspace, ff: int, rows: int = 1, ranks: int = 1) -> Self:
         """In this workspace."""
-        return cls(*(workspace.buffer(name, lines(rows, ff)) for name in ("ffn gate", "ffn up", "ffn activated")))
+        names = "ffn gate", "ffn up", "ffn activated"
+        gate, up, activated = (workspace.buffer(name, own_shape(rows, ff, ranks)) for name in names)
+        return cls(gate, up, activated, workspace.buffer("ffn activated by all", lines(rows, ff)) if ranks > 1 else None)
+
+    @property
+    def result(self) -> GpuBuffer:
+        """What `down` multiplies."""
+        return self.activated if self.gathered is None else self.gathered
 
 
 def swiglu_ffn(
@@ -36,14 +46,15 @@ def swiglu_ffn(
 ) -> None:
     """y = down(silu(gate(x)) * up(x)); x, y: f32[hidden]."""
     swiglu(launch, gate, up, down, b, x=x)
-    project(launch, "ffn_down", down, x=b.activated, y=y)
+    project(launch, "ffn_down", down, x=b.result, y=y)
 
 
 def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
-    """b.activated = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
-    are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic."""
+    """b.result = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
+    are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic. What is gathered is f32:
+    its digits or halves are made by each rank."""
     project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
-    n, m, form = up.weight.n, rows(x), form_read(down)
+    n, m, form = up.weight.n, rows(x), form_read(down) if b.gathered is None else None
     read = {"gate": b.gate, "up": b.up}
     arguments = {"y": b.activated, **read}
     if not launch.fused or form is None:
@@ -54,6 +65,8 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     else:
         digits = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
         launch.packed.write(launch, "ffn_swiglu", digits, b.activated, form, **shaped(digits, **arguments))
+    if b.gathered is not None:
+        gather(launch, "ffn_swiglu", b.activated, b.gathered)
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

@@ -28,11 +28,12 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
     of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
+        kernel = projection.own(kernel)
         own = _scratch(launch, operation, kernel)
         launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows), **own)
         return
     for tile, starts in tiles(m):
-        form = gemv_of_rows(kernel, tile)
+        form = projection.own(gemv_of_rows(kernel, tile))
         for start in starts:
             parts = {name: _tile(buffer, m, start, tile) for name, buffer in of_rows.items()}
             launch(operation, form, w=projection.weight.buffer, **shaped(form, **parts))
@@ -69,7 +70,7 @@ def _joined(first: Product, left: Sequence[Product]) -> tuple[KernelType | None,
         for others in combinations(left, count):
             kernel = first.projection.kernel.joined([one.projection.kernel for one in others])
             if kernel is not None:
-                return kernel, others
+                return first.projection.own(kernel), others
     return None, ()
 
 
@@ -91,6 +92,7 @@ def project_onto(
     kernel, m = projection.kernel, rows(x)
     fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
+        fused = projection.own(fused)
         read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
         launch(operation, fused, w=projection.weight.buffer, **read, **_scratch(launch, operation, fused))
         return

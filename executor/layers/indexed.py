@@ -113,9 +113,9 @@ def layer_weights(
         ffn_gate=matrix("ffn_gate", n=s.ff, k=s.hidden),
         ffn_up=matrix("ffn_up", n=s.ff, k=s.hidden),
         ffn_down=matrix("ffn_down", n=s.hidden, k=s.ff),
-        attn_q_bias=optional("attn_q.bias", s.q_dim),
-        attn_k_bias=optional("attn_k.bias", s.kv_dim),
-        attn_v_bias=optional("attn_v.bias", s.kv_dim),
+        attn_q_bias=optional("attn_q.bias", s.own.q_dim),
+        attn_k_bias=optional("attn_k.bias", s.own.kv_dim),
+        attn_v_bias=optional("attn_v.bias", s.own.kv_dim),
         attn_q_norm=optional("attn_q_norm.weight", s.head_dim),
         attn_k_norm=optional("attn_k_norm.weight", s.head_dim),
     )
@@ -141,8 +141,8 @@ def build_indexed_weights(
 def _matrix(weights: Mapping[str, LoadedWeight], name: str, *, n: int, k: int) -> LoadedWeight:
     weight = weights[name]
     _need_memory(name, weight.buffer)
-    if (weight.n, weight.k) != (n, k):
-        raise ModelError(f"{name} is {weight.n} x {weight.k}; the layer needs {n} x {k}")
+    if (weight.rows, weight.k) != (n, k):
+        raise ModelError(f"{name} is {weight.rows} x {weight.k}; the layer needs {n} x {k}")
     return weight
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from executor.base.arguments import array
-from executor.launch.launch import Launcher, LaunchRecord, LayerOperation, Plan
+from executor.launch.launch import NOWHERE, Launcher, LaunchRecord, LayerOperation, Plan
+from executor.layers.gather import COMPUTED_IN_PARTS, GATHERED
 from executor.layers.indexed import OUTPUTS, sites
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -53,12 +54,11 @@ class OutlierWatch:
         self._plans: dict[LayerOperation, Plan] = {}
 
     def __call__(self, record: LaunchRecord) -> None:
-        site = record.place
+        site, x = self._output(record)
         if site not in self._places:
             return
         plan = self._plans.get(site)
         if plan is None:
-            x = record.arguments[OUTPUTS[record.place.operation]]
             plan = self._plans[site] = self._plan(site, x)
         plan()
 
@@ -70,6 +70,16 @@ class OutlierWatch:
     def free(self) -> None:
         """Give the flags' memory back."""
         self._flags.free()
+
+    def _output(self, record: LaunchRecord) -> tuple[LayerOperation, object]:
+        """The operation whose output a launch has written whole, and that. Where each rank computes a part, it is the launch
+        that gathers them that does."""
+        layer, operation = record.place
+        if operation.endswith(GATHERED):
+            return LayerOperation(layer, operation.removesuffix(GATHERED)), record.arguments["y"]
+        if self._launcher.device.ranks > 1 and operation in COMPUTED_IN_PARTS:
+            return NOWHERE, None
+        return record.place, record.arguments.get(OUTPUTS.get(operation, ""))
 
     def _plan(self, site: LayerOperation, x: object) -> Plan:
         assert isinstance(x, GpuBuffer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
@@ -16,7 +16,8 @@ from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. joins: whether its product with a vector may go in one launch with those of others."""
+    once. `reason`: why this kernel. joins: whether its product with a vector may go in one launch with those of others. Of a
+    matrix that ranks share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
@@ -38,6 +39,10 @@ class Projection:
         """The GGML type."""
         return self.weight.format.name
 
+    def own(self, kernel: KernelType) -> KernelType:
+        """A kernel of the whole matrix as the one of the rows that this device has of it; the same order of summation."""
+        return kernel if self.weight.ranks == 1 else of_rank(kernel, self.weight.ranks)
+
     @property
     def shape(self) -> tuple[int, int]:
         """(n, k): rows, and values of a row."""
@@ -48,8 +53,8 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     """The weight with the profile's kernel for it and so many rows of activations, as GpuProfile.choose; `accurate`: one of the
     accurate precision whatever the profile's is. Raises ArgumentError if the profile names a kernel that reads another format
     or takes other arguments."""
-    choice = profile.choose(weight.format, weight.k, weight.n, accurate=accurate, rows=rows)
-    require_fit(choice.kernel, weight.format, weight.name, n=weight.n, k=weight.k, rows=rows)
+    choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
+    require_fit(choice.kernel, weight.format, weight.name, n=weight.rows, k=weight.k, rows=rows)
     return Projection(weight, choice.kernel, choice.reason, profile.joined_products)
 
 
@@ -57,9 +62,15 @@ def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Project
     """The projection with what was measured to be fastest for several rows of activations; as it is where nothing was. Where it
     does not read one digit, what is measured instead does not, either. Errors as bind."""
     weight, accurate = projection.weight, not reads_one_digit(projection.kernel)
-    entry = profile.choose(weight.format, weight.k, weight.n, accurate=accurate, rows=rows).entry
+    entry = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows).entry
     measured = entry is not None and entry.rows > 1
     return bind(weight, profile, accurate=accurate, rows=rows) if measured else projection
+
+
+def of_rank(kernel: KernelType, ranks: int) -> KernelType:
+    """A kernel that multiplies by one matrix or several, for as many rows of each as one of `ranks` devices has."""
+    rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := kernel.parameters().get(name))}
+    return replace(kernel, **rows)
 
 
 def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int, rows: int = 1) -> None:

@@ -15,6 +15,7 @@ from executor.choice.persistent import PersistentGrid
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
+from executor.layers.gather import gather
 from executor.layers.gemv import Product, form_read, project_all, project_onto
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
@@ -27,6 +28,7 @@ from ptxgen.dsl.kernel_type import HalfForm, KernelType
 from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.norm.rmsnorm_halves import BatchedRmsNormHalves
+from ptxgen.kernels.token.gather_rows import GatherRows
 
 
 class Attention(Protocol):
@@ -46,17 +48,43 @@ def transformer_layer(
 
     Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
     attention_inputs(launch, s, w, a)
-    attention(launch, s, w, a, form=form_read(w.attn_output))
+    attend(launch, s, w, attention, a)
     after_attention(launch, s, w, a)
+
+
+def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attention: Attention, a: Activations) -> None:
+    """a.attended becomes what each query attends to. Of a layer that is split each rank has its own heads, and then all."""
+    if a.split is None:
+        attention(launch, s, w, a, form=form_read(w.attn_output))
+        return
+    attention(launch, s.own, w, a, form=None)
+    gather(launch, "attention", _flat(a.attended, a.rows), a.split.attended)
 
 
 def after_attention(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
     """a.hidden becomes what the layer makes of it and of a.attended."""
-    attended = _flat(a.attended, a.rows)
-    project_onto(launch, "attn_output", w.attn_output, x=attended, stream=a.hidden, product=a.projected)
+    attended = _flat(a.attended, a.rows) if a.split is None else a.split.attended
+    add_to_stream(launch, "attn_output", w.attn_output, attended, a)
     normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
     swiglu(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed)
-    project_onto(launch, "ffn_down", w.ffn_down, x=a.ffn.activated, stream=a.hidden, product=a.projected)
+    add_to_stream(launch, "ffn_down", w.ffn_down, a.ffn.result, a)
+
+
+def add_to_stream(launch: LaunchQueue, operation: str, matrix: Projection, x: GpuBuffer, a: Activations) -> None:
+    """a.hidden += x W^T. Of a matrix that is split each rank adds its own rows to its own part of the stream, and then has
+    all."""
+    project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
+    if a.split is not None:
+        gather(launch, operation, a.stream, a.hidden)
+
+
+def take_own_stream(launch: LaunchQueue, s: LayerShape, a: Activations) -> None:
+    """Before the first of the layers that are split: what a rank's part of a.hidden is."""
+    assert a.split is not None
+    own = s.hidden // s.ranks
+    kernel = GatherRows(n=own, m=a.rows, rows=a.rows * s.ranks)
+    x, y = a.hidden.view(0, (a.rows * s.ranks, own)), a.stream.view(0, (a.rows, own))
+    launch("own_stream", kernel, y=y, x=x, index=a.split.pieces)
 
 
 def transformer_layers(
@@ -77,9 +105,11 @@ def transformer_layers(
         yield number
         following = layers[number + 1] if number + 1 < len(layers) else None
         kernel = persistent_layer(s, w, following, staying) if staying is not None else None
+        if number == 0 and a.split is not None:
+            take_own_stream(launch, s, a)
         if not begun:
             attention_inputs(launch, s, w, a)
-        attention(number)(launch, s, w, a, form=form_read(w.attn_output))
+        attend(launch, s, w, attention(number), a)
         begun = kernel is not None
         if kernel is not None:
             enqueue_persistent(launch, s, w, following, a, kernel)

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.device.protocol import BytesCopied
+from executor.device.protocol import BytesCopied, ReadInto, ReadOwn
 from executor.gguf.directory import TensorInfo
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import KernelType
@@ -67,14 +67,19 @@ class Repacking:
         kernel = Repack(self.formats[info.name], k=info.shape[-1], n=rows)
         source, done = staging.view(0, (rows, native)), 0
         for start in [*range(0, n - rows, rows), n - rows]:
-
-            def piece(at: int, into: NDArray[np.uint8], first: int = start * native) -> None:
-                read(info.name, first + at, into)
-
-            staging.device.upload_from(staging.pointer, rows * native, piece)
+            staging.device.upload_from(staging.pointer, rows * native, reader_of(read, info, start * native))
             launch(kernel, native=source, w=made.view(start * row, (rows, row)))
             advance((start + rows - done) * native)
             done = start + rows
+
+
+def reader_of(read: ReadTensor, info: TensorInfo, first: int = 0) -> ReadInto:
+    """Reads the bytes of a tensor from `first` on; of one that ranks share, each its own."""
+
+    def of_rank(rank: int) -> ReadInto:
+        return lambda start, into: read(info.name, rank * info.nbytes + first + start, into)
+
+    return of_rank(0) if info.ranks == 1 else ReadOwn(of_rank)
 
 
 def _row_bytes(info: TensorInfo) -> int:

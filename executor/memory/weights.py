@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Protocol, runtime_checkable
 
@@ -18,7 +17,7 @@ from executor.device.allocations import ALIGNMENT
 from executor.device.protocol import BytesCopied, DeviceMemory
 from executor.gguf.directory import TensorInfo
 from executor.memory.buffers import DeviceAllocation, GpuBuffer, free_on_error
-from executor.memory.repacking import Repacking
+from executor.memory.repacking import Repacking, reader_of
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from ptxgen.formats.format import Format, RepackedFormat
@@ -48,7 +47,7 @@ class LoadedWeight:
     """A tensor on a device: `n` rows of `k` values in `format`.
 
     buffer: u8[n, bytes of a row], the blocks as they lie in the file, or if they were repacked those of the RepackedFormat; a
-    vector of F32 (a norm, a bias) is f32[k] instead.
+    vector of F32 (a norm, a bias) is f32[k] instead. ranks: how many devices have as many of its rows each.
     """
 
     name: str
@@ -56,6 +55,12 @@ class LoadedWeight:
     format: Format
     n: int
     k: int
+    ranks: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole tensor."""
+        return self.n if self.ranks == 1 else self.n * self.ranks
 
     @property
     def nbytes(self) -> int:
@@ -175,7 +180,7 @@ def _put(
     owned: list[GpuBuffer] = []
     copied: list[TensorInfo] = []
     for info in infos:
-        reader = partial(file.read_into, info.name)
+        reader = reader_of(file.read_into, info)
         pointer = None if info.name in formats else device.alloc_read_only(info.nbytes, reader, info.name)
         if pointer is None:
             copied.append(info)
@@ -191,7 +196,7 @@ def _put(
         for info, offset in zip(copied, offsets, strict=False):
             weights[info.name] = _weight(info, pool, offset, formats.get(info.name))
             if info.name not in formats:
-                device.upload_from(pool.pointer + offset, info.nbytes, partial(file.read_into, info.name), advance)
+                device.upload_from(pool.pointer + offset, info.nbytes, reader_of(file.read_into, info), advance)
         buffers = {info.name: weights[info.name].buffer for info in copied}
         repacking.fill(copied, file.read_into, buffers, advance)
     return Weights({info.name: weights[info.name] for info in infos}, owned)
@@ -226,7 +231,7 @@ def _weight(info: TensorInfo, pool: GpuBuffer, offset: int, made: RepackedFormat
     is_vector = len(info.shape) == 1 and info.ggml_type.name == "F32"
     view = pool.view(offset, (k,), F32) if is_vector else pool.view(offset, (n, nbytes // n), U8)
     view.name = info.name
-    return LoadedWeight(info.name, view, made or FORMATS[info.ggml_type.name], n, k)
+    return LoadedWeight(info.name, view, made or FORMATS[info.ggml_type.name], n, k, info.ranks)
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:

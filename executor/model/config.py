@@ -58,6 +58,7 @@ class ModelConfig:
     rope_style: pairs (2i, 2i+1) for "adjacent", (i, i + head_dim/2) for "neox". rope_freqs: the file has divisors for the
     rotary frequencies (Llama-3). tied: the output head is the embedding table. context_length: tokens it was trained on.
     pooling_type: how a text becomes one vector, by llama.cpp's numbers (embedding.py); 0 where the file does not say it.
+    ranks: how many devices share it (split.py); the sizes are those of the whole.
     """
 
     architecture: str
@@ -78,6 +79,7 @@ class ModelConfig:
     qk_norm: bool
     tied: bool
     pooling_type: int
+    ranks: int = 1
 
     @property
     def layer(self) -> LayerShape:
@@ -91,6 +93,7 @@ class ModelConfig:
             rms_eps=self.rms_eps,
             rope_style=self.rope_style,
             rope_dim=self.rope_dim,
+            ranks=self.ranks,
         )
 
     @classmethod

@@ -85,7 +85,8 @@ class LanguageModel:
         context: most tokens of a sequence (default: what the kernels of a bundle were written for, else the model's own limit,
         at most 4096). modules: where the kernels come from (default: written and compiled as needed). profile: which kernels
         are used (default: the environment's, and what was measured on this GPU). Raises ModelError for a file that is not a
-        good model, ArgumentError for a context out of range or a profile that does not fit, BundleError for a bundle that was
+        good model, ArgumentError for a context out of range, a profile that does not fit or devices that cannot share it
+        equally, BundleError for a bundle that was
         not written for this model and context, OutOfMemory if the device cannot hold it: it says what needs how much. If
         anything goes wrong, Ctrl-C included, the device keeps nothing of the model."""
         file = GgufFile.open(path)
@@ -107,8 +108,11 @@ class LanguageModel:
                 modules.close()
             if not isinstance(error, OutOfMemory):
                 raise
-            needed = memory_needed(file, config, context, device.target, profile)
-            message = f"{path}: {device.name} has no room for the model, which needs {needed}; {free} bytes were free ({error})"
+            needed = memory_needed(file, config, context, device.target, profile, ranks=device.ranks)
+            each = " on each" if device.ranks > 1 else ""
+            message = (
+                f"{path}: {device.name} has no room for the model, which needs {needed}{each}; {free} bytes were free ({error})"
+            )
             raise OutOfMemory(message, needed.total, free) from error
         return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
 

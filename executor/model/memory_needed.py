@@ -19,6 +19,7 @@ from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
 from executor.model.prompt_chunks import prompt_steps
 from executor.model.row_steps import CHUNK
+from executor.model.split import SplitTensors, split_config
 from executor.model.step_launches import StepBody, StepModel, rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from ptxgen.kernels.attention.paged_cache import TILE as PAGE_UNIT
@@ -59,17 +60,20 @@ def memory_needed(
     profile: GpuProfile | None = None,
     *,
     chunk: int = CHUNK,
+    ranks: int = 1,
 ) -> MemoryNeeded:
-    """What loading the model would allocate, and then prompts in steps of up to `chunk` tokens; nothing is. Without a `profile`
-    the environment's counts. Raises what loading would raise."""
-    device, profile = DryRunMemory(), profile or GpuProfile.from_environment()
+    """What loading the model would allocate, and then prompts in steps of up to `chunk` tokens; nothing is. ranks: on each of
+    so many devices that share it. Without a `profile` the environment's counts. Raises what loading would raise."""
+    device, profile = DryRunMemory(ranks), profile or GpuProfile.from_environment()
+    if ranks > 1:
+        file, config = SplitTensors(file, ranks), split_config(config, ranks)
     repacking = Repacking(repacked(file, config, profile))
     weights = load_weights(device, file, list(expected_tensors(config)), repacking=repacking)
-    cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
+    cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
     table = GpuBuffer.from_numpy(device, rope_cosines(file, config, context), name="rope table")
     workspace = Workspace(device)
     alone = token_attention(config, profile, target)
-    persistent = choose_persistent(profile, target, 0)  # its blocks take no memory
+    persistent = choose_persistent(profile, target, 0) if ranks == 1 else None  # its blocks take no memory
     TokenLaunches.build(config, weights, cache, workspace, table, profile, attention=alone, persistent=persistent)
     prompts = 0
     if context % PAGE_UNIT == 0:  # others are read token by token

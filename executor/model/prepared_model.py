@@ -31,6 +31,7 @@ from executor.memory.weights import TensorFile, Weights, load_weights
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig, expected_tensors
 from executor.model.matrices import repacked
+from executor.model.split import SplitTensors, split_config
 from executor.model.step_launches import rows_attention
 from executor.model.token_launches import TokenLaunches, rope_cosines, token_attention
 from executor.model.token_plans import TokenPlans
@@ -89,10 +90,12 @@ class PreparedModel(ABC):
             raise ArgumentError("a bundle has kernels for the blocks of the file; the profile repacks them, which needs others")
         report = progress or (lambda stage, done, total: None)
         device = modules.device
+        if device.ranks > 1:
+            file, config = SplitTensors(file, device.ranks), split_config(config, device.ranks)
         names = list(expected_tensors(config))
         repacking = Repacking(repacked(file, config, profile), Launcher(device, modules))
         weights = load_weights(device, file, names, lambda done, total: report("weights", done, total), repacking=repacking)
-        cache = KvCache(device, config.layers, config.kv_heads, config.head_dim, context)
+        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
         model = cls(file, config, weights, cache, modules, profile)
         model.calibration = calibration
         model.prepare(lambda done, total: report("kernels", done, total))
@@ -119,7 +122,10 @@ class PreparedModel(ABC):
 
     @property
     def persistent(self) -> PersistentGrid | None:
-        """By how many blocks a token goes from one attention to the next in one launch; None if it does not."""
+        """By how many blocks a token goes from one attention to the next in one launch; None if it does not, as where devices
+        share the model: each of them waits for the others in between."""
+        if self.config.ranks > 1:
+            return None
         return choose_persistent(self.profile, self.device.target, GpuModel.of(self.device).multiprocessors)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> TokenPlans:

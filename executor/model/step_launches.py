@@ -12,6 +12,7 @@ from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.calls import KernelCall, Recorder
+from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.paged_attention import RowPlaces, RowsAttention
@@ -124,17 +125,20 @@ class StepHead:
         if gathered:
             hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
             x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
-            gather = GatherRows(n=config.hidden, m=scored, rows=body.rows)
-            recorder("scored_rows", gather, y=y, x=x, index=_line(body.inputs, "index", scored))
+            chosen = GatherRows(n=config.hidden, m=scored, rows=body.rows)
+            recorder("scored_rows", chosen, y=y, x=x, index=_line(body.inputs, "index", scored))
         normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
         logits = workspace.buffer("logits", lines(scored, config.vocab))
+        own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(scored, config.vocab, config.ranks))
         likeliest = workspace.buffer("likeliest", (scored,), U32)
         output = model.weights["token_embd.weight" if config.tied else "output.weight"]
         projection = bind(output, model.profile, accurate=(None, "output_norm") in model.flagged)
         projection = projection if scored == 1 else bind_rows(projection, model.profile, scored)
         rows = replace(a, hidden=hidden, normed=normed, rows=scored)
         normalise(recorder, "output_norm", config.layer, rows, model.weights["output_norm.weight"].buffer, (projection,))
-        project(recorder, "output", projection, x=normed, y=logits)
+        project(recorder, "output", projection, x=normed, y=own)
+        if own is not logits:
+            gather(recorder, "output", own, logits)
         enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), scored, out=likeliest, x=logits)
         return cls(scored, logits, likeliest, recorder.take())
 

@@ -16,6 +16,7 @@ from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
 from executor.layers.calls import KernelCall, Recorder
+from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.position import TokenPosition
@@ -78,6 +79,7 @@ class TokenLaunches:
         split = PositionSplit.of(attention, workspace) if attention is not None else None
         token = workspace.buffer("token", (1,), U32)
         logits = workspace.buffer("logits", (config.vocab,))
+        own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(1, config.vocab, config.ranks))
         indexed = build_indexed_weights(weights, config.layers, shape, profile, flagged=flagged)
         recorder = Recorder(workspace, fused=fused)
         embedding = weights["token_embd.weight"]
@@ -97,7 +99,9 @@ class TokenLaunches:
         output = embedding if config.tied else weights["output.weight"]
         projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
         normalise(recorder, "output_norm", shape, a, weights["output_norm.weight"].buffer, (projection,))
-        project(recorder, "output", projection, x=a.normed, y=logits)
+        project(recorder, "output", projection, x=a.normed, y=own)
+        if own is not logits:
+            gather(recorder, "output", own, logits)
         head = recorder.take()
         recorder("argmax", ArgMax(n=config.vocab), out=token, x=logits)
         recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)

@@ -16,7 +16,7 @@ from tests.executor.serve.local import Local, run
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-UNSAID = {"model", "model_dir", "host", "port", "name", "draft", "device", "precision"}
+UNSAID = {"model", "model_dir", "host", "port", "name", "draft", "device", "devices", "precision"}
 """Options that the page need not put into its table of limits."""
 
 

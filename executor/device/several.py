@@ -1,0 +1,406 @@
+"""Several devices as one, each of which does the same on memory of its own: what a model runs on whose matrices are split.
+Which bytes are whose is for those to say who fill the memory (ReadOwn), and what kernels of one store into another's memory is
+theirs (`peers`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+from typing import Any, Final, Literal, NoReturn, TypeVar
+
+from numpy.typing import NDArray
+
+from executor.base.errors import DeviceError, DeviceFailed
+from executor.device.allocations import ALIGNMENT, Allocations, BorrowedMemory
+from executor.device.owner import OwnerThread
+from executor.device.parameters import ParameterBlock
+from executor.device.protocol import (
+    BytesCopied,
+    Device,
+    DeviceGraph,
+    DeviceLaunch,
+    Event,
+    Fetch,
+    Grid,
+    LoadedKernel,
+    MemorySharing,
+    MemoryUse,
+    Node,
+    ReadInto,
+    ReadOwn,
+)
+from ptxgen.errors import ArgumentError
+
+FIRST_ADDRESS: Final = 1 << 60
+"""Addresses of the devices together begin here, where no memory of any of them is."""
+MOST_RANKS: Final = 8
+RANK: Final = "rank"
+"""The scalar of a launch that reaches all ranks: which one it is."""
+
+T = TypeVar("T")
+
+
+class SeveralDevices(Device):
+    """The ranks 0, 1, ... as one device: an allocation has as many bytes on each, at an address that is none of theirs;
+    uploads, fills, copies, kernels and graphs are done by all, in one order; what is read is read from rank 0. See
+    protocol.Device.
+
+    They must be of one kind and one GPU model, and belong to this from now on: it closes them. A fault of one, or a launch that
+    not all of them have started, is the end of all: everything but `free` and `close` is a DeviceFailed from then on, which
+    tells of the first cause on every rank that has one."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        first = devices[0]
+        self.devices = tuple(devices)
+        self.ranks = len(devices)
+        self.name = f"{self.ranks} devices ({', '.join(device.name for device in devices)})"
+        self.closed = False
+        self.cause = ""
+        """Of the fault that has broken them."""
+        self.frees = 0
+        self.waits = 0
+        self.reason = ""
+        self.target, self.wants_lines, self.sanitize = first.target, first.wants_lines, first.sanitize
+        self.owner = OwnerThread(self.name)
+        self.allocations = Allocations(self.name)
+        self._next = FIRST_ADDRESS
+        for device in devices:
+            if (device.kind, device.build) != (first.kind, first.build):
+                raise ArgumentError(
+                    f"{device.name} is another kind of device than {first.name}: {device.build}, {first.build}; "
+                    "the devices of one model must be alike"
+                )
+            device.owner = self.owner
+        for device, other in permutations(devices, 2):
+            device.reach(other)
+
+    def reach(self, other: Device) -> None:
+        raise DeviceError(f"{self.name} reach each other, and not {other.name}")
+
+    @property
+    def kind(self) -> Literal["cuda", "emulator"]:
+        return self.devices[0].kind
+
+    @property
+    def build(self) -> str:
+        return self.devices[0].build
+
+    @property
+    def sharing(self) -> NoSharing:
+        return NoSharing(self)
+
+    def describe(self) -> dict[str, Any]:
+        return self.devices[0].describe() | {"name": self.name, "devices": [device.name for device in self.devices]}
+
+    def memory(self) -> MemoryUse:
+        """Of the rank that has least free."""
+        return min(self.each("reading memory", lambda _, device: device.memory()), key=lambda use: use.free)
+
+    def peers(self, pointer: int) -> tuple[int, ...]:
+        return tuple(self._own(pointer, rank) for rank in range(self.ranks))
+
+    def alloc(self, nbytes: int, name: str = "") -> int:
+        self.owner.run_deferred()
+        return self._allocated(nbytes, lambda _, device: device.alloc(nbytes, name))
+
+    def alloc_read_only(self, nbytes: int, read: ReadInto, name: str = "") -> int | None:
+        if self.kind == "cuda":
+            return None
+
+        def placed(rank: int, device: Device) -> int:
+            pointer = device.alloc_read_only(nbytes, _own_bytes(read, rank), name)
+            assert pointer is not None
+            return pointer
+
+        return self._allocated(nbytes, placed)
+
+    def free(self, pointer: int, ticket: int | None = None) -> None:
+        if not self.cause:
+            self._enter("freeing")
+        if ticket is None:
+            self.frees += 1
+        elif self.allocations.ticket(pointer) != ticket:
+            return
+        bases = self.allocations.check(pointer, 1, "free")[1]
+        self.allocations.remove(pointer)
+        for device, base in zip(self.devices, bases, strict=True):
+            self._give_back(partial(device.free, base))
+
+    def upload(self, pointer: int, array: NDArray[Any], progress: BytesCopied | None = None) -> None:
+        self.allocations.check(pointer, array.nbytes, "upload")
+        self.each(
+            "uploading",
+            lambda rank, device: device.upload(self._own(pointer, rank), array, self._of_last(rank, progress)),
+            immediate=True,
+        )
+
+    def upload_from(self, pointer: int, nbytes: int, read: ReadInto, progress: BytesCopied | None = None) -> None:
+        self.allocations.check(pointer, nbytes, "upload")
+
+        def upload(rank: int, device: Device) -> None:
+            device.upload_from(self._own(pointer, rank), nbytes, _own_bytes(read, rank), self._of_last(rank, progress))
+
+        self.each("uploading", upload, immediate=True)
+
+    def download(self, pointer: int, array: NDArray[Any]) -> None:
+        self.allocations.check(pointer, array.nbytes, "download")
+        self.first("downloading", lambda device: device.download(self._own(pointer, 0), array))
+        self.waits += 1
+
+    def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+        self.allocations.check(pointer, nbytes, "fill")
+        self.each("filling memory", lambda rank, device: device.fill(self._own(pointer, rank), nbytes, byte), immediate=True)
+
+    def copy(self, destination: int, source: int, nbytes: int) -> None:
+        self.allocations.check(source, nbytes, "copy")
+        self.allocations.check(destination, nbytes, "copy to")
+        self.each(
+            "copying",
+            lambda rank, device: device.copy(self._own(destination, rank), self._own(source, rank), nbytes),
+            immediate=True,
+        )
+
+    def compile(self, text: str) -> bytes | None:
+        return self.devices[0].compile(text)
+
+    def load(
+        self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
+        cooperative: bool = False,
+    ) -> tuple[LoadedKernel, bool]:  # fmt: skip
+        def load(_: int, device: Device) -> tuple[LoadedKernel, bool]:
+            return device.load(text, entry, image, cache_dir, dynamic_shared, cooperative)
+
+        loaded = self.each("loading a kernel", load)
+        first, own = loaded[0]
+        return replace(first, handle=tuple(kernel for kernel, _ in loaded), module=None), own
+
+    def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
+        return min(self.each("counting blocks", lambda rank, device: device.most_blocks(kernel.handle[rank], block)))
+
+    def unload(self, kernel: LoadedKernel) -> None:
+        for device, own in zip(self.devices, kernel.handle, strict=True):
+            self._give_back(partial(device.unload, own))
+
+    def launch(
+        self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
+    ) -> None:
+        said = work or kernel.entry
+        launches = [
+            DeviceLaunch(device, kernel.handle[rank], grid, block, self._of_rank(parameters, rank), said)
+            for rank, device in enumerate(self.devices)
+        ]
+        if parameters.ranks > 1:
+            self._start(f"launching {said}", [lambda: self.devices[0].launch_together(launches)])
+        else:
+            self._start(f"launching {said}", [partial(_launch, launch) for launch in launches])
+
+    def make_graph(self, nodes: Sequence[Node]) -> Any:
+        def of_rank(rank: int, device: Device) -> Any:
+            return device.make_graph(
+                [
+                    node._replace(kernel=node.kernel.handle[rank], parameters=self._of_rank(node.parameters, rank))
+                    for node in nodes
+                ]
+            )
+
+        return self.each("making a graph", of_rank)
+
+    def launch_graph(self, graph: Any, work: object | None = None) -> None:
+        said = work or "a graph"
+        graphs = [DeviceGraph(device, own, said) for device, own in zip(self.devices, graph, strict=True)]
+        self._start(f"launching {said}", [lambda: self.devices[0].launch_graphs_together(graphs)])
+
+    def free_graph(self, graph: Any) -> None:
+        for device, own in zip(self.devices, graph, strict=True):
+            self._give_back(partial(device.free_graph, own))
+
+    def launch_together(self, launches: Sequence[DeviceLaunch]) -> None:
+        raise DeviceError(f"{self.name} are all ranks of their launches themselves")
+
+    def launch_graphs_together(self, graphs: Sequence[DeviceGraph]) -> None:
+        raise DeviceError(f"{self.name} are all ranks of their launches themselves")
+
+    def fetch(self, pointer: int, array: NDArray[Any]) -> Fetch:
+        self.allocations.check(pointer, array.nbytes, "fetch")
+        return _Fetched(self, self.first("fetching", lambda device: device.fetch(self._own(pointer, 0), array)))
+
+    def record(self) -> Event:
+        """One of each rank."""
+        return tuple(self.each("recording an event", lambda _, device: device.record()))
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """The longest of the ranks'."""
+        return max(self.each("timing", lambda rank, device: device.elapsed(start[rank], end[rank])))
+
+    def synchronize(self) -> None:
+        self.each("waiting", lambda _, device: device.synchronize())
+        self.waits += 1
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.owner.check("closing")
+        self.closed = True
+        self.frees += 1
+        for base in self.allocations.bases():
+            self.allocations.remove(base)
+        for device in self.devices:
+            device.close()
+
+    def _give_back(self, call: Callable[[], None]) -> None:
+        """Of what has failed, one that is broken gives nothing back."""
+        with suppress(*(DeviceError,) * bool(self.cause)):
+            call()
+
+    def _enter(self, doing: str, *, immediate: bool = False) -> None:
+        if self.closed:
+            raise DeviceError(f"{self.name} are closed; {doing} needs open devices")
+        self.owner.check(doing, immediate=immediate)
+        if self.cause:
+            raise DeviceFailed(f"{self.name} have failed and refuse {doing}; {self.cause}", self.cause)
+
+    def each(self, doing: str, call: Callable[[int, Device], T], *, immediate: bool = False) -> list[T]:
+        """What the call gives for each rank."""
+        self._enter(doing, immediate=immediate)
+        try:
+            return [call(rank, device) for rank, device in enumerate(self.devices)]
+        except DeviceFailed as error:
+            self._fail(doing, error)
+
+    def first(self, doing: str, call: Callable[[Device], T]) -> T:
+        """What the call gives for rank 0."""
+        self._enter(doing, immediate=True)
+        try:
+            return call(self.devices[0])
+        except DeviceFailed as error:
+            self._fail(doing, error)
+
+    def _of_rank(self, parameters: ParameterBlock, rank: int) -> ParameterBlock:
+        """The parameters of a launch as one rank has them."""
+        own = parameters.moved(partial(self._own, rank=rank))
+        if parameters.ranks > 1:
+            own.set(RANK, rank)
+        return own
+
+    def _start(self, doing: str, calls: Sequence[Callable[[], None]]) -> None:
+        """Have all ranks start the same. What not all have started leaves the others waiting for them, so it is the end."""
+        self._enter("launching", immediate=True)
+        started = 0
+        try:
+            for call in calls:
+                call()
+                started += 1
+        except Exception as error:
+            self._fail(doing, error, started if len(calls) > 1 else None)
+        except BaseException:
+            if self.kind == "cuda":
+                self.cause = f"an interrupt came while {doing}, which not all may have started"
+            raise
+
+    def _fail(self, doing: str, error: Exception, rank: int | None = None) -> NoReturn:
+        """From now on nothing works; says so once, with what each rank that failed has to say."""
+        failed = {} if rank is None else {rank: str(error)}
+        for number, device in enumerate(self.devices):
+            try:
+                device.synchronize()
+            except DeviceError as fault:
+                failed.setdefault(number, fault.cause if isinstance(fault, DeviceFailed) else str(fault))
+        told = [f"rank {number} ({self.devices[number].name}): {text}" for number, text in failed.items()]
+        self.cause = "; ".join(told) or str(error)
+        raise DeviceFailed(
+            f"{doing} failed on {self.name}: {self.cause}\n"
+            "all that was on them is lost, weights, keys and values; close them and open them anew",
+            self.cause,
+        ) from error
+
+    def _allocated(self, nbytes: int, of_rank: Callable[[int, Device], int]) -> int:
+        bases: list[int] = []
+        try:
+            self.each("allocating", lambda rank, device: bases.append(of_rank(rank, device)))
+        except BaseException:
+            for device, base in zip(self.devices, bases, strict=False):
+                with suppress(DeviceError):
+                    device.free(base)
+            raise
+        pointer = self._next
+        self._next += -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT
+        self.allocations.add(pointer, nbytes, tuple(bases))
+        return pointer
+
+    def _own(self, pointer: int, rank: int) -> int:
+        """Where a rank has what is at an address. One that is of a rank already stays."""
+        if pointer < FIRST_ADDRESS:
+            return pointer
+        base, bases = self.allocations.check(pointer, 1, "find")
+        own: int = bases[rank]
+        return own + pointer - base
+
+    def _of_last(self, rank: int, progress: BytesCopied | None) -> BytesCopied | None:
+        """What is told of the bytes when all have them."""
+        return progress if rank == self.ranks - 1 else None
+
+
+@dataclass(frozen=True)
+class _Fetched(Fetch):
+    """From rank 0."""
+
+    device: SeveralDevices
+    coming: Fetch
+
+    def to_numpy(self) -> NDArray[Any]:
+        return self.device.first("waiting for a copy", lambda _: self.coming.to_numpy())
+
+
+class NoSharing(MemorySharing):
+    """Another library has its arrays on one device: all of this is refused."""
+
+    dlpack_device = (-1, 0)
+
+    def __init__(self, device: SeveralDevices) -> None:
+        self._device = device
+
+    @property
+    def stream(self) -> Any:
+        if self._device.kind == "cuda":
+            self._refuse("one stream")
+        return None
+
+    def borrow(self, memory: BorrowedMemory) -> None:
+        self._refuse("arrays of other libraries")
+
+    def give_back(self, memory: BorrowedMemory) -> None:
+        """Nothing was borrowed."""
+
+    def hold(self, pointer: int) -> object:
+        self._refuse("arrays for other libraries")
+
+    def note_write(self, pointer: int, nbytes: int) -> None:
+        self._refuse("writes of other libraries")
+
+    def wait_for(self, stream: int) -> None:
+        self._refuse("streams of other libraries")
+
+    def make_wait(self, stream: int) -> None:
+        self._refuse("streams of other libraries")
+
+    def use(self, stream: int) -> Any:
+        self._refuse("streams of other libraries")
+
+    def use_again(self, before: Any) -> None:
+        """There was none before."""
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise DeviceError(f"{self._device.name} have no {what}; that takes an executor on one device")
+
+
+def _launch(launch: DeviceLaunch) -> None:
+    device, kernel, grid, block, parameters, work = launch
+    device.launch(kernel, grid, block, parameters, work)
+
+
+def _own_bytes(read: ReadInto, rank: int) -> ReadInto:
+    return read.of(rank) if isinstance(read, ReadOwn) else read

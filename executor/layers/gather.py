@@ -1,0 +1,68 @@
+"""How the ranks of a split layer get what the others have computed: the only launches that reach more than one device."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from executor.device.protocol import ReadOwn, copying
+from executor.layers.calls import LaunchQueue
+from executor.layers.rows import lines
+from executor.memory.buffers import GpuBuffer
+from executor.memory.workspace import Workspace
+from ptxgen.kernels.collective.all_gather import AllGather
+from ptxgen.types import U32, U64
+
+GATHERED: Final = "_gather"
+"""What the operation is called that gathers the output of another one: `attention_gather`."""
+
+COMPUTED_IN_PARTS: Final = ("attention", "ffn_swiglu")
+"""Of the operations whose output a matrix multiplies, those that are gathered."""
+
+
+def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer) -> None:
+    """whole, f32[n] or f32[rows, n], becomes on every rank what the ranks have in `own`, f32[n / ranks] or f32[rows, n / ranks]
+    each, side by side in their order. `operation` is the one that made it.
+
+    A rank that is ahead may store into `whole` of the others as soon as they have told that they have come to the gather before
+    (AllGather). So no buffer may be gathered into twice in a row. In a layer they are, in this order: attended, hidden,
+    activated, hidden, and behind the last one logits; so between two gathers into one buffer there always is one into another,
+    be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
+    of it."""
+    workspace = launch.packed.workspace
+    ranks, n = workspace.device.ranks, whole.shape[-1]
+    kernel = AllGather(n=n, ranks=ranks, m=whole.size // n)
+    flags = workspace.buffer(f"flags of {kernel}", (kernel.blocks, ranks), U32, zeros=True)
+    launch(
+        f"{operation}{GATHERED}",
+        kernel,
+        y=whole.view(0, (kernel.m, n)),
+        x=own.view(0, (kernel.m, kernel.columns)),
+        flags=flags,
+        ys=_addresses(workspace, whole),
+        peers=_addresses(workspace, flags),
+        rank=0,
+    )
+
+
+def own_lines(workspace: Workspace, rows: int) -> GpuBuffer:
+    """u32[rows]: of `rows` vectors in as many pieces as there are ranks, the numbers of the rank's own, one in each."""
+    device = workspace.device
+    numbers = workspace.buffer("own pieces", (rows,), U32)
+    pieces = np.arange(rows, dtype=np.uint32) * device.ranks
+    read = ReadOwn(lambda rank: copying(pieces + np.uint32(rank)))
+    device.upload_from(numbers.pointer, numbers.nbytes, read)
+    return numbers
+
+
+def own_shape(rows: int, n: int, ranks: int) -> tuple[int, ...]:
+    """Of a rank's part of `rows` vectors of n values."""
+    return lines(rows, n // ranks)
+
+
+def _addresses(workspace: Workspace, buffer: GpuBuffer) -> GpuBuffer:
+    """u64[ranks]: where each rank has the buffer."""
+    table = workspace.buffer(f"addresses of {buffer.name}", (workspace.device.ranks,), U64)
+    table.upload(np.array(workspace.device.peers(buffer.pointer), np.uint64))
+    return table

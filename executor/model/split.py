@@ -1,0 +1,76 @@
+"""A model whose matrices several devices share by rows: who has which rows of which tensor, and which models they can share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.device.several import MOST_RANKS
+from executor.gguf.directory import TensorInfo
+from executor.layers.indexed import INPUTS
+from executor.memory.weights import TensorFile
+from executor.model.config import ModelConfig
+from ptxgen.errors import ArgumentError
+
+EMBEDDING: Final = "token_embd.weight"
+HEAD: Final = "output.weight"
+BIASES: Final = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+
+
+class SplitTensors:
+    """The tensors of a file as one of `ranks` devices has them: of each matrix that multiplies, and of the biases of queries,
+    keys and values, equally many rows, which lie one after another in the file; of all others the whole. The head of a model
+    whose embeddings are its head has its rows beside them: every rank looks tokens up by itself. See TensorFile; what is read
+    is read of the whole tensor."""
+
+    def __init__(self, file: TensorFile, ranks: int) -> None:
+        self._file = file
+        named = dict(file.tensors)
+        if HEAD not in named and EMBEDDING in named:
+            named[HEAD] = replace(named[EMBEDDING], name=HEAD)
+        self.tensors: Mapping[str, TensorInfo] = {
+            name: _part(info, ranks) if is_split(name) else info for name, info in named.items()
+        }
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The packed bytes of a whole tensor."""
+        return self._file.data(self._source(name))
+
+    def read_into(self, name: str, start: int, into: NDArray[np.uint8]) -> None:
+        """Fill an array with the packed bytes of a whole tensor from `start` on."""
+        self._file.read_into(self._source(name), start, into)
+
+    def _source(self, name: str) -> str:
+        return name if name in self._file.tensors else EMBEDDING
+
+
+def is_split(name: str) -> bool:
+    """Whether the ranks share the rows of a tensor."""
+    return name.removesuffix(".weight").rsplit(".", 1)[-1] in INPUTS or name.endswith(BIASES)
+
+
+def split_config(config: ModelConfig, ranks: int) -> ModelConfig:
+    """The model as so many devices share it. ArgumentError if its sizes do not divide: which do not, and what would."""
+    sizes = {
+        "key-value heads": config.kv_heads,
+        "embedding width": config.hidden,
+        "feed-forward width": config.ff,
+        "vocabulary": config.vocab,
+    }
+    bad = [f"{what} of {size}" for what, size in sizes.items() if size % ranks]
+    if bad:
+        allowed = [str(count) for count in range(1, MOST_RANKS + 1) if not any(size % count for size in sizes.values())]
+        raise ArgumentError(
+            f"{ranks} devices cannot share this model equally: they do not divide its {', '.join(bad)}; "
+            f"allowed: {' or '.join(allowed)}"
+        )
+    return replace(config, tied=False, ranks=ranks)
+
+
+def _part(info: TensorInfo, ranks: int) -> TensorInfo:
+    first, *others = info.shape
+    return replace(info, shape=(first // ranks, *others), nbytes=info.nbytes // ranks, ranks=ranks)
