@@ -202,7 +202,8 @@ def remember(b: Builder, first: Value, me: Value) -> None:
     A first that is not concurrent with me is blank, mine or ordered before me: whoever conflicts with it now conflicts with me,
     too, so I take its place. Else who does not conflict with the first is of its warp, so the second shall be of another warp
     or block if any is, and else of another thread. Where blocks take turns, who does not conflict with the first may also be of
-    a later interval of its block, so another block is the best that the second can be of."""
+    a later interval of its block, so another block is the best that the second can be of, and one of another device is better.
+    """
     mine, theirs = b.fields(me, Me), b.fields(first, Record)
     second = first.at(mine["stride"])
     another_warp = ((mine["what"] ^ theirs["what"]) & EVERY_WARP) != 0
@@ -210,7 +211,9 @@ def remember(b: Builder, first: Value, me: Value) -> None:
         with b.when(~concurrent_together(b, me, first)):
             b.copy_structure(Record, first, me)
             b.ret()
-        better = _elsewhere(mine, theirs) | another_warp & ~_elsewhere(mine, b.fields(second, Record))
+        seconds = b.fields(second, Record)
+        better = _on_another_device(mine, theirs) | another_warp & ~_elsewhere(mine, seconds)
+        better = better | _elsewhere(mine, theirs) & ~_on_another_device(mine, seconds)
         with b.when(~concurrent_together(b, me, second) | better):
             b.copy_structure(Record, second, me)
         b.ret()

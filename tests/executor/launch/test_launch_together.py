@@ -3,7 +3,7 @@ what cannot end well is refused before anything runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ import pytest
 
 from executor.base.errors import DeviceError, LaunchError, SanitizerError
 from executor.device.emulated import EmulatedDevice
+from executor.device.protocol import Node
 from executor.launch.graph import LaunchGraph, replay_together
 from executor.launch.launch import Launcher, Plan, launch_together
 from executor.launch.modules import Modules
@@ -82,9 +83,9 @@ def opened() -> Iterator[Opens]:
         yield lambda count=2, **settings: [stack.enter_context(EmulatedDevice(**settings)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("sanitize", [False, True])
-def test_what_one_rank_has_all_have_after_each_gather(opened: Opens, sanitize: bool) -> None:
-    ranks = Ranks(opened(sanitize=sanitize))
+@pytest.mark.parametrize(("sanitize", "seed"), [(False, None), (True, None), (True, 1), (True, 2)])
+def test_what_one_rank_has_all_have_after_each_gather(opened: Opens, sanitize: bool, seed: int | None) -> None:
+    ranks = Ranks(opened(sanitize=sanitize, seed=seed))
     for turn in range(5):
         ranks.step(turn)
     assert ranks.summed() == [[5, 10]] * 2
@@ -117,6 +118,26 @@ def test_graphs_of_all_ranks_are_replayed_together(opened: Opens, sanitize: bool
         graphs[0].replay()
     with pytest.raises(LaunchError, match="got 1 on 1, with 2 launches"):
         replay_together(graphs[:1])
+
+
+def test_in_a_graph_a_launch_that_waits_for_devices_comes_after_all_before_it(opened: Opens) -> None:
+    """It tells the others that this device is done with whatever it had, though it has nothing to do with its own memory."""
+
+    class Keeping(EmulatedDevice):
+        after: list[tuple[int, ...]]
+
+        def make_graph(self, nodes: Sequence[Node]) -> object:
+            self.after = [node.after for node in nodes]
+            return super().make_graph(nodes)
+
+    with Keeping() as here:
+        (there,) = opened(1)
+        ranks = Ranks([here, there])
+        other = [GpuBuffer.zeros(here, F32, (64,)) for _ in range(2)]
+        beside = ranks.launchers[0].prepare(ADD, x=other[0], delta=other[1])
+        gather, again = ranks.gathers[0][0], ranks.gathers[1][0]
+        LaunchGraph(here, [beside, ranks.adds[0][0], gather, beside, again])
+        assert here.after == [(), (), (0, 1), (2,), (3,)]
 
 
 def test_a_capture_of_all_ranks_records_and_launches_nothing(opened: Opens) -> None:

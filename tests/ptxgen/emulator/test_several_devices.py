@@ -85,6 +85,24 @@ def test_another_device_takes_over_what_is_published_for_the_system(release: str
         assert {f.kind for f in found} == (set() if ordered else {"race"})
 
 
+@pytest.mark.parametrize(
+    ("within", "between", "ordered"),
+    [("gpu", "sys", True), ("sys", "sys", True), ("gpu", "gpu", False), ("cta", "sys", False)],
+)
+def test_what_a_block_was_told_on_its_device_it_hands_on_to_another(within: str, between: str, ordered: bool) -> None:
+    """Block 1 of device 1 writes to device 0, and tells block 0 of its own device, which tells device 0."""
+    body = f"""setp.eq.u32 %p1, %r1, 0;\nsetp.eq.u32 %p2, %r2, 0;\n@%p1 bra ZERO;\n@%p2 bra HANDS_ON;
+    st.global.u32 [%rd2+128], 7;\nst.release.{within}.global.u32 [%rd1+64], 1;\nret;
+    HANDS_ON:\nnanosleep.u32 20;\nld.acquire.{within}.global.u32 %r4, [%rd1+64];\nsetp.eq.u32 %p3, %r4, 0;
+    @%p3 bra HANDS_ON;\nst.release.{between}.global.u32 [%rd2], 1;\nret;
+    ZERO:\n@!%p2 ret;\nPOLL:\nnanosleep.u32 20;\nld.acquire.{between}.global.u32 %r4, [%rd1];
+    setp.eq.u32 %p3, %r4, 0;\n@%p3 bra POLL;\nld.global.u32 %r5, [%rd1+128];\nst.global.u32 [%rd1+4], %r5;"""
+    for seed in (None, 0, 1, 2):
+        found, copied = sent(body, seed=seed, grid=2)
+        assert copied == 7
+        assert {f.kind for f in found} == (set() if ordered else {"race"})
+
+
 def test_a_finding_names_both_devices() -> None:
     body = SENDS.format(release="st.relaxed.sys.global.u32 [%rd2], 1;", order="acquire.sys", then="")
     ((finding,), _) = sent(body)
