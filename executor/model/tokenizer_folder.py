@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig
+from executor.text.chat import render
 from executor.text.tokenizer import Tokenizer
 from executor.text.tokenizer_json import tokenizer_json
 from ptxgen.files import make_folder, replacing
@@ -46,7 +47,7 @@ class TokenizerFolder:
 
 def tokenizer_folder(path: Path) -> TokenizerFolder:
     """tokenizer.json, tokenizer_config.json, config.json and generation_config.json of the model `path`. ModelError for what is
-    no model, has no vocabulary, or whose vocabulary the format cannot hold."""
+    no model, has no vocabulary or a chat template that cannot be rendered, or whose vocabulary the format cannot hold."""
     with GgufFile.open(path) as file:
         config = ModelConfig.from_gguf(file)
         tokenizer = Tokenizer.from_gguf(file)
@@ -80,8 +81,18 @@ def _tokenizer_config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, An
         "add_eos_token": tokenizer.add_eos,
         "clean_up_tokenization_spaces": False,
         "model_max_length": config.context_length,
-        "chat_template": tokenizer.chat_template,
+        "chat_template": _template(tokenizer),
     }
+
+
+def _template(tokenizer: Tokenizer) -> str | None:
+    """The chat template, with BOS in front if the model wants BOS before a conversation and the template does not write it: who
+    renders it makes ids of the text as it is."""
+    template, bos = tokenizer.chat_template, tokenizer.bos_token
+    if template is None or not tokenizer.add_bos:
+        return template
+    said = render(template, [{"role": "user", "content": "Hi"}], bos_token=bos, eos_token=tokenizer.eos_token)
+    return template if said.startswith(bos) else "{{ bos_token }}" + template
 
 
 def _config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any]:

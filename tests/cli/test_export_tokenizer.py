@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from executor.gguf.gguf_file import GgufFile
+from executor.text.chat import chat_ids, render
 from executor.text.tokenizer import Tokenizer
 from tests.cli.invoke import facts, invoke, refused
 from tests.synthetic import Q, write_model
@@ -36,6 +37,26 @@ def test_the_folder_has_what_engines_read(model: Path, tmp_path: Path) -> None:
     assert (config["architectures"], config["model_type"]) == (["Qwen2ForCausalLM"], "qwen2")
     assert (config["max_position_embeddings"], config["num_key_value_heads"], config["vocab_size"]) == (64, 1, 512)
     assert ends == {"bos_token_id": tokenizer.bos_id, "eos_token_id": sorted(tokenizer.eos_ids)}
+
+
+def test_a_template_that_leaves_bos_out_gets_it_where_the_model_wants_it(tmp_path: Path) -> None:
+    """Who renders the template makes ids of its text alone; they are those of our own conversations."""
+    plain = write_model(tmp_path / "m.gguf", types=Q.F32, layers=1, hidden=32, heads=1, kv_heads=1, ff=32)
+    told = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    own = write_model(
+        tmp_path / "own.gguf", types=Q.F32, layers=1, hidden=32, heads=1, kv_heads=1, ff=32,
+        metadata={"tokenizer.chat_template": told},
+    )  # fmt: skip
+    messages = [{"role": "user", "content": "the other"}]
+    for model in (plain, own):
+        folder = tmp_path / model.stem
+        facts("ptxrun", "export-tokenizer", model, folder)
+        tokenizer = Tokenizer.from_gguf(GgufFile.open(model))
+        words = json.loads((folder / "tokenizer_config.json").read_text())
+        text = render(words["chat_template"], messages, bos_token=words["bos_token"])
+        backend = Backend.from_file(str(folder / "tokenizer.json"))
+        assert backend.encode(text, add_special_tokens=False).ids == chat_ids(tokenizer, messages)
+    assert words["chat_template"] == told
 
 
 def test_a_second_time_replaces_the_files_and_says_one_line(model: Path, tmp_path: Path) -> None:

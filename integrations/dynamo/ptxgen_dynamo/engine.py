@@ -18,7 +18,7 @@ from dynamo.llm.exceptions import EngineShutdown, InvalidArgument
 
 from executor.base.errors import DeviceError, OutOfMemory
 from executor.serve.worker import WorkerStopped
-from ptxgen.errors import ArgumentError
+from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen_dynamo.answering import RANK, Answering, Snapshots
 from ptxgen_dynamo.chunks import chunk_of
 from ptxgen_dynamo.model import LoadedModel, kept_tokenizer, load, name_of
@@ -30,12 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 class PtxgenEngine(LLMEngine):
-    """One model on one device. tokenizer: the folder that Dynamo tokenises from. All but `from_args` is called by Dynamo's
-    worker, on its event loop."""
+    """One model on one device. tokenizer: the folder that Dynamo tokenises from; failure: why it cannot start. All but
+    `from_args` is called by Dynamo's worker, on its event loop."""
 
     def __init__(self, settings: Settings, tokenizer: Path) -> None:
         self.settings = settings
         self.tokenizer = tokenizer.resolve()
+        self.failure: PtxGenError | None = None
         self._started: tuple[LoadedModel, Answering] | None = None
 
     @classmethod
@@ -55,8 +56,12 @@ class PtxgenEngine(LLMEngine):
         return engine, config
 
     async def start(self, worker_id: int) -> EngineConfig:
-        """Load the model and begin."""
-        loaded = await asyncio.to_thread(load, self.settings)
+        """Load the model and begin. Errors as those of `ptxrun serve`."""
+        try:
+            loaded = await asyncio.to_thread(load, self.settings)
+        except PtxGenError as error:
+            self.failure = error
+            raise
         self._started = loaded, Answering(loaded)
         engine, pool = loaded.scheduler.engine, loaded.scheduler.pool
         _log.info("%s on %s, %d answers at a time", name_of(self.settings), loaded.model.device.name, engine.slots)

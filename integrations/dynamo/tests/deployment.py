@@ -50,6 +50,12 @@ class Worker:
     port: int
     log: Path
 
+    @property
+    def health(self) -> str:
+        """What it says of itself."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
+            return str(json.load(answer)["status"])
+
     def metric(self, name: str) -> float:
         """The sum of what one of its metrics has, over all labels that begin so; 0 for none."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
@@ -97,9 +103,10 @@ class Deployment:
     def alive(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.process.poll() is None]
 
-    def ask(self, **body: Any) -> Any:
-        """What /v1/completions says, greedily unless asked otherwise. HTTPError for a refusal."""
-        with self._send(body) as answer:
+    def ask(self, path: str = "/v1/completions", **body: Any) -> Any:
+        """What a path says, greedily unless asked otherwise. HTTPError for a refusal."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", self._body(body), HEADERS)
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
 
     def refused(self, **body: Any) -> str:
@@ -155,10 +162,6 @@ class Deployment:
             return all(worker.metric("ptxrun_answers_total") > 0 for worker in self.workers)
         except OSError:  # nobody listens yet, or no worker is known
             return False
-
-    def _send(self, body: dict[str, Any]) -> Any:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", self._body(body), HEADERS)
-        return urllib.request.urlopen(request, timeout=120)
 
     def _body(self, body: dict[str, Any]) -> bytes:
         return json.dumps({"model": "tiny", "temperature": 0, "ignore_eos": True} | body).encode()

@@ -17,8 +17,8 @@ LONG = 250
 """Tokens of an answer that takes seconds."""
 
 
-def said_alone(model: Path, kernels: Path, prompts: list[str], tokens: int) -> list[str]:
-    """What the model says without Dynamo, each prompt by itself."""
+def said_alone(model: Path, kernels: Path, prompts: list[str], messages: list[dict[str, str]], tokens: int) -> list[str]:
+    """What the model says without Dynamo, each prompt by itself, and last in a conversation."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PTXGEN_CACHE_DIR", str(kernels))
         patched.setenv("PTXGEN_BATCH_INVARIANT", "1")
@@ -27,13 +27,17 @@ def said_alone(model: Path, kernels: Path, prompts: list[str], tokens: int) -> l
             LanguageModel.load(model, device) as loaded,
             serving_scheduler(loaded, 4, None, "f32") as scheduler,
         ):
-            ids = [loaded.tokenizer.encode(prompt, add_special=False) for prompt in prompts]
+            ids = [loaded.tokenizer.encode(prompt, add_special=False) for prompt in prompts] + [loaded.chat_ids(messages)]
             return [scheduler.submit(one, max_tokens=tokens, stop_tokens=()).result().text for one in ids]
 
 
 def test_requests_at_once_are_answered_as_the_model_answers_alone(deployment: Deployment, model: Path, kernels: Path) -> None:
     prompts = [f"the other {letter}" for letter in "abcdefghijkl"]
-    expected = said_alone(model, kernels, prompts, 12)
+    messages = [{"role": "user", "content": "the other"}]
+    *expected, conversed = said_alone(model, kernels, prompts, messages, 12)
+    said = deployment.ask("/v1/chat/completions", messages=messages, max_tokens=12)["choices"][0]
+    assert said["message"]["content"] == conversed
+    assert {worker.health for worker in deployment.workers} == {"ready"}
     before = [worker.metric("ptxrun_answer_tokens_total") for worker in deployment.workers]
 
     def ask(at: int) -> str:

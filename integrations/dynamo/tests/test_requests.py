@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from ptxgen_dynamo.prefixes import PrefixEvents
 from ptxgen_dynamo.requests import asked
 from ptxgen_dynamo.settings import parsed
 
+from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.memory.page_pool import PagePool, PageTable
 from executor.text.tokenizer import Tokenizer
@@ -128,6 +132,21 @@ def test_an_engine_that_never_started_ends_and_a_second_end_does_nothing(model: 
         await engine.cleanup()
 
     asyncio.run(ended())
+
+
+def test_what_cannot_start_says_why_in_a_line_and_exits_with_2(model: Path, kernels: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"none\.gguf: there is no such file"):
+        asyncio.run(PtxgenEngine.from_args([str(tmp_path / "none.gguf")]))
+    words = [str(model), "--cache-tokens", "32", "--device", "emulator", "--discovery-backend", "file"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ptxgen_dynamo", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"DYN_FILE_KV": str(tmp_path), "PTXGEN_CACHE_DIR": str(kernels)},
+    )
+    why = "ptxgen-dynamo: --cache-tokens 32 is less than the context of one answer, 512 tokens"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, why)
 
 
 class Published:
