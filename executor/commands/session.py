@@ -40,7 +40,7 @@ device_option = click.option(
     help="auto (a GPU if there is one), cuda, cuda:N or emulator.", shell_complete=complete_devices,
 )  # fmt: skip
 devices_option = click.option(
-    "--devices", metavar="0,1", callback=lambda _ctx, _option, text: None if text is None else _devices(text),
+    "--devices", metavar="0,1", callback=lambda _ctx, _option, text: None if text is None else device_names(text),
     help="Several GPUs by number, which share the model; or emulator,emulator. In the place of --device.",
 )  # fmt: skip
 precision_option = click.option(
@@ -212,7 +212,7 @@ def session(
         yield ModelSession(model, time.perf_counter() - start)
 
 
-def _devices(text: str) -> list[str]:
+def device_names(text: str) -> list[str]:
     """Of --devices: numbers of GPUs, or names as CudaExecutor takes them."""
     names = [name.strip() for name in text.split(",")]
     return [f"cuda:{name}" if name.isascii() and name.isdigit() else name for name in names]

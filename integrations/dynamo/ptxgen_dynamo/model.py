@@ -33,7 +33,7 @@ class LoadedModel:
 
 def load(settings: Settings) -> LoadedModel:
     """Errors as those of `ptxrun serve`; then nothing stays on the device."""
-    executor = CudaExecutor(settings.device)
+    executor = CudaExecutor(settings.device, devices=settings.devices)
     try:
         if settings.precision is not None:
             executor.profile = replace(executor.profile, precision=settings.precision)

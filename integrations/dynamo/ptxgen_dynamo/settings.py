@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from executor.commands.session import KV_TYPES
+from executor.commands.session import KV_TYPES, device_names
 
 PRECISIONS: Final = ("accurate", "fast")
 
@@ -17,13 +17,14 @@ PRECISIONS: Final = ("accurate", "fast")
 @dataclass(frozen=True)
 class Settings:
     """model: a path, or a name as hf://ORG/REPO:Q4_K_M; name: what requests call it; tokenizer: the folder that
-    `ptxrun export-tokenizer` wrote, None to write one; cache_tokens, precision: None for the usual ones. The last five are
-    Dynamo's, as its frontend has them."""
+    `ptxrun export-tokenizer` wrote, None to write one; devices: several that share the model, in the place of `device`;
+    cache_tokens, precision: None for the usual ones. The last five are Dynamo's, as its frontend has them."""
 
     model: str
     name: str | None
     tokenizer: Path | None
     device: str
+    devices: Sequence[str] | None
     precision: str | None
     slots: int
     context: int | None
@@ -67,6 +68,7 @@ def parsed(argv: Sequence[str] | None) -> Settings:
     add("--tokenizer", type=Path, metavar="FOLDER",
         help="what `ptxrun export-tokenizer` wrote, where the frontend reads it, too (default: write one)")  # fmt: skip
     add("--device", default="auto", help="auto (a GPU if there is one), cuda, cuda:N or emulator (default: auto)")
+    add("--devices", type=device_names, metavar="0,1", help="several GPUs by number, which share the model")
     add("--precision", choices=PRECISIONS, help="as in ptxrun serve")
     add("--slots", type=_whole, default=8, metavar="N", help="answers at a time (default: 8)")
     add("--context", type=_whole, metavar="N", help="tokens of a prompt and its answer (default: the model's, at most 4096)")
@@ -85,9 +87,9 @@ def parsed(argv: Sequence[str] | None) -> Settings:
         help="as in the frontend: zmq (default) or nats")  # fmt: skip
     found = parser.parse_args(argv)
     return Settings(
-        model=found.model, name=found.name, tokenizer=found.tokenizer, device=found.device, precision=found.precision,
-        slots=found.slots, context=found.context, cache_tokens=found.cache_tokens, kv_type=found.kv_type,
-        guesses=found.draft is not None, drain_seconds=found.drain_seconds, namespace=found.namespace,
+        model=found.model, name=found.name, tokenizer=found.tokenizer, device=found.device, devices=found.devices,
+        precision=found.precision, slots=found.slots, context=found.context, cache_tokens=found.cache_tokens,
+        kv_type=found.kv_type, guesses=found.draft is not None, drain_seconds=found.drain_seconds, namespace=found.namespace,
         component=found.component, discovery_backend=found.discovery_backend, request_plane=found.request_plane,
         event_plane=found.event_plane,
     )  # fmt: skip
