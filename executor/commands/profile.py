@@ -14,6 +14,7 @@ from executor.commands.session import (
     ModelSession,
     context_option,
     device_option,
+    devices_option,
     model_argument,
     precision_option,
     session,
@@ -45,6 +46,7 @@ PLOT: Final = "roofline.svg"
 )  # fmt: skip
 @click.option("--no-plot", is_flag=True, help=f"Do not draw {PLOT}, for which matplotlib is needed.")
 @device_option
+@devices_option
 @precision_option
 @context_option
 @json_option(f"Print what {SUMMARY} holds instead of the table.")

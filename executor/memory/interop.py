@@ -74,6 +74,8 @@ def as_buffer(device: Device, obj: Any, dtype: DTypeLike | None = None, name: st
             raise ArgumentError(f"{obj} cannot be shared as {asked}; use view() to see its bytes as another type")
         return obj
     label = _label(obj, name)
+    if device.ranks > 1:
+        raise ArgumentError(f"{label} is in one memory, and {device.name} have one each; use GpuBuffer.from_numpy")
     array = _foreign_array(device, obj, label)
     element = _dtype(array, asked, label)
     _check(array, element, label)

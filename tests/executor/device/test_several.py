@@ -18,6 +18,7 @@ from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
+from executor.memory.interop import as_buffer
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.types import F32, U32, U64
@@ -155,6 +156,8 @@ def test_what_another_library_has_is_on_one_device(three: SeveralDevices) -> Non
         buffer.__dlpack__()
     with pytest.raises(DeviceError, match="have no writes of other libraries"):
         buffer.touch()
+    with pytest.raises(ArgumentError, match=r"x \(numpy.ndarray\) is in one memory, and 3 devices .* have one each"):
+        as_buffer(three, np.zeros(1, np.float32), name="x")
 
 
 def test_devices_are_named_one_by_one() -> None:

@@ -19,6 +19,7 @@ from executor.device.emulated import EmulatedDevice
 from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.projection import of_rank
+from executor.memory.buffers import GpuBuffer
 from executor.model.config import ModelConfig
 from executor.model.decoder import Decoder
 from executor.model.memory_needed import memory_needed
@@ -59,6 +60,13 @@ def loaded(
     profile = profile or GpuProfile()
     with CudaExecutor(devices=["emulator"] * ranks, profile=profile, sanitize=sanitize) as executor:
         yield executor.device, executor.load_model(path, context=CONTEXT).decoder
+
+
+def flags_of(decoder: Decoder) -> GpuBuffer:
+    """By which the ranks tell each other of the first gather of a token."""
+    first = next(plan for plan in decoder.graph().plans if plan.kernel.name == AllGather.name)
+    flags: GpuBuffer = first.arguments["flags"]
+    return flags
 
 
 def computed(path: Path, ranks: int, profile: GpuProfile, *, rows: bool = True) -> Computed:
@@ -175,12 +183,40 @@ def test_a_rank_that_fails_ends_the_step_on_all(path: Path, monkeypatch: pytest.
             decoder.step(17)
 
 
+@pytest.mark.parametrize("launches", [0, 9, 18])
+def test_an_interrupt_leaves_a_model_that_works(path: Path, monkeypatch: pytest.MonkeyPatch, launches: int) -> None:
+    """It comes when rank 0 is ahead of rank 1, which has come so far, and has told of a gather what it has not told yet."""
+    with loaded(path, 2) as (device, decoder):
+        assert isinstance(device, SeveralDevices)
+        decoder.step(3)
+        decoder.step(17)
+        uninterrupted = decoder.logits()
+        decoder.reset()
+        decoder.step(3)
+        flags = flags_of(decoder)
+        run, late, left = EmulatedDevice._run, device.devices[1], [None] * launches
+
+        def interrupted(self: EmulatedDevice, *launch: Any) -> None:
+            if self is late and not left:
+                self.fill(device.peers(flags.pointer)[1], flags.nbytes, 1)
+                raise KeyboardInterrupt
+            if self is late:
+                left.pop()
+            run(self, *launch)
+
+        monkeypatch.setattr(EmulatedDevice, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            decoder.step(17)
+        monkeypatch.undo()
+        decoder.step(17)
+        assert np.array_equal(decoder.logits(), uninterrupted)
+
+
 def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path) -> None:
     with loaded(path, 2) as (device, decoder):
         assert isinstance(device, SeveralDevices)
         decoder.step(3)
-        gathers = [plan for plan in decoder.graph().plans if plan.kernel.name == AllGather.name]
-        flags = gathers[0].arguments["flags"]
+        flags = flags_of(decoder)
         device.devices[1].fill(device.peers(flags.pointer)[1], flags.nbytes, 0x40)  # it takes all others to be far ahead
         with pytest.raises(DeviceFailed, match="all_gather"):
             decoder.step(17)
