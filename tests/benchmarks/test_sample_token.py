@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from benchmarks.sample_token import DRAWS, timed
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.sample_token import DRAWS, main, timed
 from executor.device import open_device
+from ptxgen.errors import ArgumentError
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
@@ -15,3 +19,10 @@ def test_argmax_and_each_draw_is_timed() -> None:
         rows = list(timed(device, n=640, runs=1))
     assert [one["draws"] for one in rows] == ["argmax", *DRAWS]
     assert all(one["n"] == 640 and one["us"] > 0 for one in rows)
+
+
+def test_a_vocabulary_of_nothing_is_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["--vocab", "0", "--device", "emulator", "-o", str(tmp_path / "x.json")])
+    assert isinstance(done.exception, ArgumentError)
+    assert "--vocab '0' is not numbers of logits" in str(done.exception)
+    assert not list(tmp_path.iterdir())

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.decode_switches import AS_IT_COMES
-from benchmarks.step_launches import launches
+from benchmarks.step_launches import launches, main
 from executor.device import open_device
 from tests.synthetic import Q, write_model
 
@@ -25,3 +26,10 @@ def test_every_launch_is_in_a_row_of_its_operation_and_none_ends_before_it_begin
         assert one["lasts"] >= 0
         assert one["ends"] == pytest.approx(one["begins"] + one["lasts"], abs=0.02)
         assert one["starts"] <= one["begins"]
+
+
+def test_a_word_that_is_no_switch_is_refused_before_the_model_is_read(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"no model")
+    words = ["--file", str(tmp_path / "m.gguf"), "--variant", "fast", "--device", "emulator", "-o", str(tmp_path / "x.json")]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, "'fast' is no switch" in done.output) == (2, True)
