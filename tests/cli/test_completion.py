@@ -150,7 +150,7 @@ def test_tab_is_quick_and_imports_nothing_heavy() -> None:
         (["ptxgen", "emit", "hw_dp4a_q4k_gemv", "--set", "k", "=", "256", "--set", "pd"], ["pdl="]),
         (["ptxgen", "emit", "hw_dp4a_q4k_gemv", "--set", "pdl", "="], ["true", "false"]),
         (["ptxgen", "emit", "hw_dp4a_q4k_gemv", "--set", "pdl", "=", "f"], ["false"]),
-        (["ptxrun", "bench", "rmsnorm", "--devi"], ["--device"]),
+        (["ptxrun", "bench", "rmsnorm", "--devi"], ["--device", "--devices"]),
     ],
 )
 def test_bash_completes(words: list[str], reply: list[str]) -> None:

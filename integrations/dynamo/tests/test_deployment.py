@@ -3,6 +3,7 @@ is told to end. The tests run in this order: the last ones end workers."""
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def test_a_grammar_a_seed_and_a_stop_string_are_heeded_and_what_is_unknown_is_re
 def test_a_beginning_that_a_worker_has_brings_requests_back_to_it(deployment: Deployment) -> None:
     prompt = "on the inner other " * 10
     deployment.ask(prompt=prompt, max_tokens=1)
+    time.sleep(1)  # what a worker has reaches the router by and by, and nothing there says that it has
     before = [worker.metric("ptxrun_answers_total") for worker in deployment.workers]
 
     def cached(at: int) -> int:
@@ -97,7 +99,7 @@ def test_a_beginning_that_a_worker_has_brings_requests_back_to_it(deployment: De
 
 
 def test_a_client_that_leaves_is_cancelled_at_once(deployment: Deployment) -> None:
-    stream = deployment.stream(prompt="the", max_tokens=LONG)
+    stream = deployment.stream(prompt="the", max_tokens=2 * LONG)
     next(stream)
     (worker,) = [worker for worker in deployment.workers if worker.answers]
     names = ("dynamo_component_cancellation_total", "ptxrun_answers_total", "ptxrun_answer_tokens_total")
@@ -106,7 +108,7 @@ def test_a_client_that_leaves_is_cancelled_at_once(deployment: Deployment) -> No
     wait_until(lambda: not worker.answers, "it ends")
     cancelled, answers, tokens = (worker.metric(name) - had for name, had in zip(names, before, strict=True))
     assert (cancelled, answers) == (1, 1)
-    assert tokens < LONG / 2
+    assert tokens < LONG
     assert worker.metric("ptxrun_pages_held") == 0
 
 
