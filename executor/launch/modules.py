@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,10 @@ from ptxgen.toolchain.module import emit
 
 Progress = Callable[[int, int], None]
 """Called with how many kernels are loaded, and how many there are."""
+Compile = Callable[[str], bytes | None]
+"""Device.compile, or what has its answer."""
+Form = tuple[KernelType, bool, bool]
+"""A kernel, whether it may start early, and whether it leaves stamps."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +71,7 @@ class Modules:
         self.bundle = bundle
         self.counts = Counts()
         self.disk = DiskCache(folder, limit, "kernels", device.kind) if folder is not None and limit > 0 else None
-        self._by_kernel: dict[tuple[KernelType, bool, bool], LoadedKernel] = {}
+        self._by_kernel: dict[Form, LoadedKernel] = {}
         self._by_text: dict[str, LoadedKernel] = {}
         self._end = weakref.finalize(self, _dropped, device, self._by_text)
         self._end.atexit = False
@@ -86,22 +92,7 @@ class Modules:
         the times of a launch in one more argument (ptxgen/dsl/stamps.py); a bundle has no such forms. Raises AuthorError or
         AssembleError if the kernel is wrong, ArgumentError if it has no such form, DeviceError if it does not load, BundleError
         if the bundle lacks it."""
-        form = kernel, early, stamped
-        loaded = self._by_kernel.get(form)
-        if loaded is not None:
-            self.counts.memory_hits += 1
-            return loaded
-        if self.bundle is not None and (early or stamped):
-            lacking = "that starts early" if early else "with stamps, by which launches are timed"
-            raise BundleError(f"has no {kernel.name} {lacking}", self.bundle.folder)
-        packed = self._emitted(*form) if self.bundle is None else self.bundle.kernel(kernel)
-        loaded = self._by_text.get(packed.text)
-        if loaded is None:
-            loaded = self._by_text[packed.text] = self._load(kernel, packed)
-        else:
-            self.counts.memory_hits += 1
-        self._by_kernel[form] = loaded
-        return loaded
+        return self._form((kernel, early, stamped), None, self.device.compile)
 
     @property
     def loaded(self) -> int:
@@ -115,11 +106,48 @@ class Modules:
         self._by_kernel.clear()
 
     def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, early: bool = False) -> None:
-        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as of `load`."""
-        for done, kernel in enumerate(kernels, 1):
-            self.load(kernel, early=early)
-            if progress is not None:
-                progress(done, len(kernels))
+        """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as of `load`.
+        Code that is not kept is compiled side by side."""
+        coming: dict[str, Future[bytes | None]] = {}
+        written: dict[Form, Packed] = {}
+        pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ptxgen-compile")
+
+        def compiled(text: str) -> bytes | None:
+            return coming[text].result() if text in coming else self.device.compile(text)
+
+        try:
+            for form in ((kernel, early, False) for kernel in kernels if self.bundle is None):
+                if form not in self._by_kernel and form not in written:
+                    packed = written[form] = self._emitted(*form)
+                    if packed.text not in self._by_text and packed.text not in coming and not self._is_kept(packed):
+                        coming[packed.text] = pool.submit(self.device.compile, packed.text)
+            for done, kernel in enumerate(kernels, 1):
+                form = kernel, early, False
+                self._form(form, written.get(form), compiled)
+                if progress is not None:
+                    progress(done, len(kernels))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _form(self, form: Form, packed: Packed | None, compiled: Compile) -> LoadedKernel:
+        """As `load`. packed: the text, if it was written already."""
+        kernel, early, stamped = form
+        loaded = self._by_kernel.get(form)
+        if loaded is not None:
+            self.counts.memory_hits += 1
+            return loaded
+        if self.bundle is not None and (early or stamped):
+            lacking = "that starts early" if early else "with stamps, by which launches are timed"
+            raise BundleError(f"has no {kernel.name} {lacking}", self.bundle.folder)
+        if packed is None:
+            packed = self._emitted(*form) if self.bundle is None else self.bundle.kernel(kernel)
+        loaded = self._by_text.get(packed.text)
+        if loaded is None:
+            loaded = self._by_text[packed.text] = self._load(kernel, packed, compiled)
+        else:
+            self.counts.memory_hits += 1
+        self._by_kernel[form] = loaded
+        return loaded
 
     def _emitted(self, kernel: KernelType, early: bool, stamped: bool) -> Packed:
         start = time.perf_counter()
@@ -129,9 +157,9 @@ class Modules:
         launch = kernel.launch()
         return Packed(emitted.entry, emitted.text, None, launch.dynamic_shared, launch.cooperative)
 
-    def _load(self, kernel: KernelType, packed: Packed) -> LoadedKernel:
+    def _load(self, kernel: KernelType, packed: Packed, compiled: Compile) -> LoadedKernel:
         start = time.perf_counter()
-        loaded, source = self._from_bundle(packed) or self._from_text(packed)
+        loaded, source = self._from_bundle(packed) or self._from_text(packed, compiled)
         seconds = time.perf_counter() - start
         self.counts.load_seconds += seconds
         _log.debug("%s loaded in %.1f ms (%s)", kernel, seconds * 1e3, source)
@@ -146,15 +174,15 @@ class Modules:
         self.counts.bundle_hits += 1
         return loaded, "machine code of the bundle"
 
-    def _from_text(self, packed: Packed) -> tuple[LoadedKernel, str]:
+    def _from_text(self, packed: Packed, compiled: Compile) -> tuple[LoadedKernel, str]:
         device, disk = self.device, self.disk
         folder = disk.folder if disk is not None and disk.usable else None
-        key = f"{device.build}\0{hashlib.sha256(packed.text.encode()).hexdigest()}"
+        key = self._key(packed)
         kept = self._kept(disk, key, packed) if disk is not None else None
         if kept is not None:
             self.counts.disk_hits += 1
             return kept, "from disk"
-        image = device.compile(packed.text)
+        image = compiled(packed.text)
         if image is not None and disk is not None:
             disk.put(key, image)
         loaded, own = device.load(packed.text, packed.entry, image, folder, packed.dynamic_shared, packed.cooperative)
@@ -165,6 +193,13 @@ class Modules:
             return loaded, "from disk"
         self.counts.misses += 1
         return loaded, "compiled"
+
+    def _key(self, packed: Packed) -> str:
+        """What compiled code is kept under."""
+        return f"{self.device.build}\0{hashlib.sha256(packed.text.encode()).hexdigest()}"
+
+    def _is_kept(self, packed: Packed) -> bool:
+        return self.disk is not None and self.disk.get(self._key(packed)) is not None
 
     def _kept(self, disk: DiskCache, key: str, packed: Packed) -> LoadedKernel | None:
         """The kernel from the code on disk. None if there is none, or the device refuses it: whatever put it there, it goes."""

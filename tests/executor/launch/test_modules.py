@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +128,38 @@ def test_preload_reports_its_progress() -> None:
     assert steps == [(1, 2), (2, 2)]
     assert modules.counts.misses == 2
     assert str(modules.counts) == "2 compiled, 0 from disk, 0 from memory"
+
+
+def test_preload_compiles_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Meeting(Assembling):
+        def compile(self, text: str) -> bytes | None:
+            both.wait()
+            return super().compile(text)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    device = Meeting()
+    modules = Modules(device)
+    modules.preload([Scale(n=100), Scale(n=101), Scale(n=100)])
+    assert (device.compiled, modules.counts.misses, modules.counts.emissions) == (2, 2, 2)
+    again = Modules(Assembling())
+    again.preload([Scale(n=101), Scale(n=100)])
+    assert (again.counts.misses, again.counts.disk_hits) == (0, 2)
+
+
+def test_what_preload_cannot_compile_is_told_as_load_tells_it() -> None:
+    class Failing(Assembling):
+        def compile(self, text: str) -> bytes | None:
+            if "101" in text:
+                raise DeviceError("no code for it")
+            return super().compile(text)
+
+    modules = Modules(Failing())
+    with pytest.raises(DeviceError, match="no code for it"):
+        modules.preload([Scale(n=100), Scale(n=101), Scale(n=102)])
+    assert modules.loaded == 1
+    modules.load(Scale(n=102))
 
 
 LOADER = """
