@@ -32,6 +32,10 @@ class AttentionChoice:
         """The kernel for rows on their own."""
         return PagedAttentionMerged.name if self.merged else PagedAttention.name
 
+    def tiled(self, rows: int) -> bool:
+        """Whether some of so many rows may attend in tiles."""
+        return self.parts > 0 and rows >= self.least_run
+
     def most_tiles(self, rows: int) -> int:
         """The most tiles that so many rows make: one in each run may be short, and no run is shorter than least_run."""
         return max(1, rows // self.tile_rows + rows // self.least_run)

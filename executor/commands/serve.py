@@ -82,13 +82,17 @@ class NoServer(PtxGenError):
     "--step-seconds", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S",
     help="A device that has not ended a step for so long is said to have failed, until it ends it.",
 )  # fmt: skip
+@click.option(
+    "--warmup/--no-warmup", "prepares", default=None,
+    help="Compile and capture most kinds of steps before the first request, some seconds (default: on a GPU).",
+)  # fmt: skip
 @device_option
 @devices_option
 @precision_option
 def serve_command(
     asked: AskedModel, host: str, port: int, name: str | None, slots: int, queue: int, cache_tokens: int | None, kv_type: str,
     draft: str | None, api_key_file: Path | None, max_body_mb: int, read_seconds: float, request_seconds: float,
-    drain_seconds: float, step_seconds: float, **options: Any,
+    drain_seconds: float, step_seconds: float, prepares: bool | None, **options: Any,
 ) -> None:  # fmt: skip
     """Serve a GGUF model over HTTP, as OpenAI's API has it: /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models,
     with /health, /metrics and a page to talk to the model at /. Answers run together, and those that come later join them.
@@ -117,7 +121,10 @@ def serve_command(
     limits = Limits(slots, queue, max_body_mb << 20, read_seconds, **seconds)
     with bound(host, port) as listener, session(asked.path, **options) as running:
         model = running.model
-        scheduler = serving_scheduler(model, slots, cache_tokens, kv_type, guesses=draft is not None)
+        with console.progress() as report:
+            scheduler = serving_scheduler(
+                model, slots, cache_tokens, kv_type, guesses=draft is not None, prepares=prepares, progress=report
+            )
         served = _served(running, name or stem_of(asked.path.name), asked.path, scheduler.engine.context)
         service = Service(served, scheduler, model.device.owner, model.embed, limits)
 

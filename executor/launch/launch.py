@@ -77,6 +77,7 @@ class Plan:
         "_launcher",
         "_parameters",
         "_scalars",
+        "_signature",
         "device",
         "kernel",
         "loaded",
@@ -88,7 +89,7 @@ class Plan:
     def __init__(
         self, launcher: Launcher, kernel: KernelType, place: LayerOperation, arguments: dict[str, Any], early: bool = False
     ) -> None:  # fmt: skip
-        signature = kernel.signature()
+        signature = self._signature = kernel.signature()
         launch = kernel.launch()
         _check_geometry(kernel, launch.grid, launch.block)
         _check_names(kernel, signature, arguments)
@@ -188,7 +189,7 @@ class Plan:
         if self.kernel.launch().early or (early and self.kernel.waits_inside):
             early = not any(
                 isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
-                for name, argument in self.kernel.signature().items()
+                for name, argument in self._signature.items()
             )
         loaded, parameters = self.loaded, self._parameters
         if stamps is not None:
@@ -200,9 +201,8 @@ class Plan:
     @property
     def accesses(self) -> list[MemoryAccess]:
         """The memory that the kernel reads and writes."""
-        signature = self.kernel.signature()
         return [
-            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(signature, name) != "in")
+            MemoryAccess(b.allocation.writes, b.pointer, b.pointer + b.nbytes, _direction(self._signature, name) != "in")
             for name, b in self._buffers.items()
         ]
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from executor.base.arguments import instance, one_of, token, whole
 from executor.base.errors import ModelError
+from executor.base.progress import Progress
 from executor.choice.attention import AttentionChoice
 from executor.launch.launch import Launcher
 from executor.measure.debug import watch
 from executor.memory.buffers import GpuBuffer
 from executor.memory.paged_cache import PagedKvCache, PagedShape
 from executor.model.decoder import Decoder
-from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores
+from executor.model.row_steps import CHUNK, MOST_ROWS, RowSteps, StepScores, likely_sizes
 from executor.model.step import Row
 from executor.model.step_launches import StepModel, rows_attention
 from executor.model.token_launches import rope_cosines
@@ -116,6 +117,12 @@ class Engine:
         self._check(rows)
         self.steps.use(self.model, self._step_model)
         return self.steps.run(rows)
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """As StepEngine.prepare: writes, compiles and loads kernels, and captures graphs. Raises what a step would raise, above
+        all DeviceError when memory is full."""
+        self.steps.use(self.model, self._step_model)
+        self.steps.prepare(likely_sizes(self.rows, self.slots, self.attention), progress)
 
     def step_ahead(self) -> StepScores | None:
         """As StepEngine.step_ahead; None while launches are observed, or checked by the device. Raises ArgumentError where the

@@ -88,6 +88,5 @@ def memory_needed(
 def _step_bytes(device: DryRunMemory, model: StepModel, rows: int) -> int:
     """Of a step of a prompt."""
     workspace = Workspace(device)
-    tiled = model.attention.parts and rows >= model.attention.least_run
-    StepBody.build(model, workspace, rows, 0 if tiled else rows)
+    StepBody.build(model, workspace, rows, 0 if model.attention.tiled(rows) else rows)
     return workspace.nbytes

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from executor.base.arguments import whole
 from executor.base.errors import ModelError
+from executor.base.progress import Progress
 from executor.choice.attention import AttentionChoice
 from executor.device.protocol import Device, Fetch
 from executor.launch.graph import LaunchGraph
@@ -36,8 +37,9 @@ NOWHERE = 2**32 - 1
 
 
 class StepSize(NamedTuple):
-    """What steps of one graph have in common: room for rows and for scored ones, each a power of two or 0, whether these must
-    be gathered from among the others, and how many of the first rows, a power of two, all, or 0, attend on their own."""
+    """What steps of one graph have in common: room for rows, a power of two; for scored ones, whether these must be gathered
+    from among the others; how many of the first rows attend on their own. Where that are not all rows, it is a power of four or
+    0, and so are gathered ones: sizes are captured one by one, and steps with prompts would have too many."""
 
     rows: int
     scored: int
@@ -49,13 +51,40 @@ class StepSize(NamedTuple):
         """The smallest that has room, for at least so many rows. lone: how many of the first rows attend on their own, None for
         all."""
         size = padded(max(rows, least))
-        alone = size if lone is None else min(padded(lone), size)
-        return cls(size, size if scored == rows else padded(scored), 0 < scored < rows, alone)
+        alone = size if lone is None else min(_coarse(lone), size)
+        return cls(size, size if scored == rows else min(_coarse(scored), size), 0 < scored < rows, alone)
 
 
 def padded(rows: int) -> int:
     """The next power of two, and 0 for none: the sizes of steps."""
     return 1 << (rows - 1).bit_length() if rows else 0
+
+
+def _coarse(rows: int) -> int:
+    """The next power of four, and 0 for none."""
+    return 1 << -(-(rows - 1).bit_length() // 2) * 2 if rows else 0
+
+
+def likely_sizes(rows: int, slots: int, attention: AttentionChoice) -> list[StepSize]:
+    """Those that a scheduler of so many slots runs again and again, the largest first: the tokens of those who decode; and
+    beside them prompts, of which at least one ends unless they fill the step. rows: most of a step."""
+    largest = padded(rows)
+    sizes = [StepSize(largest, 0, False, 0 if attention.tiled(largest) else largest)]
+    for size in reversed(_powers(largest, 2)):
+        few = [count for count in _powers(_coarse(slots), 4) if count < size]
+        if attention.tiled(size):
+            ends = {0: (1, 4)} | {lone: (lone, 4 * lone) for lone in few}
+            sizes += [StepSize(size, one, True, lone) for lone, scored in ends.items() for one in scored if one in few]
+        else:
+            sizes += [StepSize(size, scored, True, size) for scored in few]
+        if size <= padded(slots):
+            sizes.append(StepSize(size, size, False, size))
+    return sizes
+
+
+def _powers(most: int, base: int) -> list[int]:
+    """1, base, ... up to `most`."""
+    return [base**power for power in range(most.bit_length()) if base**power <= most]
 
 
 class RowSteps:
@@ -134,6 +163,13 @@ class RowSteps:
         scores = StepScores(self.device, len(scored), head.launches if head else None)
         self._last = tuple(rows), scores
         return scores
+
+    def prepare(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
+        """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
+        for done, size in enumerate(sizes, 1):
+            self._graph(size)
+            if progress is not None:
+                progress("preparing steps", done, len(sizes))
 
     def calls(self, rows: int, lone: int | None = None) -> tuple[KernelCall, ...]:
         """What a step of so many rows launches before its head, of which so many attend on their own; all unless told
@@ -256,7 +292,7 @@ class _Inputs:
         lines[:3] = np.array([(row.token, row.slot, row.position) for row in rows], np.uint32).T
         lines[INPUTS.index("index"), : len(scored)] = scored
         slot, position = lines[INPUTS.index("slot")], lines[INPUTS.index("position")]
-        if not attention.parts or len(rows) < attention.least_run:
+        if not attention.tiled(len(rows)):
             lines[INPUTS.index("lone")] = position
             return cls(lines, np.zeros((0, 2), np.uint32), None)
         lone = lone_rows(slot, position, attention.least_run)

@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.base.progress import Progress
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -68,6 +70,9 @@ class StepEngine(Protocol):
 
     def set_table(self, slot: int, pages: Sequence[int]) -> None:
         """The pages of a slot's sequence, in the order of its positions, until set anew; the steps after this see them."""
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Make what the steps that come most often need, so that nobody waits for it when they first come."""
 
     def step(self, rows: Sequence[Row]) -> Scores:
         """Run 1 to `rows` rows: those of one slot at positions that follow each other, all inside its table. After an exception

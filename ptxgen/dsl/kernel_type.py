@@ -51,7 +51,8 @@ class Array:
             raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
         if self.zeros and self.direction != "inout":
             raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
-        if not self.shape or not all(is_whole(extent) and extent > 0 for extent in self.shape):
+        # A model's launches have tens of thousands of arrays, whose extents are plain ints: these are told at once.
+        if not self.shape or any((type(extent) is not int and not is_whole(extent)) or extent <= 0 for extent in self.shape):
             raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
         if self.addresses_of and (self.dtype != U64 or len(self.shape) != 1 or not self.constant):
             raise ArgumentError(f"the addresses of {self.addresses_of} are a constant u64[ranks], not {self}")

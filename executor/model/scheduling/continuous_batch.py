@@ -75,14 +75,16 @@ class ContinuousBatch:
             self.running.append(sequence)
 
     def plan(self) -> list[Share]:
-        """The rows of a step, without drafts: one for each sequence that decodes, then those of prompts. If there is no page
-        for one that decodes, the youngest gives its own back and is queued again."""
+        """The rows of a step, without drafts: one for each sequence that decodes, then those of prompts, few before many, since
+        rows before a short run attend on their own (RowSteps). If there is no page for one that decodes, the youngest gives its
+        own back and is queued again."""
         for sequence in self.running:
             if sequence.pending > 1:
                 sequence.reuse()
         decoding = [sequence for sequence in self.running if sequence.pending == 1]
         shares = [Share(sequence, sequence.tokens[-1:], 1) for sequence in decoding if self._make_room(sequence)]
-        return shares + self._prompts(min(self.prompt_rows, self.rows - len(shares)))
+        prompts = self._prompts(min(self.prompt_rows, self.rows - len(shares)))
+        return shares + sorted(prompts, key=lambda share: share.rows)
 
     def _wait(self, sequence: TokenSequence, what: Waiting, why: str) -> None:
         if sequence.waiting != what:

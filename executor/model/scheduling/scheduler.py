@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from executor.base.arguments import tokens, whole
 from executor.base.errors import DeviceFailed, ModelError
+from executor.base.progress import Progress
 from executor.device.owner import OwnerThread
 from executor.memory.page_pool import PagePool
 from executor.model.sampling import Sampler
@@ -96,6 +97,13 @@ class Scheduler:
     def ended(self) -> str:
         """Why nothing can be submitted any more; empty while something can."""
         return self._ended
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Have all ready that most steps need, which else each first step of a size makes while those who are answered wait:
+        seconds where kernels are compiled. Errors of the engine."""
+        self._owner.check("preparing steps")
+        with self._step():
+            self.engine.prepare(progress)
 
     def submit(
         self,

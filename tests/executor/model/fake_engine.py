@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.base.progress import Progress
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.step import Row
@@ -77,6 +78,9 @@ class FakeEngine:
         assert 0 <= slot < self.slots
         assert len(set(pages)) == len(pages)
         self.tables[slot] = tuple(pages)
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        self.order.append("prepare")
 
     def step(self, rows: Sequence[Row]) -> FakeScores:
         assert 1 <= len(rows) <= self.rows

@@ -381,7 +381,8 @@ def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
         (3, 3, 1, None, (4, 4, False, 4)),
         (5, 4, 1, 0, (8, 4, True, 0)),
         (8, 7, 1, 1, (8, 8, True, 1)),
-        (9, 0, 1, 5, (16, 0, False, 8)),
+        (9, 0, 1, 5, (16, 0, False, 16)),
+        (64, 5, 1, 3, (64, 16, True, 4)),
         (9, 0, 1, 9, (16, 0, False, 16)),
     ],
 )

@@ -46,6 +46,22 @@ def test_a_long_prompt_goes_in_by_chunks_between_the_steps_of_those_that_decode(
     assert long.tokens == alone(engine, LONG[4:29], 2)
 
 
+def test_prompts_of_few_rows_come_before_longer_ones_and_after_those_who_decode() -> None:
+    engine = FakeEngine(rows=32)
+    scheduler = fresh(engine)
+    first = greedy(scheduler, LONG[:3], 9)
+    scheduler.step()
+    long, short = greedy(scheduler, LONG[4:24], 2), greedy(scheduler, LONG[1:5], 2)
+    scheduler.step()
+    slots = [row.slot for row in engine.steps[1]]
+    assert len(slots) == 1 + 4 + 20
+    assert [slots.count(slot) for slot in dict.fromkeys(slots)] == [1, 4, 20]
+    scheduler.run()
+    assert [request.tokens for request in (first, long, short)] == [
+        alone(engine, prompt, count) for prompt, count in ((LONG[:3], 9), (LONG[4:24], 2), (LONG[1:5], 2))
+    ]
+
+
 def test_equal_beginnings_are_computed_once_while_others_run_after_they_ended_and_at_the_same_time() -> None:
     engine = FakeEngine(rows=32, page_len=4)
     scheduler = fresh(engine)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import soak_scheduler
+from executor.choice.attention import AttentionChoice
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
+from executor.model.row_steps import StepSize, likely_sizes
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
+from ptxgen.kernels.attention.paged_attention import suited
+from ptxgen.target import Target
 from tests.executor.model.recording import Recording
 from tests.synthetic import Q, write_model
 
 VOCABULARY = 512
 CONTEXT = 96
+ALONE = suited(Target.parse("sm_90"), heads=32, kv_heads=8, head_dim=128, kv_type="f16")
 START = [11, 7, 300, 5] * 9
 """What some prompts begin with: a page and a bit."""
 
@@ -47,6 +53,37 @@ def test_sequences_that_come_and_go_have_the_bits_of_their_lone_runs(device: Dev
     assert set(found["finished"]) == {"length", "context", "cancelled", "failed"}
     assert min(found["preemptions"], found["accepted_tokens"]) > 0
     assert min(found["rows_compared"], found["cached_prompt_tokens"]) > sequences
+
+
+def test_what_was_prepared_is_captured_no_more(model: LanguageModel) -> None:
+    told: list[tuple[str, int, int]] = []
+    with scheduler(model, slots=4) as running:
+        engine = running.engine
+        assert isinstance(engine, Engine)
+        running.prepare(lambda *progress: told.append(progress))
+        made = engine.steps.captures
+        assert told == [("preparing steps", done, made) for done in range(1, made + 1)]
+        assert engine.steps.count == 0
+        requests = [running.submit([1, 2, 3, 4, 5, token], max_tokens=9, stop_tokens=()) for token in range(7)]
+        running.run()
+        assert [len(request.tokens) for request in requests] == [9] * 7
+        running.prepare()
+        assert engine.steps.captures == made
+        in_a_step = running.submit([5], max_tokens=2, on_token=lambda _: running.prepare())
+        running.run()
+        assert "in the middle of a step" in str(in_a_step.error)
+
+
+def test_sizes_that_are_likely_are_those_that_steps_take() -> None:
+    """Few enough to be captured at a start; with and without tiles."""
+    tiles = AttentionChoice(2, 32, 32, ALONE, "")
+    for attention in (tiles, replace(tiles, parts=0)):
+        sizes = likely_sizes(512, 64, attention)
+        assert len(set(sizes)) == len(sizes) <= 60
+        for rows, scored, gathered, lone in sizes:
+            asked = rows // 2 + 1 if gathered else rows
+            alone = lone if attention.tiled(rows) and lone < rows else None
+            assert StepSize.of(asked, scored, lone=alone) == (rows, scored, gathered, lone)
 
 
 def test_while_all_decode_each_step_is_started_before_the_last_one_was_read(
