@@ -1,5 +1,5 @@
-"""A model that GPUs share has the bits that the emulator gave for one: its ranks on one GPU, in streams of their own, and on a
-GPU each."""
+"""A model that two GPUs share has the bits that the emulator gave for one. Not its ranks on one GPU: graphs of a GPU do not
+always run at the same time, and these wait for each other (on an H200 they give up with a trap)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SHARED = [variant for variant in MIXED_VARIANTS if variant.name != "llama-576"]
 """Two ranks divide their heads of keys and values."""
 
 
-@pytest.fixture(params=[False, True], ids=["one GPU", "two GPUs"])
-def two(request: pytest.FixtureRequest) -> Iterator[SeveralDevices]:
-    if request.param and int(driver().cuDeviceGetCount()[1]) < 2:
+@pytest.fixture
+def two() -> Iterator[SeveralDevices]:
+    if int(driver().cuDeviceGetCount()[1]) < 2:
         pytest.skip("needs two GPUs")
-    with SeveralDevices([CudaDevice(rank if request.param else 0) for rank in range(2)]) as devices:
+    with SeveralDevices([CudaDevice(rank) for rank in range(2)]) as devices:
         yield devices
 
 
