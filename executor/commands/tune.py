@@ -50,12 +50,16 @@ def _rows(context: click.Context, parameter: click.Parameter, text: str) -> list
     "--runs", type=click.IntRange(min=1), default=9, show_default=True,
     help="Timed runs of a kernel, and rounds of steps, at least 5; their median counts.",
 )  # fmt: skip
+@click.option(
+    "--tries", type=click.IntRange(min=1), metavar="N", default=8, show_default=True,
+    help="Kernels for a matrix that are tried in steps, the fastest alone first.",
+)  # fmt: skip
 @click.option("--again", is_flag=True, help="Also measure what was measured with the same versions.")
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="The table (default: PTXGEN_TUNING).")
 @json_option("The winners, what was left out, and steps with and without them, as JSON.")
 def tune_command(
-    asked: AskedModel, device: str, precision: str | None, pattern: str, rows: list[int], runs: int, again: bool,
-    output: Path | None, as_json: bool,
+    asked: AskedModel, device: str, precision: str | None, pattern: str, rows: list[int], runs: int, tries: int,
+    again: bool, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure every kernel that can multiply a matrix of this model by a vector, or by as many as --rows says, on weights that
     no cache holds. Then time whole steps of the model with the kernels that it has and with the fastest alone, in turns, and
@@ -104,7 +108,7 @@ def tune_command(
             opened, shapes, profile.precision, measured_path(target), rows=rows, pattern=pattern, again=again, runs=runs,
             progress=partial(report, "kernels"),
         )  # fmt: skip
-        kept = _kept(opened, asked.path, profile, shapes, rows, runs, before, tuned, report)
+        kept = _kept(opened, asked.path, profile, shapes, rows, runs, tries, before, tuned, report)
         limit = bandwidth(opened) if opened.kind == "cuda" else None
         name = opened.name
     written = kept.table != before
@@ -127,7 +131,7 @@ def tune_command(
 
 
 def _kept(
-    device: Device, path: Path, profile: GpuProfile, shapes: Sequence[Shape], rows: Sequence[int], runs: int,
+    device: Device, path: Path, profile: GpuProfile, shapes: Sequence[Shape], rows: Sequence[int], runs: int, tries: int,
     before: TuningTable, tuned: Tuned, report: console.Report,
 ) -> Kept:  # fmt: skip
     """What of the measurements makes steps faster; the model is only loaded if anything could."""
@@ -135,7 +139,7 @@ def _kept(
     from executor.model.config import ModelConfig
     from executor.model.generation import LanguageModel
     from executor.model.step_times import context_for, step_times
-    from executor.tune.keep import LEAST_ROUNDS, Kept, StepTest, keep, proposals
+    from executor.tune.keep import LEAST_ROUNDS, Kept, StepTest, keep, others, proposals
 
     shipped = [table for table in profile.tables if table.shipped]
 
@@ -147,7 +151,8 @@ def _kept(
 
     test = StepTest(shapes, rows, with_own, times)
     proposed = proposals(before, tuned.table, profile.precision, test)
-    if not proposed:
+    more = others(before, proposed, tuned.table, profile.precision, test, tries)
+    if not proposed and not more:
         return Kept(before)
     with GgufFile.open(path) as file:
         context = context_for(ModelConfig.from_gguf(file), rows)
@@ -155,7 +160,7 @@ def _kept(
         path, device, context=context, profile=with_own(before),
         progress=lambda stage, done, total: report(f"model: {stage}", done, total),
     ) as model:  # fmt: skip
-        return keep(before, proposed, test, partial(report, "steps"))
+        return keep(before, proposed, test, partial(report, "steps"), others=more)
 
 
 def _facts(tuned: Tuned, fastest: list[tuple[Shape, TuningEntry]], kept: Kept) -> dict[str, Any]:
@@ -167,6 +172,7 @@ def _facts(tuned: Tuned, fastest: list[tuple[Shape, TuningEntry]], kept: Kept) -
         "steps": [_step_facts(one) for one in kept.steps],
         "taken": [_proposal_facts(one) for one in kept.taken],
         "dropped": [_proposal_facts(one.proposal) | _why(one) for one in kept.dropped],
+        "tried": kept.tried,
     }
 
 

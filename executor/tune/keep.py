@@ -14,6 +14,8 @@ from executor.tune.tune import Progress, Shape, winners
 
 LEAST_ROUNDS: Final = 5
 """That tell a gain from noise."""
+TRIES: Final = 8
+"""Kernels for a shape that are tried in steps, unless told otherwise: on an H200 the fifth alone was the best in a step."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +28,16 @@ class Proposal:
     rows: int
     entry: TuningEntry | None
 
-    def put(self, table: TuningTable) -> TuningTable:
-        """The table with it."""
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Equal for two of which a table can have one."""
         format, k, n = self.shape
         precision, rows = (self.precision, self.rows) if self.entry is None else (self.entry.precision, self.entry.rows)
-        place = precision, format.id, k, n, rows
+        return precision, format.id, k, n, rows
+
+    def put(self, table: TuningTable) -> TuningTable:
+        """The table with it."""
+        place = self.place
         others = tuple(one for one in table.entries if (one.precision, one.format, one.k, one.n, one.rows) != place)
         return replace(table, entries=others if self.entry is None else (*others, self.entry))
 
@@ -103,11 +110,13 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class Kept:
-    """table: what is worth having, the old one where nothing else is."""
+    """table: what is worth having, the old one where nothing else is. tried: how many kernels were tried in steps that were not
+    the fastest alone."""
 
     table: TuningTable
     taken: tuple[Proposal, ...] = ()
     dropped: tuple[Dropped, ...] = ()
+    tried: int = 0
     steps: tuple[StepFigures, ...] = ()
 
 
@@ -148,15 +157,44 @@ def proposals(table: TuningTable, measured: TuningTable, precision: str, test: S
     return made
 
 
-def keep(table: TuningTable, proposed: Sequence[Proposal], test: StepTest, progress: Progress | None = None) -> Kept:
+def others(
+    table: TuningTable, proposed: Sequence[Proposal], measured: TuningTable, precision: str, test: StepTest, tries: int = TRIES
+) -> list[Proposal]:  # fmt: skip
+    """What else `keep` may try in steps, so that with what is proposed there are up to `tries` for each shape and number of
+    rows: of the kernels that were measured, the fastest alone that are another choice than the table's."""
+    asked = {one.entry for one in proposed}
+    made = []
+    for rows in test.rows:
+        for shape in test.shapes:
+            left = measured
+            for _ in range(tries):
+                entry = left.fastest(precision, *shape, rows)
+                if entry is None:
+                    break
+                left = replace(left, entries=tuple(other for other in left.entries if other != entry))
+                one = Proposal(precision, shape, rows, entry)
+                if entry not in asked and rows in test.changed(table, one.put(table), [shape]):
+                    made.append(one)
+    return made
+
+
+def keep(
+    table: TuningTable,
+    proposed: Sequence[Proposal],
+    test: StepTest,
+    progress: Progress | None = None,
+    *,
+    others: Sequence[Proposal] = (),
+) -> Kept:
     """Take what makes steps faster by more than the noise, and none of those that it changes slower: for each number of rows
-    all proposals at once, else, one after another, those that do. At the end steps with all that was taken are timed against
-    those with the old table; unless they are faster, nothing is taken."""
+    all proposals at once, else, one after another, those that do; then one after another the `others`, each against what is
+    taken by then. At the end steps with all that was taken are timed against those with the old table; unless they are faster,
+    nothing is taken."""
     report = progress or (lambda done, total: None)
     waiting = [[one for one in proposed if one.rows == rows] for rows in sorted({one.rows for one in proposed})]
     kept, taken, dropped, done = table, list[Proposal](), list[Dropped](), 0
     while waiting:
-        report(done, done + len(waiting) + 1)
+        report(done, done + len(waiting) + len(others) + 1)
         part = waiting.pop(0)
         trial = _with(kept, part)
         gains = test.gains(kept, trial)
@@ -167,17 +205,22 @@ def keep(table: TuningTable, proposed: Sequence[Proposal], test: StepTest, progr
             waiting = [[one] for one in part] + waiting
         else:
             dropped.append(Dropped(part[0], gains))
+    for number, one in enumerate(others):
+        report(done + number, done + len(others) + 1)
+        trial = one.put(kept)
+        if _accepted(test.gains(kept, trial)):
+            kept, taken = trial, [*(other for other in taken if other.place != one.place), one]
     everything = _with(table, proposed)
     changed = test.changed(table, kept)
     figured = sorted({*changed, *test.changed(table, everything)})
     rounds = {rows: test.times(rows, [test.profile(one) for one in (table, everything, kept)]) for rows in figured}
-    report(done + 1, done + 1)
+    report(1, 1)
     gains = tuple(Gain.of(rows, rounds[rows][0], rounds[rows][2]) for rows in changed)
     if taken and not _accepted(gains):
         dropped += [Dropped(one, gains, together=True) for one in taken]
         kept, taken = table, []
     steps = tuple(_figures(rows, *times, as_it_was=not taken) for rows, times in rounds.items())
-    return Kept(kept, tuple(taken), tuple(dropped), steps)
+    return Kept(kept, tuple(taken), tuple(dropped), len(others), steps)
 
 
 def _with(table: TuningTable, proposed: Iterable[Proposal]) -> TuningTable:

@@ -10,7 +10,7 @@ import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.choice.table import TuningEntry, TuningTable
-from executor.tune.keep import Kept, StepTest, keep, proposals
+from executor.tune.keep import Kept, StepTest, keep, others, proposals
 from executor.tune.tune import Shape
 from tests.executor.tune.measured import H200, HW, MWV, Q4_K, entry
 
@@ -27,8 +27,10 @@ def tuned(
     rows: Sequence[int] = (1,),
     shipped: TuningTable | None = None,
     noise: float = 0.0,
+    tries: int = 1,
 ) -> Kept:
-    """costs: microseconds of a kernel, by name and n, in a step of one row; those that are not named take 10."""
+    """costs: microseconds of a kernel, by name and n, in a step of one row; those that are not named take 10. tries: kernels of
+    a shape that are tried in steps."""
     rng = np.random.default_rng(0)
 
     def profile(table: TuningTable) -> GpuProfile:
@@ -40,7 +42,9 @@ def tuned(
         return [[total * 1e-6 * (1 + noise * rng.uniform(-1, 1)) for _ in range(9)] for total in sums]
 
     test = StepTest(SHAPES, rows, profile, times)
-    return keep(before, proposals(before, TuningTable("measured", H200, measured), "accurate", test), test)
+    alone = TuningTable("measured", H200, measured)
+    proposed = proposals(before, alone, "accurate", test)
+    return keep(before, proposed, test, others=others(before, proposed, alone, "accurate", test, tries))
 
 
 def test_a_kernel_that_is_faster_alone_and_slower_in_a_step_is_dropped() -> None:
@@ -65,6 +69,24 @@ def test_what_is_faster_all_at_once_is_taken_at_once() -> None:
     kept = tuned({(MWV, 64): 10.5, (MWV, 1024): 8.0}, SMALL, LARGE)
     assert kept.table.entries == (SMALL, LARGE)
     assert kept.dropped == ()
+
+
+def test_what_is_not_the_fastest_alone_is_tried_in_steps_and_taken_where_it_is_the_fastest_there() -> None:
+    names = "mwv_q4k_gemv", "vectorized_q4k_gemv", "wide_q4k_gemv", "coalesced_q4k_gemv"
+    measured = [
+        entry(4096, n, name, seconds=seconds * 1e-6, parameters={}) for n in (64, 1024) for seconds, name in enumerate(names, 1)
+    ]
+    costs = {("mwv_q4k_gemv", 64): 9.0, ("vectorized_q4k_gemv", 64): 9.5, ("wide_q4k_gemv", 64): 8.0} | {
+        (name, 1024): 11.0 for name in names
+    }
+    kept = tuned(costs, *measured, tries=3)
+    assert kept.table.entries == (measured[2],)
+    assert [one.entry for one in kept.taken] == [measured[2]]
+    assert kept.tried == 4
+    assert tuned(costs, *measured, tries=2).table.entries == (measured[0],)
+    assert tuned(costs | {("coalesced_q4k_gemv", 64): 1.0}, *measured, tries=3).table.entries == (measured[2],)
+    before = replace(EMPTY, entries=(measured[0],))
+    assert tuned(costs, *measured, before=before, tries=3).table.entries == (measured[2],)
 
 
 def test_a_gain_within_the_noise_keeps_the_old() -> None:
