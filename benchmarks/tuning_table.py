@@ -1,10 +1,11 @@
 """Results of benchmarks/gemv.py -> the tuning table of that GPU that is shipped with the package: of what every device uses
 anyway, the parameters that leave the bits alone; and the fastest kernels for several rows, from results of kernels that take m
-rows and from tables of `ptxrun tune --rows`. It measures no time.
+rows and from tables of `ptxrun tune --rows`. What `ptxrun tune` kept of one row, in whole steps, comes before what was the
+fastest alone. It measures no time.
 
 cd benchmarks/results
 PYTHONPATH=../.. python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
-    --rows tune-rows-8b-h200.json
+    --rows tune-rows-8b-h200.json --steps tune-steps-h200.json
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import numpy as np
 
 from executor.choice.store import load, save, shipped_path
 from executor.choice.strategies import DIGITS, ERROR_LIMIT, bit_free, default_strategy
-from executor.choice.table import TuningEntry, TuningTable
+from executor.choice.table import CLOCKS, TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.layers.packed import form_of
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import FORMATS
+from ptxgen.formats import ALL, FORMATS
 from ptxgen.kernels.gemv.gemv_type import GemvType
 from ptxgen.kernels.known_models import KNOWN_MODELS
 from ptxgen.kernels.registry import find
@@ -34,6 +35,7 @@ MARGIN: Final = 0.01
 """The defaults stay unless something is faster by more: replays of one chain differ by as much."""
 SET: Final = ("row_tiles", "slices")
 """Settings that a kernel for several matrices in one launch has of its own, whatever those for each are."""
+IN_STEPS: Final = "the fastest in a step"
 STAND_IN: Final = 2
 """Digits whose parameters stand in where those of a precision were not measured."""
 
@@ -64,6 +66,25 @@ def whole(records: Sequence[Mapping[str, Any]], tuned: Sequence[TuningTable]) ->
         raise ArgumentError(f"the results are of {shipped.gpu}; so must the tables for several rows be")
     timed = (*(entry for one in tuned for entry in one.entries), *with_rows(records))
     return replace(shipped, entries=(*shipped.entries, *several_rows(replace(shipped, entries=timed))))
+
+
+def with_steps(shipped: TuningTable, kept: Sequence[TuningTable]) -> TuningTable:
+    """The table with what these have for one row in the place of its own, as far as that leaves the bits alone: the usual
+    kernels. ArgumentError if they are of several GPUs."""
+    for one in kept:
+        if one.gpu != shipped.gpu:
+            raise ArgumentError(f"the results are of {shipped.gpu}; so must be what was kept in steps")
+        for entry in one.entries:
+            strategy, free = default_strategy(ALL[entry.format], entry.precision), bit_free(entry.kernel)
+            fixed = {name: value for name, value in entry.parameters.items() if name not in free}
+            if entry.rows > 1 or (entry.kernel, fixed) != (strategy.kernel, dict(strategy.parameters)):
+                continue
+            parameters = {name: value for name, value in entry.parameters.items() if name in free}
+            found = replace(entry, parameters=parameters, error=None, clock=CLOCKS[0], measured="", note=IN_STEPS)
+            place = found.precision, found.format, found.k, found.n, found.rows
+            others = [old for old in shipped.entries if (old.precision, old.format, old.k, old.n, old.rows) != place]
+            shipped = replace(shipped, entries=(found, *others))
+    return replace(shipped, entries=tuple(sorted(shipped.entries, key=lambda entry: entry.rows > 1)))
 
 
 def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
@@ -186,9 +207,11 @@ def _versions(record: Mapping[str, Any]) -> str:
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--rows", "several", multiple=True, type=click.Path(exists=True, path_type=Path), help="A table of ptxrun tune.")
-def main(results: tuple[Path, ...], several: tuple[Path, ...]) -> None:
+@click.option("--steps", multiple=True, type=click.Path(exists=True, path_type=Path), help="What ptxrun tune kept, of one row.")
+def main(results: tuple[Path, ...], several: tuple[Path, ...], steps: tuple[Path, ...]) -> None:
     """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
     shipped = whole([json.loads(path.read_text()) for path in results], [load(path) for path in several])
+    shipped = with_steps(shipped, [load(path) for path in steps])
     path = shipped_path(shipped.gpu)
     save(path, shipped)
     click.echo(f"{path}: {len(shipped.entries)} entries")

@@ -27,7 +27,7 @@ from executor.device.cuda_module import CudaModules
 from executor.device.cuda_stream import CurrentStream
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
-from executor.device.pinned import PAGE, Page, PinnedFetch, Readback, Staging
+from executor.device.pinned import PAGE, Fetches, PinnedFetch, Readback, Staging
 from executor.device.protocol import (
     BytesCopied,
     Device,
@@ -84,6 +84,7 @@ class CudaDevice(Device):
         self._modules = CudaModules(cuda, self._checked, self.name)
         self._staging: Staging | None = None
         self._pages: Readback | None = None
+        self._fetches: Fetches | None = None
         self._graphs: list[CudaGraph] = []
         self._launched: deque[object] = deque(maxlen=LAUNCH_HISTORY)  # since the last wait
         self._launches = 0
@@ -312,9 +313,9 @@ class CudaDevice(Device):
         self.allocations.check(pointer, nbytes, "fetch")
         if nbytes > PAGE:
             raise DeviceError(f"{self.name}: cannot fetch {nbytes} bytes at once; allowed: up to {PAGE}")
-        page = self._readback.start(pointer, nbytes)
-        self._readback.mark(page)
-        return PinnedFetch(page, array, partial(self._wait_for, self._launches))
+        if self._fetches is None:
+            self._fetches = Fetches(self._cuda, self._stream, self._checked)
+        return PinnedFetch(self._fetches.start(pointer, nbytes), array, partial(self._wait_for, self._launches))
 
     def record(self) -> CudaEvent:
         self.enter("recording an event")
@@ -354,7 +355,7 @@ class CudaDevice(Device):
             if status:  # the last chance to hear of a fault
                 self._failure(status, f"closing {self.name}")
         self._launched.clear()
-        for pinned in (self._staging, self._pages):
+        for pinned in (self._staging, self._pages, self._fetches):
             steps += [] if pinned is None else pinned.close()
         if not self.failed:  # else nothing can be given back but the context, and all goes with it
             held = self._sharing.held()
@@ -397,11 +398,11 @@ class CudaDevice(Device):
         self._launched.append(work)
         self._launches += 1
 
-    def _wait_for(self, launches: int, page: Page) -> None:
-        """Wait for a page's event, which comes after so many launches of the device."""
+    def _wait_for(self, launches: int, event: Any) -> None:
+        """Wait for the event of a fetch, which comes after so many launches of the device."""
         self.enter("waiting for a copy")
         self.waits += 1
-        self._checked(self._cuda.cuEventSynchronize(page.event), "waiting for a copy")
+        self._checked(self._cuda.cuEventSynchronize(event), "waiting for a copy")
         while len(self._launched) > self._launches - launches:
             self._launched.popleft()
         self.owner.run_deferred()

@@ -94,6 +94,13 @@ def tune(
             report(done, total)
             if not new:
                 continue
+            forms = [form for candidate, entry in new for form, _ in launched(candidate.kernel, entry.rows)]
+            try:
+                modules.preload(forms)  # compiled side by side
+            except (DeviceFailed, SanitizerError):
+                raise
+            except PtxGenError as error:  # told of the candidate when its turn comes
+                _log.debug("not all candidates could be loaded at once: %s", error)
             with fresh_weights(device, new[0][0].kernel) as weights:
                 for candidate, entry in new:
                     try:

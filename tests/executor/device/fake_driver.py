@@ -122,6 +122,9 @@ class FakeDriver:
         self.live["stream"] -= 1
         return (OK,)
 
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> tuple[Any]:
+        return (OK,)
+
     def cuStreamSynchronize(self, stream: Any) -> tuple[Any]:
         return (OK,)
 

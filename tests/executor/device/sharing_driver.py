@@ -8,7 +8,7 @@ from cuda.bindings import driver as real
 
 from tests.executor.device.fake_driver import OK, FakeDriver, R
 
-OURS, THEIRS = 0x5000, 0x7000  # streams
+OURS, BESIDE, THEIRS = 0x5000, 0x6000, 0x7000  # streams
 ADDRESS = 0x7F00_0000_0000
 
 
@@ -27,13 +27,18 @@ class SharingDriver(FakeDriver):
         self.places: dict[range, int] = {range(ADDRESS, ADDRESS + 400): 0, range(2 * ADDRESS, 2 * ADDRESS + 400): 1}
         self.passing = True
         self.work: list[tuple[str, int]] = []
+        self.made = OURS
         self.elsewhere: set[int] = set()
         self.current: Any = None  # context
         self.captured: set[int] = set()
 
     def cuStreamCreate(self, flags: int) -> tuple[Any, Any]:
         super().cuStreamCreate(flags)
-        return OK, OURS
+        return OK, self.made
+
+    def fetching(self) -> None:
+        """The next stream that is made is the one that fetches go to."""
+        self.made = BESIDE
 
     def cuEventCreate(self, flags: int) -> tuple[Any, Any]:
         super().cuEventCreate(flags)

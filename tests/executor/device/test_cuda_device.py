@@ -261,7 +261,8 @@ def test_a_fetch_gives_what_was_there_when_it_was_started_and_waits_for_its_own_
     monkeypatch.setattr(driver, "cuEventCreate", lambda flags: (driver.live.update(event=1) or R.CUDA_SUCCESS, object()))
 
     def record(event: object, stream: object) -> tuple[R]:
-        recorded.append(event)
+        if stream == "beside":
+            recorded.append(event)
         return (R.CUDA_SUCCESS,)
 
     def wait(event: object) -> tuple[R]:
@@ -271,6 +272,7 @@ def test_a_fetch_gives_what_was_there_when_it_was_started_and_waits_for_its_own_
     monkeypatch.setattr(driver, "cuEventRecord", record)
     monkeypatch.setattr(driver, "cuEventSynchronize", wait)
     with CudaDevice() as device:
+        monkeypatch.setattr(driver, "cuStreamCreate", lambda flags: (driver.live.update(stream=1) or R.CUDA_SUCCESS, "beside"))
         buffer = GpuBuffer.from_numpy(device, np.zeros(1, np.uint32))
         waits = device.waits
         for start in (0, 10, 20):  # two are held at a time, so two pages are enough
@@ -284,6 +286,7 @@ def test_a_fetch_gives_what_was_there_when_it_was_started_and_waits_for_its_own_
         assert device.waits == waits + 6
         assert waited == recorded
         assert driver.live["pinned"] == len(set(recorded)) == 2
+        assert driver.live["memory"] == 1 + 2
         with pytest.raises(DeviceError, match="cannot fetch 65537 bytes at once; allowed: up to 65536"):
             device.fetch(device.alloc(PAGE + 1), np.zeros(PAGE + 1, np.uint8))
     assert not any(driver.live.values())

@@ -18,7 +18,7 @@ from executor.device.pinned import CHUNK
 from executor.device.stream_handle import LEGACY
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError
-from tests.executor.device.sharing_driver import OURS, THEIRS, SharingDriver
+from tests.executor.device.sharing_driver import BESIDE, OURS, THEIRS, SharingDriver
 from tests.executor.launch.kernels import Accumulate
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -75,7 +75,6 @@ def all_kinds(executor: CudaExecutor) -> Callable[[], object]:
         executor.device.copy(x.pointer, total.pointer, 400)
         total.to_numpy()  # through pinned memory
         large.to_numpy()
-        executor.device.fetch(total.pointer, np.zeros(100, np.float32)).to_numpy()
         executor.synchronize()
 
     return act
@@ -92,6 +91,31 @@ def test_all_work_in_the_block_goes_to_the_callers_stream_and_afterwards_to_the_
         assert streams_of(driver, act) == [(kind, THEIRS) for kind in kinds]
     assert executor.stream == OURS
     assert streams_of(driver, act) == [(kind, OURS) for kind in kinds]
+
+
+def test_a_fetch_is_a_copy_on_the_stream_and_one_to_the_host_beside_it(driver: SharingDriver, executor: CudaExecutor) -> None:
+    driver.fetching()
+    x = executor.buffer(ONES)
+    for stream in (OURS, THEIRS):
+        with executor.using(stream):
+            driver.work.clear()
+            driver.order.clear()
+            fetch = executor.device.fetch(x.pointer, np.zeros(100, np.float32))
+            assert driver.work == [("copy", stream), ("download", BESIDE)]
+            (_, copied, _), _, come = driver.order
+            assert driver.order == [("record", copied, stream), ("wait", copied, BESIDE), ("record", come[1], BESIDE)]
+            np.testing.assert_array_equal(fetch.to_numpy(), ONES)
+            del fetch
+    executor.device.fetch(x.pointer, np.zeros(100, np.float32))  # nobody waits for it
+    driver.order.clear()
+    executor.device.fetch(x.pointer, np.zeros(100, np.float32))
+    (_, before, _), *_ = driver.order
+    assert driver.order[:2] == [("record", before, BESIDE), ("wait", before, OURS)]
+    assert driver.live["stream"] == 2
+    driver.work.clear()
+    executor.close()
+    assert ("wait", BESIDE) in driver.work
+    assert driver.live["stream"] == 0
 
 
 def test_the_order_is_that_of_the_program(driver: SharingDriver, executor: CudaExecutor) -> None:
