@@ -5,7 +5,7 @@ fastest alone. It measures no time.
 
 cd benchmarks/results
 PYTHONPATH=../.. python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
-    --rows tune-rows-8b-h200.json --steps tune-steps-h200.json
+    --rows tune-rows-8b-h200.json $(printf -- '--steps %s ' tune-steps-*-h200.json)
 """
 
 from __future__ import annotations
@@ -71,11 +71,12 @@ def whole(records: Sequence[Mapping[str, Any]], tuned: Sequence[TuningTable]) ->
 def with_steps(shipped: TuningTable, kept: Sequence[TuningTable]) -> TuningTable:
     """The table with what these have for one row in the place of its own, as far as that leaves the bits alone: the usual
     kernels. ArgumentError if they are of several GPUs."""
+    formats = {format.id: format for format in ALL.values()}
     for one in kept:
         if one.gpu != shipped.gpu:
             raise ArgumentError(f"the results are of {shipped.gpu}; so must be what was kept in steps")
         for entry in one.entries:
-            strategy, free = default_strategy(ALL[entry.format], entry.precision), bit_free(entry.kernel)
+            strategy, free = default_strategy(formats[entry.format], entry.precision), bit_free(entry.kernel)
             fixed = {name: value for name, value in entry.parameters.items() if name not in free}
             if entry.rows > 1 or (entry.kernel, fixed) != (strategy.kernel, dict(strategy.parameters)):
                 continue

@@ -149,13 +149,22 @@ class GpuProfile:
         if (named := self._named(format, k, n, accurate=accurate)) is not None:
             return named
         precision = PRECISIONS[0] if accurate else self.precision
-        if isinstance(format, RepackedFormat) and not any(table.measures(format, rows) for table in self.tables):
+        if isinstance(format, RepackedFormat) and not self._has_own(precision, format, k, n, rows):
             return self._as_native(precision, format, k, n, rows)
         return self._measured(precision, format, k, n, rows) or self._usual(precision, format, k, n)
 
+    def _has_own(self, precision: str, format: RepackedFormat, k: int, n: int, rows: int) -> bool:
+        """Whether measurements of repacked weights decide: there are some for several rows, or one row of this very shape; or
+        for one row none of the blocks that they were made of."""
+        if rows > 1:
+            return any(table.measures(format, rows) for table in self.tables)
+        return any(table.measures_shape(precision, format, k, n) for table in self.tables) or not any(
+            table.measures(format.native, 1) for table in self.tables
+        )
+
     def _as_native(self, precision: str, format: RepackedFormat, k: int, n: int, rows: int) -> Choice:
-        """For repacked weights of which nothing was measured: what was of the blocks that they were made of decides, and its
-        times are none of theirs."""
+        """For repacked weights without measurements that count: those of the blocks that they were made of decide, whose times
+        are none of theirs."""
         alike = replace(self, tables=tuple(table.taken_for(format) for table in self.tables))
         choice = alike._measured(precision, format, k, n, rows) or alike._usual(precision, format, k, n)
         entry = choice.entry and replace(choice.entry, seconds=None, bytes_per_second=None)

@@ -97,6 +97,11 @@ class TuningTable:
         groups = (self._by_format.get((precision, format.id), ()) for precision in PRECISIONS)
         return any((entry.rows > 1) == (rows > 1) for group in groups for entry in group)
 
+    def measures_shape(self, precision: str, format: Format, k: int, n: int) -> bool:
+        """Whether it has anything of one row for this very shape."""
+        group = self._by_format.get((precision, format.id), ())
+        return any(entry.rows == 1 and entry.k == k and entry.n in (n, None) for entry in group)
+
     def taken_for(self, format: RepackedFormat) -> TuningTable:
         """The entries of its native format, as if they were of this one: those whose kernels are registered for it, too."""
         return self._taken[format.id]

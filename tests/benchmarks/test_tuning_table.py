@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tuning_table import several_rows, table, whole
+from benchmarks.tuning_table import IN_STEPS, several_rows, table, whole, with_steps
 from executor.choice.store import load, shipped_path
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
@@ -68,7 +68,27 @@ def test_the_shipped_table_is_what_the_recorded_results_give() -> None:
         json.loads((RESULTS / name).read_text())
         for name in ("gemv-hw-dp4a-h200.json", "gemm-halves-8b-h200.json", "gemm-few-rows-8b-h200.json")
     ]
-    assert whole(results, [load(RESULTS / "tune-rows-8b-h200.json")]).entries == load(path, shipped=True).entries
+    of_rows = whole(results, [load(RESULTS / "tune-rows-8b-h200.json")])
+    shipped = with_steps(of_rows, [load(kept) for kept in sorted(RESULTS.glob("tune-steps-*-h200.json"))])
+    assert shipped.entries == load(path, shipped=True).entries
+
+
+def test_what_was_kept_in_steps_comes_before_what_was_the_fastest_alone_if_it_leaves_the_bits_alone() -> None:
+    def kept(n: int, kernel: str = "hw_dp4a_q4k_gemv", rows: int = 1, **parameters: int) -> TuningEntry:
+        return TuningEntry(
+            "accurate", "q4k", 4096, n, kernel, parameters, seconds=1e-6, error=1e-7, measured="today", rows=rows
+        )
+
+    shipped = table([record(result(2.0), result(3.0, n=128))])
+    entries = (
+        kept(64, digits=3, num_warps=2), kept(64, digits=3, num_warps=8, rows=2),
+        kept(128, digits=2, num_warps=2), kept(256, "mwv_q4k_gemv", num_warps=2),
+    )  # fmt: skip
+    found = with_steps(shipped, [TuningTable("own", shipped.gpu, entries)]).entries
+    assert [(one.n, dict(one.parameters)["num_warps"], one.note) for one in found] == [(64, 2, IN_STEPS), (128, 8, "")]
+    assert found[0].parameters == {"num_warps": 2}
+    with pytest.raises(ArgumentError, match="so must be what was kept in steps"):
+        with_steps(shipped, [TuningTable("own", GpuModel("NVIDIA L4", "sm_89", 58), entries)])
 
 
 def test_for_several_rows_the_fastest_that_is_accurate_enough_is_taken() -> None:

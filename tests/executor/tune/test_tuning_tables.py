@@ -76,6 +76,18 @@ def test_weights_that_were_repacked_take_what_was_measured_of_the_blocks_of_file
     assert GpuProfile().choose(ALIGNED, 4096, 64).kernel == default_strategy(ALIGNED, "accurate").make(4096, 64)
 
 
+def test_one_measurement_of_repacked_weights_leaves_other_shapes_to_those_of_the_blocks_of_files() -> None:
+    def of(format: str, k: int, warps: int) -> TuningEntry:
+        return replace(entry(k, 64, f"hw_dp4a_{format}_gemv", parameters={"digits": 3, "num_warps": warps}), format=format)
+
+    own = of("q6k_aligned", 4096, 2)
+    chosen = profile(of("q6k", 14336, 16), own, shipped=True)
+    assert chosen.choose(ALIGNED, 4096, 64).kernel == HwDp4aGemv(ALIGNED, k=4096, n=64, digits=3, num_warps=2)
+    assert chosen.choose(ALIGNED, 14336, 64).kernel == HwDp4aGemv(ALIGNED, k=14336, n=64, digits=3, num_warps=16)
+    alone = profile(own, shipped=True).choose(ALIGNED, 14336, 64)
+    assert alone.kernel == HwDp4aGemv(ALIGNED, k=14336, n=64, digits=3, num_warps=2)
+
+
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
     shipped = shipped_for(GpuModel("NVIDIA GH200 480GB", "sm_90", 132))
     assert shipped is not None
