@@ -183,16 +183,16 @@ BATCH_INVARIANT: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
-REPACK: Final = EnvironmentVariable[bool](
+MEASURED_SM_90: Final = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
+REPACK: Final = EnvironmentVariable[bool | None](
     "PTXGEN_REPACK",
     "puts the Q6_K matrices of a model into aligned blocks when it is loaded: 6.7 % more bytes, fewer instructions",
     "1 or 0",
-    "0",
-    lambda: False,
+    MEASURED_SM_90,
+    lambda: None,
     False,
     _switch,
 )
-MEASURED_SM_90: Final = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
 MERGED_ATTENTION: Final = EnvironmentVariable[bool | None](
     "PTXGEN_MERGED_ATTENTION",
     "has long sequences attended to by many blocks in one launch, and each row of a step in one launch instead of two",
@@ -284,7 +284,7 @@ class Settings:
     gemv: Mapping[str, str]
     tuning: Path | bool
     batch_invariant: bool
-    repack: bool
+    repack: bool | None
     merged_attention: bool | None
     early_launches: bool | None
     joined_products: bool | None

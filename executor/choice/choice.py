@@ -93,18 +93,26 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
         """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        attention is merged, products are joined and launches start early, they are on a GPU from sm_90 on whose generation has
-        a shipped table. own: instead of the user's table."""
+        weights are repacked, attention is merged, products are joined and launches start early, they are on a GPU from sm_90 on
+        whose generation has a shipped table; weights only if it names no kernel for their blocks. own: instead of the user's
+        table."""
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        merged, early, joined = (
-            faster if said is None else said
-            for said in (environment.merged_attention, environment.early_launches, environment.joined_products)
+        unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
+        repack, merged, early, joined = (
+            likely if said is None else said
+            for said, likely in (
+                (environment.repack, faster and unnamed),
+                (environment.merged_attention, faster),
+                (environment.early_launches, faster),
+                (environment.joined_products, faster),
+            )
         )
         return replace(
-            cls.from_environment(), tables=tables, merged_attention=merged, early_launches=early, joined_products=joined
-        )
+            cls.from_environment(), tables=tables, repack=repack, merged_attention=merged, early_launches=early,
+            joined_products=joined,
+        )  # fmt: skip
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -125,7 +133,7 @@ class GpuProfile:
         environment = settings()
         return cls(
             environment.precision or PRECISIONS[0], environment.gemv,
-            batch_invariant=environment.batch_invariant, repack=environment.repack,
+            batch_invariant=environment.batch_invariant, repack=bool(environment.repack),
             merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
             joined_products=bool(environment.joined_products), persistent_layers=environment.persistent_layers,
         )  # fmt: skip

@@ -189,7 +189,7 @@ def test_switched_off_no_table_is_used(driver: FakeDriver, monkeypatch: pytest.M
         assert GpuProfile.for_device(device) == GpuProfile()
 
 
-def test_attention_is_merged_products_are_joined_and_launches_start_early_where_that_was_measured(
+def test_weights_are_repacked_attention_merged_products_joined_and_launches_early_where_that_was_measured(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     def switches(device: Device) -> tuple[bool, bool, bool, bool]:
@@ -197,16 +197,27 @@ def test_attention_is_merged_products_are_joined_and_launches_start_early_where_
         return profile.merged_attention, profile.early_launches, profile.joined_products, profile.repack
 
     with CudaDevice() as device, EmulatedDevice() as emulator:
-        assert switches(device) == (True, True, True, False)
+        assert switches(device) == (True, True, True, True)
         assert switches(emulator) == (False, False, False, False)
         for table in shipped_tables():  # of no GPU before sm_90 is there one
             assert table.gpu.target == "sm_90"
         monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "0")
-        assert switches(device) == (False, True, True, False)
+        assert switches(device) == (False, True, True, True)
         monkeypatch.setenv("PTXGEN_EARLY_LAUNCHES", "0")
-        assert switches(device) == (False, False, True, False)
+        assert switches(device) == (False, False, True, True)
         monkeypatch.setenv("PTXGEN_JOINED_PRODUCTS", "0")
+        assert switches(device) == (False, False, False, True)
+        monkeypatch.setenv("PTXGEN_GEMV_Q6K", "mwv_q6k_gemv")  # which is none for other blocks
         assert switches(device) == (False, False, False, False)
+        monkeypatch.setenv("PTXGEN_REPACK", "1")
+        with pytest.raises(ArgumentError, match="name one for 'q6k_aligned'"):
+            GpuProfile.for_device(device)
+        monkeypatch.delenv("PTXGEN_REPACK")
+        monkeypatch.delenv("PTXGEN_GEMV_Q6K")
+        assert switches(device) == (False, False, False, True)
+        monkeypatch.setenv("PTXGEN_REPACK", "0")
+        assert switches(device) == (False, False, False, False)
+        monkeypatch.delenv("PTXGEN_REPACK")
         monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "1")
         monkeypatch.setenv("PTXGEN_TUNING", "0")
         assert switches(device) == (True, False, False, False)
