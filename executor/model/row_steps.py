@@ -38,8 +38,9 @@ NOWHERE = 2**32 - 1
 
 class StepSize(NamedTuple):
     """What steps of one graph have in common: room for rows, a power of two; for scored ones, whether these must be gathered
-    from among the others; how many of the first rows attend on their own. Where that are not all rows, it is a power of four or
-    0, and so are gathered ones: sizes are captured one by one, and steps with prompts would have too many."""
+    from among the others; how many of the first rows attend on their own: all, a power of four that is less, of two if none
+    of four is, or 0. Gathered ones are a power of four or 0, too: sizes are captured one by one, and steps with prompts would
+    have too many."""
 
     rows: int
     scored: int
@@ -51,7 +52,8 @@ class StepSize(NamedTuple):
         """The smallest that has room, for at least so many rows. lone: how many of the first rows attend on their own, None for
         all."""
         size = padded(max(rows, least))
-        alone = size if lone is None else min(_coarse(lone), size)
+        room = () if lone is None else (_coarse(lone), padded(lone))
+        alone = next((count for count in room if count < size), size)
         return cls(size, size if scored == rows else min(_coarse(scored), size), 0 < scored < rows, alone)
 
 
@@ -144,6 +146,8 @@ class RowSteps:
         scored = [number for number, row in enumerate(rows) if row.scored]
         inputs = _Inputs.of(rows, scored, self._model.attention)
         size = StepSize.of(len(rows), len(scored), least, inputs.lone)
+        if size.lone == size.rows:
+            inputs = inputs.all_alone()
         body, head = self._body(size.rows, size.lone), self._head(size)
         body.launches.inputs.upload(inputs.for_body(body.launches))
         if tokens is not None:
@@ -300,6 +304,12 @@ class _Inputs:
         tiles = tiles_of(slot[lone:], position[lone:], attention.tile_rows)
         tiles[:, 0] += lone
         return cls(lines, tiles, None if lone == len(rows) else lone)
+
+    def all_alone(self) -> _Inputs:
+        """As if there were no tiles."""
+        lines = self.lines.copy()
+        lines[INPUTS.index("lone")] = lines[INPUTS.index("position")]
+        return _Inputs(lines, np.zeros((0, 2), np.uint32), None)
 
     def for_body(self, body: StepBody) -> NDArray[np.uint32]:
         """As StepBody.inputs. Idle rows have no position, and idle tiles no rows."""

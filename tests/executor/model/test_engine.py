@@ -247,6 +247,19 @@ def test_a_prompt_in_tiles_beside_other_sequences_then_decoding_is_decoding_toke
     assert [names & attention for names in kernels] == [{"flash_attention"}, attention, {"paged_attention"}]
 
 
+def test_beside_many_lone_rows_those_of_tiles_attend_alone_too(engine: Engine, model: LanguageModel) -> None:
+    """A step of 8 rows has room for 8 lone ones, or for 4."""
+    lone = one_by_one(engine, 0, TOKENS)
+    runs = [(0, 2), (1, 2), (3, 1), (2, 3)]
+    model.decoder.profile = GpuProfile(tile_run=3)
+    try:
+        found = logits(engine, [row for slot, count in runs for row in rows_of(slot, TOKENS[:count])])
+    finally:
+        model.decoder.profile = GpuProfile()
+    expected = np.concatenate([lone[:count] for _, count in runs])
+    assert np.abs(np.array(found) - expected).max() <= 1e-5 * lone.std()
+
+
 def test_how_rows_attend_is_said_with_its_reason(engine: Engine, model: LanguageModel) -> None:
     assert engine.attention.parts == 2
     assert model.decoder.attention.reason == "accurate: 32 rows of a sequence or more in tiles of 64"
@@ -381,8 +394,10 @@ def test_mixed_steps_have_the_logits_of_float64_and_the_recorded_bits(
         (3, 3, 1, None, (4, 4, False, 4)),
         (5, 4, 1, 0, (8, 4, True, 0)),
         (8, 7, 1, 1, (8, 8, True, 1)),
-        (9, 0, 1, 5, (16, 0, False, 16)),
+        (9, 0, 1, 5, (16, 0, False, 8)),
         (64, 5, 1, 3, (64, 16, True, 4)),
+        (200, 70, 1, 65, (256, 256, True, 128)),  # the others are in tiles
+        (200, 0, 1, 129, (256, 0, False, 256)),  # the others, too
         (9, 0, 1, 9, (16, 0, False, 16)),
     ],
 )
