@@ -5,10 +5,8 @@ python -m benchmarks.one_sequence --device cuda:0 -o benchmarks/results/one-sequ
 python -m benchmarks.one_sequence --models qwen3-0.6b-q4_k_m -o benchmarks/results/one-sequence-qwen3-h200.json
 python -m benchmarks.one_sequence_report benchmarks/results/one-sequence-*h200.json
 
-All six are to fit 8 minutes of an H200 with 16 processors (predicted: 30 s to write 20 GB of random weights on all of them,
-120 s to load six models once and to compile their kernels, 20 s for our tokens, 150 s for 36 runs of llama-bench, which loads
-the file anew each time). The result is written after each model, so that a run that is cut off keeps those before; --models
-goes on with the others in a file of their own.
+All six take two and a half minutes of an H200 with 16 processors. The result is written after each model, so that a run that is
+cut off keeps those before; --models goes on with the others in a file of their own.
 """
 
 from __future__ import annotations
