@@ -3,8 +3,9 @@ rows stand and whose they are is for others to say (engine.py, decoder.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -21,7 +22,8 @@ from executor.launch.modules import Modules
 from executor.layers.calls import KernelCall, kernels_of, plans_of
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from executor.model.step import Row
+from executor.model.row_draws import RowDraws
+from executor.model.step import Draw, Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import run_starts, tiles_of
@@ -109,6 +111,7 @@ class RowSteps:
         self._bodies: dict[tuple[int, int], _Body] = {}  # by rows and lone ones
         self._heads: dict[StepSize, _Head] = {}
         self._graphs: dict[StepSize, LaunchGraph] = {}
+        self._drawing: dict[StepSize, RowDraws] = {}
         self._last: tuple[Sequence[Row], StepScores] | None = None
 
     def use(self, dependencies: object, model: Callable[[], StepModel]) -> None:
@@ -164,7 +167,8 @@ class RowSteps:
             for part in (body, head) if head else (body,):
                 part.workspace.settle()
             raise
-        scores = StepScores(self.device, len(scored), head.launches if head else None)
+        draws = None if head is None else partial(self._draws, size)
+        scores = StepScores(self.device, len(scored), head.launches if head else None, draws)
         self._last = tuple(rows), scores
         return scores
 
@@ -172,6 +176,8 @@ class RowSteps:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
         for done, size in enumerate(sizes, 1):
             self._graph(size)
+            if size.scored:
+                self._draws(size)
             if progress is not None:
                 progress("preparing steps", done, len(sizes))
 
@@ -191,7 +197,7 @@ class RowSteps:
             *(body.workspace for body in self._bodies.values()),
         ):
             workspace.free()
-        self._graphs, self._heads, self._bodies = {}, {}, {}
+        self._graphs, self._heads, self._bodies, self._drawing = {}, {}, {}, {}
         self._made_of = None
 
     def _body(self, rows: int, lone: int) -> _Body:
@@ -213,6 +219,14 @@ class RowSteps:
         self._modules.preload(kernels_of(calls, early=early), early=early)
         return plans_of(self._launcher, calls, early=early)
 
+    def _draws(self, size: StepSize) -> RowDraws:
+        if size not in self._drawing:
+            head = self._head(size)
+            assert head is not None
+            early = self._model.profile.starts_early(self.device.target)
+            self._drawing[size] = RowDraws.of(self._launcher, head.workspace, head.launches, early=early)
+        return self._drawing[size]
+
     def _graph(self, size: StepSize) -> LaunchGraph:
         if size not in self._graphs:
             head = self._head(size)
@@ -226,10 +240,11 @@ class StepScores:
     """What came out of the scored rows of a step, in their order, until the next step; the likeliest tokens for as long as they
     are held, if they are fetched before that."""
 
-    def __init__(self, device: Device, scored: int, head: StepHead | None) -> None:
+    def __init__(self, device: Device, scored: int, head: StepHead | None, draws: Callable[[], RowDraws] | None) -> None:
         self._device = device
         self._scored = scored
         self._head = head
+        self._draws = draws
         self._ended = False
         self._coming: Fetch | None = None
 
@@ -260,6 +275,13 @@ class StepScores:
         assert head is not None
         vocab = head.logits.shape[-1]
         return head.logits.view(index * head.logits.nbytes // head.scored, (vocab,)).to_numpy()
+
+    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
+        """As Scores.draw. ArgumentError for a row that was not scored."""
+        self._valid()
+        for row in draws:
+            whole("the scored row", row, 0, self._scored - 1)
+        return {} if self._draws is None or not draws else self._draws().draw(draws)
 
     def _valid(self) -> StepHead | None:
         if self._ended:

@@ -3,7 +3,7 @@ elsewhere; who fills the rows is scheduler.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,16 @@ class Row:
     scored: bool
 
 
+@dataclass(frozen=True)
+class Draw:
+    """How a token is drawn: settings: u32[4], of ptxgen.kernels.token.sampling.settings; key, number: the seed, and the number
+    of the draw with it, both below 2^64."""
+
+    settings: NDArray[np.uint32]
+    key: int
+    number: int
+
+
 class Scores(Protocol):
     """What came out of the scored rows of a step, in their order. Valid until the next step; `greedy` until the one after it,
     if the next one is a step ahead."""
@@ -34,6 +44,10 @@ class Scores(Protocol):
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """f32[vocab] of one scored row, counted among the scored ones from 0."""
+
+    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
+        """The tokens that are drawn after these scored rows, as the host's Sampler draws them; NOT_A_NUMBER where it would
+        refuse the logits."""
 
 
 class StepEngine(Protocol):

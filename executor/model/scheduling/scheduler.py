@@ -27,8 +27,9 @@ from executor.model.scheduling.request import Request
 from executor.model.scheduling.step_start import BatchAhead, StepStarter
 from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Waiting
 from executor.model.scheduling.verify import Drafter, accepted
-from executor.model.step import Scores, StepEngine
+from executor.model.step import Draw, Scores, StepEngine
 from executor.text.grammar import Grammar
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 _log = logging.getLogger(__name__)
 
@@ -271,6 +272,7 @@ class Scheduler:
             self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.running)
             self._prepare_guides(shares)
             greedy = scores.greedy() if any(share.scored and share.sequence.is_greedy for share in shares) else []
+            drawn = self._drawn(shares, scores)
         except Exception as error:
             self._fail_step(shares, error)
             return
@@ -281,8 +283,18 @@ class Scheduler:
         at = 0
         for share in shares:
             if share.sequence.state == "running":  # no callback of this step has cancelled it
-                self._deliver(share, scores, at, greedy)
+                self._deliver(share, scores, at, greedy, drawn.get(at, NOT_A_NUMBER))
             at += share.scored
+
+    def _drawn(self, shares: Sequence[Share], scores: Scores) -> dict[int, int]:
+        """The tokens that were drawn where the logits are, by the place of the row among the scored ones."""
+        draws: dict[int, Draw] = {}
+        at = 0
+        for share in shares:
+            if share.scored and share.sequence.state == "running" and (draw := share.sequence.draw) is not None:
+                draws[at] = draw
+            at += share.scored
+        return scores.draw(draws) if draws else {}
 
     def _prepare_guides(self, shares: list[Share]) -> None:
         """Find out which tokens may come next, beside the device, which computes the logits meanwhile.
@@ -297,12 +309,13 @@ class Scheduler:
                 except Exception as error:
                     self._fail(share.sequence, error)
 
-    def _deliver(self, share: Share, scores: Scores, at: int, greedy: list[int]) -> None:
-        """Move a sequence on by its rows of a step that has run; its scores begin at `at`."""
+    def _deliver(self, share: Share, scores: Scores, at: int, greedy: list[int], drawn: int) -> None:
+        """Move a sequence on by its rows of a step that has run; its scores begin at `at`. drawn: the token after it if it was
+        drawn where the logits are, else NOT_A_NUMBER."""
         sequence = share.sequence
         if share.scored:
             try:
-                self._answer(share, scores, at, greedy)
+                self._answer(share, scores, at, greedy, drawn)
             except Exception as error:
                 self._fail(sequence, error)
         else:
@@ -312,10 +325,13 @@ class Scheduler:
             if share.draft:
                 sequence.table.truncate(len(sequence.tokens))
 
-    def _answer(self, share: Share, scores: Scores, at: int, greedy: list[int]) -> None:
+    def _answer(self, share: Share, scores: Scores, at: int, greedy: list[int], drawn: int) -> None:
         sequence = share.sequence
         if sequence.is_greedy:
             found = accepted(share.draft, greedy[at : at + share.scored])
+        elif drawn != NOT_A_NUMBER:
+            sequence.sampler.draws += 1
+            found = [drawn]
         else:
             found = [sequence.chosen(scores.logits(at))]
         if share.draft:

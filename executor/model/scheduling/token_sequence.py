@@ -16,6 +16,7 @@ from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText
 from executor.model.scheduling.prompt_lookup import MAX_DRAFT
 from executor.model.scheduling.verify import Drafter
+from executor.model.step import Draw
 from executor.text.grammar import GrammarGuide
 
 State = Literal["queued", "running", "finished"]
@@ -94,6 +95,15 @@ class TokenSequence:
     def is_greedy(self) -> bool:
         """Whether its next token is the likeliest one, whatever was said before, and nothing else is wanted of the logits."""
         return self.sampler.is_greedy and self.guide is None and self.top is None
+
+    @property
+    def draw(self) -> Draw | None:
+        """How its next token is drawn, if that can be done where the logits are: nobody adjusts or restricts them, and nothing
+        else is wanted of them."""
+        sampler = self.sampler
+        if sampler.temperature == 0 or sampler.adjustments.any or self.guide is not None or self.top is not None:
+            return None
+        return Draw(sampler.settings, sampler.key, sampler.draws % 2**64)
 
     def chosen(self, logits: NDArray[np.float32]) -> int:
         """The token after all so far by these logits, chosen on the host."""

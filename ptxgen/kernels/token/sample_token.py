@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
 from ptxgen.dsl.mathlib import EXP_TAIL, LN2_HIGH, LN2_LOW, ROUNDER, ROUNDER_BITS
-from ptxgen.dsl.memory import Element, SharedView
+from ptxgen.dsl.memory import Element, GlobalArray, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -72,31 +72,38 @@ class SampleToken(KernelType):
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=1, block=THREADS)
 
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return (BatchedSampleToken(n=self.n, m=m),)
+
     def emit(self, k: KernelBuilder) -> None:
+        self._choose(k, _Row(k.arg.out.at(0), k.arg.x, k.arg.settings.at(0), k.arg.random.at(0)))
+
+    def _choose(self, k: KernelBuilder, row: _Row) -> None:
+        """The token of a row, by all threads of a block."""
         largest, bad = k.f32(float("-inf")), k.u32(0)
 
         def look(index: Value, x: Value) -> None:
             k.assign(largest, k.max(largest, x))
             k.assign(bad, k.select(x != x, 1, bad))
 
-        self._each(k, look)
+        self._each(k, row.x, look)
         top, bad = k.block_max(largest), k.block_max(bad)
-        seed, draw = k.load(k.arg.random[0]), k.load(k.arg.random[1])
+        seed, draw = k.load(row.random[0]), k.load(row.random[1])
         shared = k.shared(U32, 1)
         k.barrier()  # all have read the number of the draw
         with k.when(k.tid.x == 0):
-            k.store(k.arg.random[1], draw + 1)
+            k.store(row.random[1], draw + 1)
             infinite = (top == float("inf")) | (top == float("-inf"))
             k.store(shared[0], k.select(infinite, 1, bad))
         k.barrier()
         with k.when(k.load(shared[0]) == 0):  # the same in all threads
-            self._sample(k, top, emit_random_bits(k, seed, draw))
+            self._sample(k, row, top, emit_random_bits(k, seed, draw))
         with k.otherwise(), k.when(k.tid.x == 0):
-            k.store(k.arg.out[0], NOT_A_NUMBER)
+            k.store(row.out[0], NOT_A_NUMBER)
 
-    def _sample(self, k: KernelBuilder, top: Value, random: Value) -> None:
-        scale, top_k, top_p, least = (k.load(k.arg.settings[i]) for i in range(4))
-        search = _Search(k, lambda visit: self._each(k, visit))
+    def _sample(self, k: KernelBuilder, row: _Row, top: Value, random: Value) -> None:
+        scale, top_k, top_p, least = (k.load(row.settings[i]) for i in range(4))
+        search = _Search(k, lambda visit: self._each(k, row.x, visit))
         # Candidates are those before the rank `last`, and of those that have it the first `equals`, up to the id `end`.
         last, equals, end = k.u32(NOBODY), k.u64(0), k.u32(self.n)
         none = k.u64(0)
@@ -139,21 +146,21 @@ class SampleToken(KernelType):
 
         place, _ = search(ID_BITS, lambda index, x: _turned(index), chance, lambda total: k.mul_hi(total, random) + 1)
         with k.when(k.tid.x == 0):
-            k.store(k.arg.out[0], _turned(place))
+            k.store(row.out[0], _turned(place))
 
-    def _each(self, k: KernelBuilder, visit: Callable[[Value, Value], None]) -> None:
-        """Visit all values of the block, each with its index. Threads take neighbours; no barrier may be inside."""
+    def _each(self, k: KernelBuilder, x: GlobalArray, visit: Callable[[Value, Value], None]) -> None:
+        """Visit all logits of a row, each with its index. Threads take neighbours; no barrier may be inside."""
         unroll = min(UNROLL, -(-self.n // THREADS))
         whole = self.n // (THREADS * unroll) * THREADS * unroll
         if whole:
             for start in k.strided(k.tid.x, whole, step=THREADS * unroll):
-                row = k.arg.x.at(start)
-                loaded = [k.load(row[step * THREADS]) + 0.0 for step in range(unroll)]  # -0 becomes +0
-                for step, x in enumerate(loaded):
-                    visit(start + step * THREADS, x)
+                rest = x.at(start)
+                loaded = [k.load(rest[step * THREADS]) + 0.0 for step in range(unroll)]  # -0 becomes +0
+                for step, logit in enumerate(loaded):
+                    visit(start + step * THREADS, logit)
         if whole < self.n:
             for index in k.strided(k.tid.x + whole, self.n, step=THREADS):
-                visit(index, k.load(k.arg.x[index]) + 0.0)
+                visit(index, k.load(x[index]) + 0.0)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x, (seed, draw) = arguments["x"], (int(word) for word in arguments["random"])
@@ -185,6 +192,75 @@ class SampleToken(KernelType):
             "settings": settings(0.8, max(self.n // 3, 1), 0.9, 0.02),
             "random": rng.integers(2**64, size=2, dtype=np.uint64),
         }
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a row of logits is drawn by: x: f32[n]; out, settings and random begin with those of the row."""
+
+    out: GlobalArray
+    x: GlobalArray
+    settings: GlobalArray
+    random: GlobalArray
+
+
+@register
+@dataclass(frozen=True)
+class BatchedSampleToken(SampleToken):
+    """out[i] = the token of row i of the logits x that its random number chooses, for m rows: sample_token, with its rules.
+
+    out: u32[m]; x: f32[m, n]; settings: u32[m, 4]; random: u64[m, 2], of which [i, 1] += 1. A row whose settings are zeros, as
+    `settings` of ptxgen.kernels.token.sampling never are, is left out: nothing of it is read or written. One block a row."""
+
+    name = "batched_sample_token"
+    m: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "m")
+
+    def batched(self, m: int) -> tuple[KernelType, ...]:
+        return ()
+
+    def signature(self) -> Signature:
+        return {
+            "out": update(U32, self.m, align=4, partial=True),
+            "x": read(F32, self.m, self.n, partial=True),
+            "settings": read(U32, self.m, 4),
+            "random": update(U64, self.m, 2, partial=True),
+        }
+
+    def launch(self) -> LaunchConfig:
+        return LaunchConfig(grid=self.m, block=THREADS)
+
+    def emit(self, k: KernelBuilder) -> None:
+        row, a = k.ctaid.x, k.arg
+        with k.when(k.load(a.settings[row, 0]) != 0):  # the same in all threads
+            self._choose(k, _Row(a.out.at(row), a.x.at(row, 0), a.settings.at(row, 0), a.random.at(row, 0)))
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        out, random = arguments["out"].copy(), arguments["random"].copy()
+        for row, settings_of_row in enumerate(arguments["settings"]):
+            if settings_of_row[0]:
+                found = super().reference(x=arguments["x"][row], settings=settings_of_row, random=random[row])
+                out[row], random[row] = found["out"][0], found["random"]
+        return {"out": out, "random": random}
+
+    def work(self) -> Work:
+        single = super().work()
+        return Work(flops=self.m * single.flops, bytes=self.m * single.bytes)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[KernelType]:
+        for n, m in ((4999, 3), (31, 2), (1, 1)):
+            yield cls(n=n, m=m)
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Each row another one; the second, if there is one, is left out."""
+        rows = [super(BatchedSampleToken, self).inputs(rng) for _ in range(self.m)]
+        given = {name: np.stack([row[name] for row in rows]) for name in ("x", "settings", "random")}
+        given["settings"][1:2] = 0
+        return {"out": np.full(self.m, 7, np.uint32), **given}
 
 
 class _Search:

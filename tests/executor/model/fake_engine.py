@@ -3,7 +3,7 @@ attends to, in their order, read through the page tables, so a wrong page, a sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from zlib import crc32
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from executor.base.progress import Progress
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
-from executor.model.step import Row
+from executor.model.step import Draw, Row
+from ptxgen.kernels.token.philox import random_bits
+from ptxgen.kernels.token.sampling import sample
 
 NOTHING = -1
 """What a page holds that nobody has written."""
@@ -39,6 +41,10 @@ class FakeScores:
         logits = (np.arange(self._engine.vocab) * (value % 89 + 7) % 17 / 4).astype(np.float32)
         logits[self._engine.choose(value)] = 5
         return logits
+
+    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
+        self._engine.order.append("draw")
+        return {row: sample(self.logits(row), draw.settings, random_bits(draw.key, draw.number)) for row, draw in draws.items()}
 
 
 class FakeEngine:

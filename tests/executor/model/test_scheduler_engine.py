@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benchmarks import soak_scheduler
 from executor.choice.attention import AttentionChoice
@@ -14,10 +17,12 @@ from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
-from executor.model.row_steps import StepSize, likely_sizes
+from executor.model.row_steps import StepScores, StepSize, likely_sizes
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
+from executor.model.scheduling.token_sequence import TokenSequence
 from ptxgen.kernels.attention.paged_attention import suited
+from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.target import Target
 from tests.executor.model.recording import Recording
 from tests.synthetic import Q, write_model
@@ -53,6 +58,59 @@ def test_sequences_that_come_and_go_have_the_bits_of_their_lone_runs(device: Dev
     assert set(found["finished"]) == {"length", "context", "cancelled", "failed"}
     assert min(found["preemptions"], found["accepted_tokens"]) > 0
     assert min(found["rows_compared"], found["cached_prompt_tokens"]) > sequences
+
+
+def test_tokens_that_are_drawn_where_the_logits_are_are_those_that_the_host_draws(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside greedy ones, and ones that need the logits, in steps of one row and more."""
+    settings: list[dict[str, Any]] = [
+        {"temperature": 1.5, "seed": 1},
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 2},
+        {},
+        {"temperature": 1.0, "seed": 2**64 - 1, "presence_penalty": 0.5},
+        {"temperature": 1.0, "seed": 3},
+    ]
+    looked = 0
+    logits = StepScores.logits
+
+    def counted(scores: StepScores, index: int) -> NDArray[np.float32]:
+        nonlocal looked
+        looked += 1
+        return logits(scores, index)
+
+    monkeypatch.setattr(StepScores, "logits", counted)
+
+    def answers() -> list[list[int]]:
+        with scheduler(model, slots=3) as running:
+            requests = [
+                running.submit([5 + at, 9, 7], max_tokens=5 + 2 * at, sampler=Sampler(**one), stop_tokens=(),
+                               logprobs=0 if at == 4 else None)
+                for at, one in enumerate(settings)
+            ]  # fmt: skip
+            running.run()
+            return [request.tokens for request in requests]
+
+    drawn, of_device = answers(), looked
+    monkeypatch.setattr(TokenSequence, "draw", None)
+    assert answers() == drawn
+    assert of_device == 11 + 13  # of the one with a penalty and the one that wants probabilities
+    assert looked - of_device == 5 + 7 + 11 + 13
+    assert len({tuple(tokens[:5]) for tokens in drawn}) == 5
+
+
+def test_what_cannot_be_drawn_fails_as_on_the_host(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scheduler(model, slots=2) as running:
+        good, bad = (running.submit([5, 9, token], max_tokens=4, sampler=Sampler(1.0, seed=1)) for token in (1, 2))
+        draw = StepScores.draw
+        monkeypatch.setattr(StepScores, "draw", lambda scores, draws: draw(scores, draws) | {max(draws): NOT_A_NUMBER})
+        full = np.full(model.config.vocab, np.nan, np.float32)
+        monkeypatch.setattr(StepScores, "logits", lambda scores, index: full)
+        running.step()
+        monkeypatch.undo()
+        running.run()
+    assert (good.stopped, bad.stopped) == ("length", "failed")
+    assert "logits cannot be sampled" in str(bad.error)
 
 
 def test_what_was_prepared_is_captured_no_more(model: LanguageModel) -> None:
