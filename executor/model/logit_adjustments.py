@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -40,9 +41,9 @@ class Adjustments:
             raise ArgumentError(f"typical_p is {self.typical_p}; allowed: above 0, up to 1 (off)")
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
-    @property
+    @cached_property
     def any(self) -> bool:
-        """Whether anything is adjusted."""
+        """Whether anything is adjusted; asked for each token."""
         return self != Adjustments()
 
     def require(self, vocab: int) -> None:

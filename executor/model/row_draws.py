@@ -17,6 +17,11 @@ from ptxgen.kernels.token.sample_token import BatchedSampleToken
 from ptxgen.types import U32, U64
 
 
+def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
+    """What draws after so many rows."""
+    return BatchedSampleToken(n=vocab, m=scored)
+
+
 @dataclass(frozen=True)
 class RowDraws:
     """What draws after rows of a head: settings, u32[scored, 4], random, u64[scored, 2], and out, u32[scored], are as in
@@ -30,7 +35,7 @@ class RowDraws:
     @classmethod
     def of(cls, launcher: Launcher, workspace: Workspace, head: StepHead, *, early: bool) -> RowDraws:
         """For a head, with buffers of its workspace. early: as Launcher.prepare_early."""
-        kernel = BatchedSampleToken(n=head.logits.shape[-1], m=head.scored)
+        kernel = drawing_kernel(head.logits.shape[-1], head.scored)
         settings = workspace.buffer("settings of draws", (head.scored, 4), U32)
         random = workspace.buffer("random numbers of draws", (head.scored, 2), U64)
         out = workspace.buffer("drawn", (head.scored,), U32)

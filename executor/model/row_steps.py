@@ -22,7 +22,7 @@ from executor.launch.modules import Modules
 from executor.layers.calls import KernelCall, kernels_of, plans_of
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from executor.model.row_draws import RowDraws
+from executor.model.row_draws import RowDraws, drawing_kernel
 from executor.model.step import Draw, Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
 from ptxgen.errors import ArgumentError
@@ -109,6 +109,8 @@ class RowSteps:
         self._model: StepModel
         self._made_of: object = None
         self._bodies: dict[tuple[int, int], _Body] = {}  # by rows and lone ones
+        self._common: dict[int, Workspace] = {}  # of bodies, by rows
+        self._head_memory: dict[int, Workspace] = {}  # by scored rows; one step runs at a time
         self._heads: dict[StepSize, _Head] = {}
         self._graphs: dict[StepSize, LaunchGraph] = {}
         self._drawing: dict[StepSize, RowDraws] = {}
@@ -164,8 +166,8 @@ class RowSteps:
                 self.replayed = self._graph(size)
                 self.replayed.replay()
         except BaseException:
-            for part in (body, head) if head else (body,):
-                part.workspace.settle()
+            for memory in (*body.memory, *((head.workspace,) if head else ())):
+                memory.settle()
             raise
         draws = None if head is None else partial(self._draws, size)
         scores = StepScores(self.device, len(scored), head.launches if head else None, draws)
@@ -174,6 +176,8 @@ class RowSteps:
 
     def prepare(self, sizes: Sequence[StepSize], progress: Progress | None = None) -> None:
         """Plan and capture steps of these sizes, where that was not done, so that nobody waits for it later."""
+        vocab, early = self._model.config.vocab, self._starts_early
+        self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
             self._graph(size)
             if size.scored:
@@ -192,30 +196,35 @@ class RowSteps:
         self.replayed = self._last = None
         for graph in self._graphs.values():
             graph.close()
-        for workspace in (
-            *(head.workspace for head in self._heads.values()),
-            *(body.workspace for body in self._bodies.values()),
-        ):
-            workspace.free()
+        for memory in (
+            *self._head_memory.values(), *self._common.values(), *(body.memory[0] for body in self._bodies.values())
+        ):  # fmt: skip
+            memory.free()
+        self._common, self._head_memory = {}, {}
         self._graphs, self._heads, self._bodies, self._drawing = {}, {}, {}, {}
         self._made_of = None
 
+    @property
+    def _starts_early(self) -> bool:
+        return self._model.profile.starts_early(self.device.target)
+
     def _body(self, rows: int, lone: int) -> _Body:
         if (rows, lone) not in self._bodies:
-            workspace = Workspace(self._launcher.device)
-            launches = StepBody.build(self._model, workspace, rows, lone)
-            self._bodies[rows, lone] = _Body(workspace, launches, self._plans(launches.calls))
+            own, common = Workspace(self.device), self._common.setdefault(rows, Workspace(self.device))
+            launches = StepBody.build(self._model, own, rows, lone, common)
+            self._bodies[rows, lone] = _Body((own, common), launches, self._plans(launches.calls))
         return self._bodies[rows, lone]
 
     def _head(self, size: StepSize) -> _Head | None:
         if size.scored and size not in self._heads:
-            workspace, body = Workspace(self._launcher.device), self._body(size.rows, size.lone)
+            workspace = self._head_memory.setdefault(size.scored, Workspace(self.device))
+            body = self._body(size.rows, size.lone)
             launches = StepHead.build(self._model, workspace, body.launches, size.scored, gathered=size.gathered)
             self._heads[size] = _Head(workspace, launches, self._plans(launches.calls))
         return self._heads.get(size)
 
     def _plans(self, calls: Sequence[KernelCall]) -> tuple[Plan, ...]:
-        early = self._model.profile.starts_early(self._launcher.device.target)
+        early = self._starts_early
         self._modules.preload(kernels_of(calls, early=early), early=early)
         return plans_of(self._launcher, calls, early=early)
 
@@ -223,8 +232,7 @@ class RowSteps:
         if size not in self._drawing:
             head = self._head(size)
             assert head is not None
-            early = self._model.profile.starts_early(self.device.target)
-            self._drawing[size] = RowDraws.of(self._launcher, head.workspace, head.launches, early=early)
+            self._drawing[size] = RowDraws.of(self._launcher, head.workspace, head.launches, early=self._starts_early)
         return self._drawing[size]
 
     def _graph(self, size: StepSize) -> LaunchGraph:
@@ -291,7 +299,9 @@ class StepScores:
 
 @dataclass(frozen=True)
 class _Body:
-    workspace: Workspace
+    """memory: its own, and what it has in common with bodies of as many rows."""
+
+    memory: tuple[Workspace, Workspace]
     launches: StepBody
     plans: tuple[Plan, ...]
 

@@ -74,13 +74,17 @@ class StepBody:
         return _line(self.inputs, "token", self.rows)
 
     @classmethod
-    def build(cls, model: StepModel, workspace: Workspace, rows: int, lone: int) -> StepBody:
+    def build(
+        cls, model: StepModel, workspace: Workspace, rows: int, lone: int, common: Workspace | None = None
+    ) -> StepBody:  # fmt: skip
         """Choose the kernels and lay the buffers out in the workspace. lone: of the rows, how many attend on their own; they
-        are the first ones, and the others are in tiles."""
+        are the first ones, and the others are in tiles. common: where those buffers are that do not depend on that, which
+        bodies of as many rows may share; the workspace, unless told otherwise."""
+        common = workspace if common is None else common
         config, shape = model.config, model.config.layer
         tiles = model.attention.most_tiles(rows) if lone < rows else 0
         inputs = workspace.buffer("inputs of rows", (lines_of(rows, tiles), width(rows)), U32)
-        a = Activations.of(workspace, shape, rows)
+        a = Activations.of(common, shape, rows)
         if tiles:
             a.attended.fill(0)  # nothing is written for rows that stay idle, and nobody should meet NaN there
         token, slot, position = (_line(inputs, name, rows) for name in ("token", "slot", "position"))
@@ -91,7 +95,7 @@ class StepBody:
             lone=_line(inputs, "lone", lone) if lone else None,
             tiles=inputs.view(len(INPUTS) * width(rows) * U32.bytes, (tiles, 2)) if tiles else None,
         )
-        recorder = Recorder(workspace)
+        recorder = Recorder(common)
         embedding = model.weights["token_embd.weight"]
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         enqueue_rows(recorder, "embed", lookup, rows, y=a.hidden, table=embedding.buffer, token=token)

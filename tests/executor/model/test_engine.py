@@ -260,6 +260,25 @@ def test_beside_many_lone_rows_those_of_tiles_attend_alone_too(engine: Engine, m
     assert np.abs(np.array(found) - expected).max() <= 1e-5 * lone.std()
 
 
+def test_steps_of_as_many_rows_share_what_does_not_depend_on_who_attends_alone(engine: Engine, model: LanguageModel) -> None:
+    model.decoder.profile = GpuProfile(tile_run=3)
+    found = []
+    try:
+        for alone in (0, 1, 3, 0):
+            others = [Row(slot, TOKENS[0], 0, False) for slot in range(alone)]
+            found.append(
+                logits(engine, [*others, *rows_of(3, TOKENS[:5]), *rows_of(3, TOKENS[5 : 8 - alone], 5, scored=False)])
+            )
+        bodies, heads = engine.steps._bodies, engine.steps._heads.values()
+    finally:
+        model.decoder.profile = GpuProfile()
+    assert sorted(bodies) == [(8, 0), (8, 1), (8, 4)]
+    assert len({body.launches.activations.hidden.pointer for body in bodies.values()}) == 1
+    assert len({head.launches.logits.pointer for head in heads}) == 1 < len(heads)
+    assert np.array_equal(found[0], found[3])
+    assert max(np.abs(np.array(one) - found[0]).max() for one in found) <= 1e-5 * np.std(found[0])
+
+
 def test_how_rows_attend_is_said_with_its_reason(engine: Engine, model: LanguageModel) -> None:
     assert engine.attention.parts == 2
     assert model.decoder.attention.reason == "accurate: 32 rows of a sequence or more in tiles of 64"
