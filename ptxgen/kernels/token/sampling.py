@@ -57,6 +57,7 @@ def sample(logits: NDArray[np.float32], settings: NDArray[np.uint32], random: in
         last = np.partition(logits, -top_k)[-top_k]
         above = np.flatnonzero(logits > last)
         ids = np.concatenate([above, np.flatnonzero(logits == last)[: top_k - above.size]])
+    ids = ids[logits[ids] > -np.inf]  # whose weight is 0: a grammar leaves few
     with np.errstate(over="ignore"):  # a logit that is far below the largest, or a tiny temperature: the weight is 0
         if top_p:
             ids = ids[np.lexsort((ids, -logits[ids]))]
