@@ -113,7 +113,7 @@ class Decoder(TokenDecoder):
         likeliest = [self.argmax()]
         scores = self._run_rows(draft, scored=True)
         try:
-            likeliest += scores.greedy()
+            likeliest += scores.chosen()
             taken = next(at for at, token in enumerate(likeliest) if at == len(draft) or token != draft[at])
             self.cache.truncate(position + taken)
             if taken:

@@ -81,7 +81,7 @@ class EngineSpeed:
             places = range(start, min(start + most, length))
             scores = self.engine.step([Row(slot, text[at], at, at == length - 1) for at in places])
             if places.stop == length:
-                _checked(scores.greedy())
+                _checked(scores.chosen())
 
     def _decode(self, case: SpeedCase, tokens: int) -> None:
         answers = [text[case.depth] for text in self._texts[: case.sequences]]
@@ -90,7 +90,7 @@ class EngineSpeed:
             rows = [Row(slot, answer, position, True) for slot, answer in enumerate(answers)]
             scores = self.engine.step(rows) if ahead is None else ahead
             ahead = self.engine.step_ahead() if position + 1 < case.depth + tokens else None
-            answers = _checked(scores.greedy())
+            answers = _checked(scores.chosen())
 
 
 def _checked(answers: list[int]) -> list[int]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.memory.buffers import GpuBuffer
@@ -24,12 +23,11 @@ def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
 
 @dataclass(frozen=True)
 class RowDraws:
-    """What draws after rows of a head: settings, u32[scored, 4], random, u64[scored, 2], and out, u32[scored], are as in
-    batched_sample_token."""
+    """What draws after rows of a head, and leaves the token where argmax has left the likeliest: settings, u32[scored, 4], and
+    random, u64[scored, 2], are as in batched_sample_token."""
 
     settings: GpuBuffer
     random: GpuBuffer
-    out: GpuBuffer
     plan: Plan
 
     @classmethod
@@ -38,14 +36,14 @@ class RowDraws:
         kernel = drawing_kernel(head.logits.shape[-1], head.scored)
         settings = workspace.buffer("settings of draws", (head.scored, 4), U32)
         random = workspace.buffer("random numbers of draws", (head.scored, 2), U64)
-        out = workspace.buffer("drawn", (head.scored,), U32)
         prepare = launcher.prepare_early if early else launcher.prepare
         logits = head.logits.view(0, (head.scored, kernel.n))
         place = LayerOperation(None, "sample")
-        return cls(settings, random, out, prepare(kernel, place, out=out, x=logits, settings=settings, random=random))
+        chosen = head.chosen.view(0, (head.scored,))
+        return cls(settings, random, prepare(kernel, place, out=chosen, x=logits, settings=settings, random=random))
 
-    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
-        """The tokens after these rows, counted among the scored ones; NOT_A_NUMBER where one cannot be drawn."""
+    def draw(self, draws: Mapping[int, Draw]) -> None:
+        """Launch it for these rows, counted among the scored ones."""
         settings = np.zeros(self.settings.shape, np.uint32)  # which leaves rows out
         random = np.zeros(self.random.shape, np.uint64)
         for row, draw in draws.items():
@@ -54,5 +52,3 @@ class RowDraws:
         self.settings.upload(settings)
         self.random.upload(random)
         self.plan()
-        drawn: NDArray[np.uint32] = self.out.to_numpy()
-        return {row: int(drawn[row]) for row in draws}

@@ -133,8 +133,8 @@ class RowSteps:
         return [Row(row.slot, 0, row.position + 1, True) for row in rows]
 
     def run_next(self) -> StepScores:
-        """Run `next_rows`, each with the likeliest token after the row of the last step; the device hands these over. Their
-        numbers are on the way to the host from now on."""
+        """Run `next_rows`, each with the token that was chosen after the row of the last step; the device hands these over.
+        Their numbers are on the way to the host from now on."""
         rows = self.next_rows
         assert self._last is not None
         before = self._last[1]
@@ -245,7 +245,7 @@ class RowSteps:
 
 
 class StepScores:
-    """What came out of the scored rows of a step, in their order, until the next step; the likeliest tokens for as long as they
+    """What came out of the scored rows of a step, in their order, until the next step; the chosen tokens for as long as they
     are held, if they are fetched before that."""
 
     def __init__(self, device: Device, scored: int, head: StepHead | None, draws: Callable[[], RowDraws] | None) -> None:
@@ -261,20 +261,20 @@ class StepScores:
         self._ended = True
 
     def fetch(self) -> GpuBuffer:
-        """Have the likeliest tokens on their way to the host, where at least one row was scored: `greedy` waits for this step
+        """Have the chosen tokens on their way to the host, where at least one row was scored: `chosen` waits for this step
         alone then. Returns where they are on the device, u32[scored rows]."""
         head = self._valid()
         assert head is not None
-        likeliest = head.likeliest.view(0, (self._scored,))
-        self._coming = self._device.fetch(likeliest.pointer, np.empty(likeliest.shape, np.uint32))
-        return likeliest
+        chosen = head.chosen.view(0, (self._scored,))
+        self._coming = self._device.fetch(chosen.pointer, np.empty(chosen.shape, np.uint32))
+        return chosen
 
-    def greedy(self) -> list[int]:
-        """The likeliest token after each, the lowest id among equals; NOT_A_NUMBER where the logits hold NaN."""
+    def chosen(self) -> list[int]:
+        """As Scores.chosen."""
         if self._coming is not None:
             return [int(token) for token in self._coming.to_numpy()]
         head = self._valid()
-        return [] if head is None else [int(token) for token in head.likeliest.to_numpy()[: self._scored]]
+        return [] if head is None else [int(token) for token in head.chosen.to_numpy()[: self._scored]]
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """f32[vocab] of one of them, counted from 0. ArgumentError if there is no such one."""
@@ -284,12 +284,15 @@ class StepScores:
         vocab = head.logits.shape[-1]
         return head.logits.view(index * head.logits.nbytes // head.scored, (vocab,)).to_numpy()
 
-    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
-        """As Scores.draw. ArgumentError for a row that was not scored."""
+    def draw(self, draws: Mapping[int, Draw]) -> None:
+        """As Scores.draw. ArgumentError for a row that was not scored, and where the tokens are on their way already."""
         self._valid()
         for row in draws:
             whole("the scored row", row, 0, self._scored - 1)
-        return {} if self._draws is None or not draws else self._draws().draw(draws)
+        if self._coming is not None:
+            raise ArgumentError("the chosen tokens are on their way to the host; draw before that")
+        if self._draws is not None and draws:
+            self._draws().draw(draws)
 
     def _valid(self) -> StepHead | None:
         if self._ended:

@@ -35,19 +35,19 @@ class Draw:
 
 
 class Scores(Protocol):
-    """What came out of the scored rows of a step, in their order. Valid until the next step; `greedy` until the one after it,
+    """What came out of the scored rows of a step, in their order. Valid until the next step; `chosen` until the one after it,
     if the next one is a step ahead."""
 
-    def greedy(self) -> list[int]:
-        """The likeliest token after each scored row, the lowest id among equals; NOT_A_NUMBER of
-        ptxgen/kernels/token/argmax.py where the logits hold NaN."""
+    def chosen(self) -> list[int]:
+        """The token after each scored row: the likeliest, the lowest id among equals, or the one that was drawn. NOT_A_NUMBER
+        of ptxgen/kernels/token/argmax.py where the logits hold NaN, and where nothing could be drawn."""
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """f32[vocab] of one scored row, counted among the scored ones from 0."""
 
-    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
-        """The tokens that are drawn after these scored rows, as the host's Sampler draws them; NOT_A_NUMBER where it would
-        refuse the logits."""
+    def draw(self, draws: Mapping[int, Draw]) -> None:
+        """Have the tokens after these scored rows drawn, as the host's Sampler draws them; before `chosen`, and before a step
+        ahead."""
 
 
 class StepEngine(Protocol):
@@ -93,7 +93,7 @@ class StepEngine(Protocol):
         what the pages hold at the positions of these rows is undefined; other positions are as they were."""
 
     def step_ahead(self) -> Scores | None:
-        """Start the step in which each row of the last one is followed by its likeliest token at the next position, before
+        """Start the step in which each row of the last one is followed by its `chosen` token at the next position, before
         anybody has read that token. For a step whose rows were all scored, each of another slot, with room for one more. A row
         whose token turns out to end its sequence is to be ignored; one of NOT_A_NUMBER has no scores that mean anything. None
         if the engine keeps the plain order: nothing has run then. Exceptions as `step`."""

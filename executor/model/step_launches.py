@@ -112,12 +112,12 @@ class StepBody:
 
 @dataclass(frozen=True)
 class StepHead:
-    """The scored rows through the head: logits, f32[scored, vocab], and the likeliest tokens, u32[scored]. Without a gather all
-    rows of the body are scored."""
+    """The scored rows through the head: logits, f32[scored, vocab], and the chosen tokens, u32[scored]: the likeliest. Without
+    a gather all rows of the body are scored."""
 
     scored: int
     logits: GpuBuffer
-    likeliest: GpuBuffer
+    chosen: GpuBuffer
     calls: tuple[KernelCall, ...]
 
     @classmethod
@@ -129,12 +129,12 @@ class StepHead:
         if gathered:
             hidden = workspace.buffer("hidden of scored rows", lines(scored, config.hidden))
             x, y = a.hidden.view(0, (body.rows, config.hidden)), hidden.view(0, (scored, config.hidden))
-            chosen = GatherRows(n=config.hidden, m=scored, rows=body.rows)
-            recorder("scored_rows", chosen, y=y, x=x, index=_line(body.inputs, "index", scored))
+            kernel = GatherRows(n=config.hidden, m=scored, rows=body.rows)
+            recorder("scored_rows", kernel, y=y, x=x, index=_line(body.inputs, "index", scored))
         normed = workspace.buffer("normed of scored rows", lines(scored, config.hidden))
         logits = workspace.buffer("logits", lines(scored, config.vocab))
         own = logits if config.ranks == 1 else workspace.buffer("own logits", own_shape(scored, config.vocab, config.ranks))
-        likeliest = workspace.buffer("likeliest", (scored,), U32)
+        chosen = workspace.buffer("chosen", (scored,), U32)
         output = model.weights["token_embd.weight" if config.tied else "output.weight"]
         projection = bind(output, model.profile, accurate=(None, "output_norm") in model.flagged)
         projection = projection if scored == 1 else bind_rows(projection, model.profile, scored)
@@ -143,8 +143,8 @@ class StepHead:
         project(recorder, "output", projection, x=normed, y=own)
         if own is not logits:
             gather(recorder, "output", own, logits)
-        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), scored, out=likeliest, x=logits)
-        return cls(scored, logits, likeliest, recorder.take())
+        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), scored, out=chosen, x=logits)
+        return cls(scored, logits, chosen, recorder.take())
 
 
 ALIGNED = 4

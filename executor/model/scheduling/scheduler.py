@@ -143,8 +143,8 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step of the engine, unless nothing is there to run. Whether anything is left to do.
 
-        If all that runs decodes greedily, without drafts, the next step is started before the tokens of this one were read, and
-        the next call delivers it: what arrives meanwhile gets its rows one step later. Rows of sequences that have ended by
+        If the tokens of all that runs are chosen on the device, without drafts, the next step is started before they were read,
+        and the next call delivers it: what arrives meanwhile gets its rows one step later. Rows of sequences that have ended by
         then do not count.
 
         If the engine raises an Exception, the sequences that had rows in the step have failed with it, their pages go back, and
@@ -269,10 +269,11 @@ class Scheduler:
         try:
             if isinstance(scores, Exception):
                 raise scores
+            self._draw_tokens(shares, scores)
             self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.running)
             self._prepare_guides(shares)
-            greedy = scores.greedy() if any(share.scored and share.sequence.is_greedy for share in shares) else []
-            drawn = self._drawn(shares, scores)
+            wanted = any(share.scored and share.sequence.is_chosen_on_device for share in shares)
+            chosen = scores.chosen() if wanted else []
         except Exception as error:
             self._fail_step(shares, error)
             return
@@ -283,18 +284,19 @@ class Scheduler:
         at = 0
         for share in shares:
             if share.sequence.state == "running":  # no callback of this step has cancelled it
-                self._deliver(share, scores, at, greedy, drawn.get(at, NOT_A_NUMBER))
+                self._deliver(share, scores, at, chosen)
             at += share.scored
 
-    def _drawn(self, shares: Sequence[Share], scores: Scores) -> dict[int, int]:
-        """The tokens that were drawn where the logits are, by the place of the row among the scored ones."""
+    def _draw_tokens(self, shares: Sequence[Share], scores: Scores) -> None:
+        """Have tokens drawn where the logits are, by the place of the row among the scored ones."""
         draws: dict[int, Draw] = {}
         at = 0
         for share in shares:
             if share.scored and share.sequence.state == "running" and (draw := share.sequence.draw) is not None:
                 draws[at] = draw
             at += share.scored
-        return scores.draw(draws) if draws else {}
+        if draws:
+            scores.draw(draws)
 
     def _prepare_guides(self, shares: list[Share]) -> None:
         """Find out which tokens may come next, beside the device, which computes the logits meanwhile.
@@ -309,13 +311,12 @@ class Scheduler:
                 except Exception as error:
                     self._fail(share.sequence, error)
 
-    def _deliver(self, share: Share, scores: Scores, at: int, greedy: list[int], drawn: int) -> None:
-        """Move a sequence on by its rows of a step that has run; its scores begin at `at`. drawn: the token after it if it was
-        drawn where the logits are, else NOT_A_NUMBER."""
+    def _deliver(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
+        """Move a sequence on by its rows of a step that has run; its scores begin at `at`."""
         sequence = share.sequence
         if share.scored:
             try:
-                self._answer(share, scores, at, greedy, drawn)
+                self._answer(share, scores, at, chosen)
             except Exception as error:
                 self._fail(sequence, error)
         else:
@@ -325,13 +326,15 @@ class Scheduler:
             if share.draft:
                 sequence.table.truncate(len(sequence.tokens))
 
-    def _answer(self, share: Share, scores: Scores, at: int, greedy: list[int], drawn: int) -> None:
+    def _answer(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
         sequence = share.sequence
         if sequence.is_greedy:
-            found = accepted(share.draft, greedy[at : at + share.scored])
-        elif drawn != NOT_A_NUMBER:
+            found = accepted(share.draft, chosen[at : at + share.scored])
+        elif sequence.draw is not None:
+            if chosen[at] == NOT_A_NUMBER:
+                raise ModelError("the logits cannot be sampled: they hold NaN, or the largest of them is infinite")
             sequence.sampler.draws += 1
-            found = [drawn]
+            found = chosen[at : at + 1]
         else:
             found = [sequence.chosen(scores.logits(at))]
         if share.draft:

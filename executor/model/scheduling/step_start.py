@@ -53,12 +53,12 @@ class StepStarter:
 
     def start_ahead(self, shares: list[Share], running: list[TokenSequence]) -> BatchAhead | None:
         """Start the step after one that was started, if it is already certain which rows it has: those of sequences that all
-        decode greedily and go on, as far as their tokens are not the last ones by what these are. running: all that may have
-        rows; drafts, which are guessed by tokens that were read, there are none."""
+        decode, whose tokens are chosen on the device, and that go on, as far as these are not the last ones by what they are.
+        running: all that may have rows; drafts, which are guessed by tokens that were read, there are none."""
         sequences = [share.sequence for share in shares]
         if not all(share.decodes for share in shares) or sequences != running:
             return None
-        if not all(sequence.is_greedy and sequence.left > 1 for sequence in sequences):
+        if not all(sequence.is_chosen_on_device and sequence.left > 1 for sequence in sequences):
             return None
         lengths = [len(sequence.tokens) + 1 for sequence in sequences]
         needed = sum(sequence.table.missing(length) for sequence, length in zip(sequences, lengths, strict=True))

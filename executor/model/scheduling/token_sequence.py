@@ -97,6 +97,11 @@ class TokenSequence:
         return self.sampler.is_greedy and self.guide is None and self.top is None
 
     @property
+    def is_chosen_on_device(self) -> bool:
+        """Whether its next token is the likeliest or can be drawn where the logits are."""
+        return self.is_greedy or self.draw is not None
+
+    @property
     def draw(self) -> Draw | None:
         """How its next token is drawn, if that can be done where the logits are: nobody adjusts or restricts them, and nothing
         else is wanted of them."""

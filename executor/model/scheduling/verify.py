@@ -34,7 +34,7 @@ def verify(engine: StepEngine, slot: int, table: PageTable, tokens: Sequence[int
     try:
         engine.set_table(slot, table.pages)
         scores = engine.step(rows_of(slot, [tokens[-1], *draft], computed, 1 + len(draft)))
-        found = accepted(draft, scores.greedy())
+        found = accepted(draft, scores.chosen())
     except BaseException:
         table.truncate(computed)
         raise

@@ -27,14 +27,15 @@ class FakeScores:
     def __init__(self, engine: FakeEngine, hashes: list[int]) -> None:
         self._engine = engine
         self._hashes = hashes
+        self._drawn: dict[int, int] = {}
 
-    def greedy(self) -> list[int]:
+    def chosen(self) -> list[int]:
         self._engine.order.append("read")
         return self.tokens
 
     @property
     def tokens(self) -> list[int]:
-        return [self._engine.choose(value) for value in self._hashes]
+        return [self._drawn.get(row, self._engine.choose(value)) for row, value in enumerate(self._hashes)]
 
     def logits(self, index: int) -> NDArray[np.float32]:
         value = self._hashes[index]
@@ -42,9 +43,10 @@ class FakeScores:
         logits[self._engine.choose(value)] = 5
         return logits
 
-    def draw(self, draws: Mapping[int, Draw]) -> dict[int, int]:
+    def draw(self, draws: Mapping[int, Draw]) -> None:
         self._engine.order.append("draw")
-        return {row: sample(self.logits(row), draw.settings, random_bits(draw.key, draw.number)) for row, draw in draws.items()}
+        for row, draw in draws.items():
+            self._drawn[row] = sample(self.logits(row), draw.settings, random_bits(draw.key, draw.number))
 
 
 class FakeEngine:

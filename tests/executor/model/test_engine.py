@@ -96,7 +96,7 @@ def test_logits_are_those_of_decoding_without_pages_within_the_rounding_of_atten
 def test_the_likeliest_tokens_of_the_scored_rows_are_found_on_the_device(engine: Engine) -> None:
     rows = [Row(0, token, position, position in (2, 3, 6)) for position, token in enumerate(TOKENS)]
     scores = engine.step(rows)
-    assert scores.greedy() == [int(np.argmax(scores.logits(index))) for index in range(3)]
+    assert scores.chosen() == [int(np.argmax(scores.logits(index))) for index in range(3)]
 
 
 def test_sequences_that_share_a_page_see_the_same_keys(engine: Engine) -> None:
@@ -300,7 +300,7 @@ def test_scores_of_an_earlier_step_are_refused(engine: Engine) -> None:
     scores = engine.step([Row(0, 1, 0, True)])
     engine.step([Row(0, 1, 1, True)])
     with pytest.raises(ModelError, match="earlier step"):
-        scores.greedy()
+        scores.chosen()
 
 
 @pytest.mark.parametrize("sequences", [1, 3])
@@ -314,7 +314,7 @@ def test_steps_that_are_started_before_tokens_were_read_have_the_bits_of_those_t
 
     tokens, waiting = list[list[int]](), start()
     for step in range(1, 36):
-        tokens.append(waiting.greedy())
+        tokens.append(waiting.chosen())
         waiting = engine.step([Row(slot, token, step, True) for slot, token in enumerate(tokens[-1])])
     expected = [waiting.logits(slot) for slot in range(sequences)]
     for layer in engine.cache.pages.layers:
@@ -324,7 +324,7 @@ def test_steps_that_are_started_before_tokens_were_read_have_the_bits_of_those_t
     for _ in range(1, 36):
         ahead = engine.step_ahead()
         assert ahead is not None
-        seen.append(scores.greedy())
+        seen.append(scores.chosen())
         scores = ahead
     assert seen == tokens
     assert np.array_equal(np.array([scores.logits(slot) for slot in range(sequences)]), np.array(expected))
@@ -353,7 +353,7 @@ def test_a_step_ahead_follows_one_whose_rows_all_go_on(engine: Engine, model: La
     scores = engine.step([Row(0, 1, 0, True)])
     engine.launcher.observers.append(lambda record: None)
     assert engine.step_ahead() is None
-    assert scores.greedy() == [int(np.argmax(scores.logits(0)))]
+    assert scores.chosen() == [int(np.argmax(scores.logits(0)))]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 class Answers:
     tokens: list[int]
 
-    def greedy(self) -> list[int]:
+    def chosen(self) -> list[int]:
         return self.tokens
 
     def logits(self, index: int) -> Any:

@@ -80,8 +80,23 @@ def test_what_arrives_gets_its_rows_after_the_step_that_was_started(slots: int) 
     assert [request.tokens for request in requests] == [alone(engine, LONG[at : at + 4], 12) for at in range(2)]
 
 
-@pytest.mark.parametrize(("sampler", "draft"), [(Sampler(1.0, seed=1), None), (Sampler(), PromptLookup)])
-def test_no_step_is_started_ahead_of_sampled_tokens_and_of_drafts(sampler: Sampler, draft: type[PromptLookup] | None) -> None:
+def test_steps_ahead_of_drawn_tokens_give_the_answers_of_steps_that_wait() -> None:
+    def answers(*, ahead: bool) -> list[list[int]]:
+        engine = FakeEngine(ahead=ahead)
+        scheduler = fresh(engine)
+        samplers = (Sampler(1.0, seed=1), Sampler(), Sampler(2.0, top_k=9, seed=2))
+        requests = [greedy(scheduler, LONG[at : at + 4], 6 + 3 * at, sampler=one) for at, one in enumerate(samplers)]
+        scheduler.run()
+        assert ("ahead" in engine.order) == ahead
+        return [request.tokens for request in requests]
+
+    assert answers(ahead=True) == answers(ahead=False)
+
+
+@pytest.mark.parametrize(("sampler", "draft"), [(Sampler(1.0, seed=1, presence_penalty=0.5), None), (Sampler(), PromptLookup)])
+def test_no_step_is_started_ahead_of_tokens_that_the_host_draws_and_of_drafts(
+    sampler: Sampler, draft: type[PromptLookup] | None
+) -> None:
     engine = FakeEngine()
     scheduler = fresh(engine, draft=draft)
     requests = [greedy(scheduler, LONG[:4], sampler=each) for each in (sampler, Sampler())]

@@ -102,10 +102,8 @@ def test_tokens_that_are_drawn_where_the_logits_are_are_those_that_the_host_draw
 def test_what_cannot_be_drawn_fails_as_on_the_host(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     with scheduler(model, slots=2) as running:
         good, bad = (running.submit([5, 9, token], max_tokens=4, sampler=Sampler(1.0, seed=1)) for token in (1, 2))
-        draw = StepScores.draw
-        monkeypatch.setattr(StepScores, "draw", lambda scores, draws: draw(scores, draws) | {max(draws): NOT_A_NUMBER})
-        full = np.full(model.config.vocab, np.nan, np.float32)
-        monkeypatch.setattr(StepScores, "logits", lambda scores, index: full)
+        chosen = StepScores.chosen
+        monkeypatch.setattr(StepScores, "chosen", lambda scores: [*chosen(scores)[:-1], NOT_A_NUMBER])
         running.step()
         monkeypatch.undo()
         running.run()

@@ -86,7 +86,7 @@ def computed(path: Path, ranks: int, profile: GpuProfile, *, rows: bool = True) 
             engine.set_table(slot, [slot])
         scores = engine.step(STEP)
         found["step"] = np.stack([scores.logits(at) for at in range(sum(row.scored for row in STEP))]).tobytes()
-        found["likeliest"] = scores.greedy()
+        found["likeliest"] = scores.chosen()
         return found
 
 
