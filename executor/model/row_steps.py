@@ -169,8 +169,7 @@ class RowSteps:
             for memory in (*body.memory, *((head.workspace,) if head else ())):
                 memory.settle()
             raise
-        draws = None if head is None else partial(self._draws, size)
-        scores = StepScores(self.device, len(scored), head.launches if head else None, draws)
+        scores = StepScores(self.device, len(scored), head.launches if head else None, self._draws(size))
         self._last = tuple(rows), scores
         return scores
 
@@ -180,8 +179,8 @@ class RowSteps:
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
             self._graph(size)
-            if size.scored:
-                self._draws(size)
+            if draws := self._draws(size):
+                draws()
             if progress is not None:
                 progress("preparing steps", done, len(sizes))
 
@@ -228,12 +227,11 @@ class RowSteps:
         self._modules.preload(kernels_of(calls, early=early), early=early)
         return plans_of(self._launcher, calls, early=early)
 
-    def _draws(self, size: StepSize) -> RowDraws:
-        if size not in self._drawing:
-            head = self._head(size)
-            assert head is not None
-            self._drawing[size] = RowDraws.of(self._launcher, head.workspace, head.launches, early=self._starts_early)
-        return self._drawing[size]
+    def _draws(self, size: StepSize) -> Callable[[], RowDraws] | None:
+        """What draws after the scored rows of a step, made when it is first called. It does not hold these steps, which hold
+        the scores that hold it: nothing would be given back."""
+        head = self._head(size)
+        return None if head is None else partial(_drawing, self._drawing, size, self._launcher, head, early=self._starts_early)
 
     def _graph(self, size: StepSize) -> LaunchGraph:
         if size not in self._graphs:
@@ -363,3 +361,12 @@ def lone_rows(slot: NDArray[np.uint32], position: NDArray[np.uint32], least_run:
     lengths = np.diff([*starts, len(slot)])
     short = np.flatnonzero(lengths < least_run)
     return int(starts[short[-1]] + lengths[short[-1]]) if len(short) else 0
+
+
+def _drawing(
+    made: dict[StepSize, RowDraws], size: StepSize, launcher: Launcher, head: _Head, *, early: bool
+) -> RowDraws:  # fmt: skip
+    """Of a head: the one that was made, else a new one, which is kept there."""
+    if size not in made:
+        made[size] = RowDraws.of(launcher, head.workspace, head.launches, early=early)
+    return made[size]
