@@ -56,11 +56,11 @@ class Worker:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as answer:
             return str(json.load(answer)["status"])
 
-    def metric(self, name: str) -> float:
-        """The sum of what one of its metrics has, over all labels that begin so; 0 for none."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of what one of its metrics has, over all labels or those with this one; 0 for none."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
             lines = page.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and label in line)
 
     @property
     def answers(self) -> bool:

@@ -59,7 +59,7 @@ def test_requests_at_once_are_answered_as_the_model_answers_alone(deployment: De
 def test_a_stream_comes_piece_by_piece_with_probabilities_if_asked_for(deployment: Deployment) -> None:
     pieces = list(deployment.stream(prompt="the in", max_tokens=20))
     made = deployment.ask(prompt="the in", max_tokens=20, logprobs=2)
-    assert len(pieces) > 1  # one for each token, unless somebody was too busy to hand on each by itself
+    assert len(pieces) >= 10
     assert "".join(pieces) == made["choices"][0]["text"]
     told = made["choices"][0]["logprobs"]
     assert len(told["token_logprobs"]) == 20
@@ -102,13 +102,13 @@ def test_a_client_that_leaves_is_cancelled_at_once(deployment: Deployment) -> No
     stream = deployment.stream(prompt="the", max_tokens=2 * LONG)
     next(stream)
     (worker,) = [worker for worker in deployment.workers if worker.answers]
-    names = ("ptxrun_answers_total", "ptxrun_answer_tokens_total")
-    before = [worker.metric(name) for name in names]
+    names = (("ptxrun_answers_total", 'stopped="cancelled"'), ("ptxrun_answers_total",), ("ptxrun_answer_tokens_total",))
+    before = [worker.metric(*name) for name in names]
     stream.close()
     wait_until(lambda: not worker.answers, "it ends")
-    answers, tokens = (worker.metric(name) - had for name, had in zip(names, before, strict=True))
-    assert answers == 1
-    assert tokens < LONG  # of twice as many, so it did not end by itself; what Dynamo counts as cancelled comes before or after
+    cancelled, answers, tokens = (worker.metric(*name) - had for name, had in zip(names, before, strict=True))
+    assert (cancelled, answers) == (1, 1)  # by our count: Dynamo's comes before or after it
+    assert tokens < LONG
     assert worker.metric("ptxrun_pages_held") == 0
 
 
