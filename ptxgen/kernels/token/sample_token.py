@@ -72,9 +72,6 @@ class SampleToken(KernelType):
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=1, block=THREADS)
 
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return (BatchedSampleToken(n=self.n, m=m),)
-
     def emit(self, k: KernelBuilder) -> None:
         self._choose(k, _Row(k.arg.out.at(0), k.arg.x, k.arg.settings.at(0), k.arg.random.at(0)))
 
@@ -218,9 +215,6 @@ class BatchedSampleToken(SampleToken):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "m")
-
-    def batched(self, m: int) -> tuple[KernelType, ...]:
-        return ()
 
     def signature(self) -> Signature:
         return {
