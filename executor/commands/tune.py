@@ -244,6 +244,6 @@ def _settings(entry: TuningEntry) -> list[str]:
 
 def _outcome(kept: Kept, target: Path, *, written: bool) -> str:
     if written:
-        return f"{len(kept.taken)} taken, {len(kept.dropped)} dropped: {target}"
+        return f"{len(kept.taken)} taken, {len(kept.dropped)} dropped, {kept.tried} more tried: {target}"
     tried = f"none of {len(kept.dropped)} makes a step faster" if kept.dropped else "nothing faster than what is used anyway"
     return f"{tried}; the table stays as it is: {target}" if target.exists() else f"{tried}; no table is written"

@@ -14,8 +14,6 @@ from executor.tune.tune import Progress, Shape, winners
 
 LEAST_ROUNDS: Final = 5
 """That tell a gain from noise."""
-TRIES: Final = 8
-"""Kernels for a shape that are tried in steps, unless told otherwise: on an H200 the fifth alone was the best in a step."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,11 @@ class Gain:
     def faster(self) -> bool:
         """By more than the noise."""
         return self.saved > self.noise
+
+    @property
+    def reversed(self) -> Gain:
+        """What the table of before does, in the place of the other."""
+        return Gain(self.rows, self.after, self.before, -self.saved, self.noise)
 
     @property
     def slower(self) -> bool:
@@ -158,7 +161,7 @@ def proposals(table: TuningTable, measured: TuningTable, precision: str, test: S
 
 
 def others(
-    table: TuningTable, proposed: Sequence[Proposal], measured: TuningTable, precision: str, test: StepTest, tries: int = TRIES
+    table: TuningTable, proposed: Sequence[Proposal], measured: TuningTable, precision: str, test: StepTest, tries: int
 ) -> list[Proposal]:  # fmt: skip
     """What else `keep` may try in steps, so that with what is proposed there are up to `tries` for each shape and number of
     rows: of the kernels that were measured, the fastest alone that are another choice than the table's."""
@@ -208,7 +211,10 @@ def keep(
     for number, one in enumerate(others):
         report(done + number, done + len(others) + 1)
         trial = one.put(kept)
-        if _accepted(test.gains(kept, trial)):
+        gains = test.gains(kept, trial)
+        if _accepted(gains):
+            lost = tuple(gain.reversed for gain in gains)
+            dropped += [Dropped(other, lost) for other in taken if other.place == one.place]
             kept, taken = trial, [*(other for other in taken if other.place != one.place), one]
     everything = _with(table, proposed)
     changed = test.changed(table, kept)
