@@ -144,7 +144,7 @@ def test_tuning_says_that_the_emulators_times_mean_nothing_for_a_gpu(
     shown = invoke("ptxrun", "tune", model, "--kernels", "q4_0_gemv", "--runs", "1", *EMULATOR)
     assert "say nothing about a GPU" in shown.stderr
     assert f"1 measured, 0 already known, 0 left out: {tmp_path / 't.measured.json'}" in shown.stderr
-    assert f"1 taken, 0 dropped: {tmp_path / 't.json'}" in shown.stderr
+    assert f"1 taken, 0 dropped, 0 more tried: {tmp_path / 't.json'}" in shown.stderr
     assert "us with what is kept" in shown.stdout
     assert "q4_0_gemv" in shown.stdout
 
