@@ -19,6 +19,7 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.kernels.token.philox import emit_random_bits, random_bits
+from ptxgen.kernels.token.rank import rank_of, value_of
 from ptxgen.kernels.token.sampling import LANES, LOWEST, MANTISSA_BITS, UNIT_BITS, sample, settings
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, S32, U32, U64
@@ -106,7 +107,7 @@ class SampleToken(KernelType):
         none = k.u64(0)
 
         def rank(_: Value, x: Value) -> Value:
-            return _rank(k, x)
+            return rank_of(k, x)
 
         def weight(x: Value) -> Value:
             return _weight(k, x - top)
@@ -119,25 +120,25 @@ class SampleToken(KernelType):
             found, rest = search(
                 32,
                 rank,
-                lambda index, x: k.select(_rank(k, x) < last, weight(x), none),
+                lambda index, x: k.select(rank_of(k, x) < last, weight(x), none),
                 lambda total: k.max(k.mul_hi(total, k.u64(top_p) << 32), 1),
-                (last, k.select(last == NOBODY, none, equals * weight(_logit(k, last)))),
+                (last, k.select(last == NOBODY, none, equals * weight(value_of(k, last)))),
             )
-            each = weight(_logit(k, found))  # at least 1: the sum was reached here
+            each = weight(value_of(k, found))  # at least 1: the sum was reached here
             k.assign(last, found)
             k.assign(equals, (rest + each - 1) // each)
         with k.when(last != NOBODY):
             found, _ = search(
                 ID_BITS,
                 lambda index, x: index,
-                lambda index, x: k.select(_rank(k, x) == last, k.u32(1), 0),
+                lambda index, x: k.select(rank_of(k, x) == last, k.u32(1), 0),
                 lambda total: equals,
             )
             k.assign(end, found)
         lowest, sharpness = top + k.bits(least, F32), k.bits(scale, F32)
 
         def chance(index: Value, x: Value) -> Value:
-            rank = _rank(k, x)
+            rank = rank_of(k, x)
             kept = ((rank < last) | ((rank == last) & (index <= end))) & (x >= lowest)
             return k.select(kept, _weight(k, (x - top) * sharpness), none)
 
@@ -351,18 +352,6 @@ class _Search:
             other = k.shuffle(value, k.select(inside, k.lane - offset, 0))
             value, offset = value + k.select(inside, other, 0), 2 * offset
         return value
-
-
-def _rank(k: KernelBuilder, x: Value) -> Value:
-    """u32, smaller for a larger logit."""
-    sign = k.bits(k.bits(x, S32) >> 31, U32)
-    return k.bits(x, U32) ^ (~sign & 0x7FFFFFFF)
-
-
-def _logit(k: KernelBuilder, rank: Value) -> Value:
-    """That of a rank."""
-    sign = k.bits(k.bits(rank, S32) >> 31, U32)
-    return k.bits(rank ^ (~sign & 0x7FFFFFFF), F32)
 
 
 def _turned(index: Value) -> Value:
