@@ -37,6 +37,16 @@ class OwnerThread:
                 f"{doing} on {self._device} happens at once, which cannot be captured; do this outside the capture"
             )
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In the block things may happen immediately during a capture, too: to memory that is new, so that no launch which was
+        recorded can be meant to come before."""
+        capturing, self.capturing = self.capturing, False
+        try:
+            yield
+        finally:
+            self.capturing = capturing
+
     def take_over(self) -> None:
         """From now on the device belongs to the calling thread. DeviceError while a kernel runs for another one."""
         if self._running and get_ident() != self.ident:

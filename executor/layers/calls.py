@@ -4,12 +4,12 @@ FFN)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.layers.packed import Enqueue, PackedActivations
-from executor.memory.buffers import Writes
+from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, KernelType
 
@@ -24,6 +24,12 @@ class LaunchQueue(Enqueue, Protocol):
     @property
     def fused(self) -> bool:
         """Whether kernels are wanted that do several operations at once."""
+
+
+def scratch_of(launch: LaunchQueue, operation: str, kernel: KernelType) -> Mapping[str, GpuBuffer]:
+    """What a kernel has as scratch: of this operation alone, since launches of others may run at the same time, and of this
+    kernel, since another layer may have a matrix of another format, whose kernel wants other arrays."""
+    return launch.packed.workspace.arrays(kernel, f"{operation} by {kernel.name}", kernel.scratch)
 
 
 class LaunchBatch:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
-from executor.layers.calls import LaunchQueue
+from executor.layers.calls import LaunchQueue, scratch_of
 from executor.layers.packed import Form, form_of
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
@@ -29,7 +29,7 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
         kernel = projection.own(kernel)
-        own = _scratch(launch, operation, kernel)
+        own = scratch_of(launch, operation, kernel)
         launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows), **own)
         return
     for tile, starts in tiles(m):
@@ -81,7 +81,7 @@ def _project_joined(launch: LaunchQueue, kernel: KernelType, group: Sequence[Pro
     for number, one in enumerate(group, 1):
         own = {"w": one.projection.weight.buffer, "y": one.y}
         arguments |= {name if number == 1 else f"{name}{number}": buffer for name, buffer in own.items()}
-    launch(operation, kernel, **shaped(kernel, **arguments), **_scratch(launch, operation, kernel))
+    launch(operation, kernel, **shaped(kernel, **arguments), **scratch_of(launch, operation, kernel))
 
 
 def project_onto(
@@ -94,7 +94,7 @@ def project_onto(
     if fused is not None:
         fused = projection.own(fused)
         read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
-        launch(operation, fused, w=projection.weight.buffer, **read, **_scratch(launch, operation, fused))
+        launch(operation, fused, w=projection.weight.buffer, **read, **scratch_of(launch, operation, fused))
         return
     project(launch, operation, projection, x=x, y=product)
     enqueue_rows(launch, f"{operation}_residual", ResidualAdd(n=projection.weight.n), m, x=stream, delta=product)
@@ -108,12 +108,6 @@ def rows(x: GpuBuffer) -> int:
 def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
     """Some rows of a buffer of m."""
     return buffer.view(start * buffer.nbytes // m, (tile, *buffer.shape[1:]))
-
-
-def _scratch(launch: LaunchQueue, operation: str, kernel: KernelType) -> Mapping[str, GpuBuffer]:
-    """Of this operation alone, since launches of others may run at the same time, and of this kernel, since another layer may
-    have a matrix of another format, whose kernel wants other arrays."""
-    return launch.packed.workspace.arrays(kernel, f"{operation} by {kernel.name}", kernel.scratch)
 
 
 def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:

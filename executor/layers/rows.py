@@ -6,17 +6,17 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from executor.layers.packed import Enqueue
+from executor.layers.calls import LaunchQueue, scratch_of
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 
 
-def enqueue_rows(launch: Enqueue, operation: str, kernel: KernelType, m: int, /, **arguments: Any) -> None:
+def enqueue_rows(launch: LaunchQueue, operation: str, kernel: KernelType, m: int, /, **arguments: Any) -> None:
     """Launch what does for m rows what `kernel` does for one. Buffers may have any shape of the right size: f32[n] for one row,
-    f32[m, n] for more. Errors as for_rows."""
+    f32[m, n] for more; what the kernel has as scratch is the launch queue's. Errors as for_rows."""
     form = for_rows(kernel, m, **arguments)
-    launch(operation, form, **shaped(form, **arguments))
+    launch(operation, form, **shaped(form, **arguments), **scratch_of(launch, operation, form))
 
 
 def for_rows(kernel: KernelType, m: int, /, **arguments: Any) -> KernelType:

@@ -39,7 +39,8 @@ class Workspace:
         if memory is None or memory.nbytes < nbytes:
             memory = self._grown(name, memory, nbytes)
             if zeros:
-                memory.fill(0)
+                with self.device.owner.at_once():
+                    memory.fill(0)
                 self._zeros.add(name)
         view = GpuBuffer(memory.allocation, memory.pointer, dtype, shape, name)
         self._views[name, dtype, shape] = view
