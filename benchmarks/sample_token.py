@@ -20,6 +20,7 @@ from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.measure.timing import chain_seconds
 from executor.memory.buffers import GpuBuffer
+from executor.memory.workspace import Workspace
 from ptxgen.commands.options import whole_numbers
 from ptxgen.kernels.registry import find
 from ptxgen.kernels.token.sampling import settings
@@ -69,7 +70,9 @@ def timed(device: Device, n: int, runs: int) -> Iterator[dict[str, Any]]:
         seconds = statistics.median(chain_seconds(device, [plan] * LAUNCHES, runs))
         return {"n": n, "draws": draws, "us": round(seconds * 1e6, 2)}
 
-    yield row("argmax", launcher.prepare(find("argmax").make(n=n), out=out, x=x))
+    likeliest = find("argmax").make(n=n)
+    scratch = Workspace(device).arrays(likeliest, "argmax", likeliest.scratch)
+    yield row("argmax", launcher.prepare(likeliest, out=out, x=x, **scratch))
     kernel = find("sample_token").make(n=n)
     for draws, filters in DRAWS.items():
         set_to = GpuBuffer.from_numpy(device, settings(**{**ALL, **filters}))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.position import TokenPosition
 from executor.layers.projection import bind
+from executor.layers.rows import enqueue_rows
 from executor.layers.transformer import normalise, transformer_layers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -103,7 +104,7 @@ class TokenLaunches:
         if own is not logits:
             gather(recorder, "output", own, logits)
         head = recorder.take()
-        recorder("argmax", ArgMax(n=config.vocab), out=token, x=logits)
+        enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), 1, out=token, x=logits)
         recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)
         argmax, advance = recorder.take()
         return cls(token, position, length, logits, a.hidden, embed[0], tuple(layers), head, argmax, advance)

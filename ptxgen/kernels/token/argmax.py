@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, write
-from ptxgen.dsl.memory import Element, GlobalArray
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
+from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
-from ptxgen.kernels.shape import require
+from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.kernels.token.rank import rank_of, ranks_of
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32, U32
+from ptxgen.types import F32, U32, U64
 
-THREADS = 1024
-WARPS = THREADS // WARP_SIZE
-UNROLL = 4  # loads in flight a thread
+THREADS: Final = 256  # few enough to find room beside blocks of the launch before
+UNROLL: Final = 4  # loads in flight a thread
+SLICE: Final = THREADS * UNROLL * 4  # values that a block has in flight at once: one wait for memory, then it is done
+MOST_SLICES: Final = WARP_SIZE  # the last block compares what they found with a lane each
 NOT_A_NUMBER = 0xFFFFFFFF
 """What `argmax` gives if a value is NaN: no token has this id, so nothing can go on with it unnoticed."""
 
@@ -30,7 +32,10 @@ NOT_A_NUMBER = 0xFFFFFFFF
 class ArgMax(KernelType):
     """out[0] = the index of the largest of x, the lowest one among equals (-0 equals +0); 0xFFFFFFFF if any x is NaN.
 
-    out: u32[1]; x: f32[n], n below 2^30. One block.
+    out: u32[1]; x: f32[n], n below 2^30. A block for each slice of 4096 values, and at most 32: then slices are larger. Each
+    leaves what it finds, and the last one to come compares: candidates: u32[slices, 2], the index of a slice's largest value
+    and its rank, see rank.py (0xFFFFFFFF and 0 of a slice with a NaN); counters: u32[1], zero before and after a launch.
+    Neither is there with one slice.
     """
 
     family: ClassVar[str] = "token"
@@ -45,98 +50,136 @@ class ArgMax(KernelType):
         """Values of one load."""
         return 4 if self.n % 4 == 0 else 1
 
+    @property
+    def slices(self) -> int:
+        """Blocks that share a row."""
+        return min(-(-self.n // SLICE), MOST_SLICES)
+
+    @property
+    def slice_size(self) -> int:
+        """Values of a slice; the last may have fewer."""
+        return -(-self.n // (self.slices * self.width)) * self.width
+
+    @property
+    def scratch(self) -> tuple[str, ...]:
+        return ("candidates", "counters") if self.slices > 1 else ()
+
     def batched(self, m: int) -> tuple[KernelType, ...]:
         return (BatchedArgMax(self.n, m=m),) if type(self) is ArgMax else ()
 
     def signature(self) -> Signature:
-        return {"out": write(U32, 1, align=4), "x": read(F32, self.n)}
+        return {"out": write(U32, 1, align=4), "x": read(F32, self.n), **self._handed(1)}
+
+    def _handed(self, rows: int, *batch: int) -> Signature:
+        """What blocks leave for the last one."""
+        if self.slices == 1:
+            return {}
+        return {
+            "candidates": update(U32, *batch, self.slices, 2, align=8, partial=True),
+            "counters": update(U32, rows, align=4, zeros=True),
+        }
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=1, block=THREADS)
+        return LaunchConfig(grid=self.slices, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        # A thread that finds nothing above -inf stands for its first value; one that has none loses to every index below n.
-        best, index = k.f32(float("-inf")), k.u32(k.tid.x * self.width) + 0
-        bad = k.u32(0)
-        row = self._values(k)
-        stride = THREADS * self.width
-        blocks = self.n // (stride * UNROLL)
+        self._find(k, k.arg.x, 0)
 
-        def look(start: Value, values: list[Value]) -> None:
-            """Take the values from index `start` on into account, in the order of their indices."""
-            for place, value in enumerate(values):
-                better = value > best
-                k.assign(best, k.select(better, value, best))
-                k.assign(index, k.select(better, start + place if place else start, index))
-                k.assign(bad, k.select(value != value, 1, bad))
-
-        if blocks:
-            end = blocks * stride * UNROLL
-            for start in k.strided(k.tid.x * self.width, end, step=stride * UNROLL):
-                x = row.at(start)
-                loaded = [self._load(k, x[step * stride]) for step in range(UNROLL)]
-                for step, values in enumerate(loaded):
-                    look(start + step * stride, values)
-        for step in range(blocks * stride * UNROLL, self.n, stride):
-            start = k.tid.x * self.width + step
-            with k.when(start < self.n):
-                look(start, self._load(k, row[start]))
-        self._choose(k, best, index, k.block_max(bad))
-
-    def _values(self, k: KernelBuilder) -> GlobalArray:
-        """Where a block's values start."""
-        values: GlobalArray = k.arg.x
-        return values
-
-    def _result(self, k: KernelBuilder) -> Element:
-        """What a block writes."""
-        result: Element = k.arg.out[0]
-        return result
-
-    def _load(self, k: KernelBuilder, element: Element) -> list[Value]:
-        return list(k.load_vector(element, self.width)) if self.width > 1 else [k.load(element)]
-
-    def _choose(self, k: KernelBuilder, best: Value, index: Value, bad: Value) -> None:
-        """The best of the block's candidates, written by its first thread."""
-        bests, indices = k.shared(F32, WARPS), k.shared(U32, WARPS)
-        best, index = self._warp_best(k, best, index)
-        with k.when(k.lane == 0):
-            k.store(bests[k.warp], best)
-            k.store(indices[k.warp], index)
-        k.barrier()
-        best, index = self._warp_best(k, k.load(bests[k.lane]), k.load(indices[k.lane]))
+    def _find(self, k: KernelBuilder, x: GlobalArray, row: Index, *batch: Value) -> None:
+        """The index for the row that starts at `x`; batch: its number, where arrays of all rows have one."""
+        found = k.block_max(self._of_slice(k, x))
+        if self.slices == 1:
+            with k.when(k.tid.x == 0):
+                k.store(k.arg.out[row], _unpacked(k, found)[0])
+            return
+        candidates = k.arg.candidates.at(*batch, 0, 0)
         with k.when(k.tid.x == 0):
-            k.store(self._result(k), k.select(bad != 0, NOT_A_NUMBER, index))
+            k.store(candidates[k.ctaid.x * 2], _unpacked(k, found))
+        with k.when(k.last_block(k.arg.counters[row], self.slices) & (k.warp == 0)):
+            slice = k.min(k.lane, self.slices - 1)
+            index, rank = k.load_vector(candidates[slice * 2], 2)
+            index, _ = _unpacked(k, k.warp_max(_packed(k, index, rank)))
+            with k.when(k.lane == 0):
+                k.store(k.arg.out[row], index)
 
-    def _warp_best(self, k: KernelBuilder, best: Value, index: Value) -> tuple[Value, Value]:
-        offset = WARP_SIZE // 2
-        while offset:
-            other, other_index = k.shuffle_xor(best, offset), k.shuffle_xor(index, offset)
-            better = (other > best) | ((other == best) & (other_index < index))
-            best, index = k.select(better, other, best), k.select(better, other_index, index)
-            offset //= 2
-        return best, index
+    def _of_slice(self, k: KernelBuilder, x: GlobalArray) -> Value:
+        """The thread's candidate, packed. A thread past the end of the slice looks at its last values again, which changes
+        nothing, so that no load waits for a test."""
+        start = k.ctaid.x * self.slice_size if self.slices > 1 else k.u32(0)
+        last = k.min(start + self.slice_size, self.n) - self.width
+        first = start + k.tid.x * self.width
+        best, index, bad = k.f32(float("-inf")), k.variable(k.min(first, last), U32), k.u32(0)
+        stride = THREADS * self.width
+        unroll = min(UNROLL, -(-self.slice_size // stride))
+        for done in k.strided(0, self.slice_size, step=stride * unroll):
+            places = [k.min(first + done + step * stride, last) for step in range(unroll)]
+            loaded = [self._load(k, x, place) for place in places]
+            for place, values in zip(places, loaded, strict=True):
+                for number, value in enumerate(values):  # in the order of their indices: the first of equals stays
+                    better = value > best
+                    k.assign(best, k.select(better, value, best))
+                    k.assign(index, k.select(better, place + number if number else place, index))
+                    k.assign(bad, k.select(value != value, 1, bad))
+        nan, rank = bad != 0, rank_of(k, k.select(best == 0.0, 0.0, best))
+        return _packed(k, k.select(nan, NOT_A_NUMBER, index), k.select(nan, 0, rank))
+
+    def _load(self, k: KernelBuilder, x: GlobalArray, place: Value) -> list[Value]:
+        return list(k.load_vector(x[place], self.width)) if self.width > 1 else [k.load(x[place])]
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x = arguments["x"]
         index = NOT_A_NUMBER if np.isnan(x).any() else int(np.argmax(x))
-        return {"out": np.array([index], np.uint32)}
+        out = {"out": np.array([index], np.uint32)}
+        if self.slices == 1:
+            return out
+        starts = range(0, self.n, self.slice_size)
+        candidates = [_candidate(x[start : start + self.slice_size], start) for start in starts]
+        return {**out, "candidates": np.array(candidates, np.uint32), "counters": np.zeros(1, np.uint32)}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        return {"out": 0.0}
+        return dict.fromkeys(("out", *self.scratch), 0.0)
 
     def work(self) -> Work:
         return Work(flops=self.n, bytes=F32.bytes * self.n + U32.bytes)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        for n in (49152, 151936, 1, 31, 1025, 128257):
+        for n in (151936, 1, 31, 1025, 4097, 12292):
             yield cls(n=n)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         """Few distinct values, so that the largest occurs often."""
         x = rng.integers(-50, 5, self.n).astype(np.float32)
-        return {"out": np.zeros(1, np.uint32), "x": x}
+        return {"out": np.zeros(1, np.uint32), "x": x, **self._unwritten(1)}
+
+    def _unwritten(self, rows: int) -> dict[str, Any]:
+        """What is handed to the last block, before a launch."""
+        if self.slices == 1:
+            return {}
+        return {
+            "candidates": np.full(rows * self.slices * 2, NOT_A_NUMBER, np.uint32),
+            "counters": np.zeros(rows, np.uint32),
+        }
+
+
+def _packed(k: KernelBuilder, index: Value, rank: Value) -> Value:
+    """u64, larger for a better candidate: for a larger value, and the lower index of equal ones."""
+    packed: Value = ~k.op("mov", (index, rank), result=U64)
+    return packed
+
+
+def _unpacked(k: KernelBuilder, packed: Value) -> tuple[Value, Value]:
+    """Index and rank."""
+    index, rank = k.write("mov", [~packed], result=U32)
+    return index, rank
+
+
+def _candidate(x: NDArray[np.float32], start: int) -> tuple[int, int]:
+    """Index and rank of the largest value of a slice that starts at `start`."""
+    if np.isnan(x).any():
+        return NOT_A_NUMBER, 0
+    place = int(np.argmax(x))
+    return start + place, int(ranks_of(x[place] + np.zeros(1, np.float32))[0])  # -0 + 0 is +0
 
 
 @register
@@ -144,7 +187,7 @@ class ArgMax(KernelType):
 class BatchedArgMax(ArgMax):
     """out[i] = the index of the largest of row i of x, for m rows: argmax, with its rules for equal values and NaN.
 
-    out: u32[m]; x: f32[m, n], n below 2^30. One block a row.
+    out: u32[m]; x: f32[m, n], n below 2^30. As many blocks a row; candidates: u32[m, slices, 2]; counters: u32[m].
     """
 
     name = "batched_argmax"
@@ -152,25 +195,21 @@ class BatchedArgMax(ArgMax):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "m")
+        require(self, "m", high=MOST_ROWS)
 
     def signature(self) -> Signature:
-        return {"out": write(U32, self.m, align=4), "x": read(F32, self.m, self.n)}
+        return {"out": write(U32, self.m, align=4), "x": read(F32, self.m, self.n), **self._handed(self.m, self.m)}
 
     def launch(self) -> LaunchConfig:
-        return LaunchConfig(grid=self.m, block=THREADS)
+        return LaunchConfig(grid=(self.slices, self.m), block=THREADS)
 
-    def _values(self, k: KernelBuilder) -> GlobalArray:
-        values: GlobalArray = k.arg.x.at(k.ctaid.x, 0)
-        return values
-
-    def _result(self, k: KernelBuilder) -> Element:
-        result: Element = k.arg.out[k.ctaid.x]
-        return result
+    def emit(self, k: KernelBuilder) -> None:
+        self._find(k, k.arg.x.at(k.ctaid.y, 0), k.ctaid.y, k.ctaid.y)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        single = super().reference
-        return {"out": np.concatenate([single(x=row)["out"] for row in arguments["x"]])}
+        rows = [super(BatchedArgMax, self).reference(x=row) for row in arguments["x"]]
+        found = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        return {name: array.reshape(self.m) if array.shape == (self.m, 1) else array for name, array in found.items()}
 
     def work(self) -> Work:
         single = super().work()
@@ -183,4 +222,4 @@ class BatchedArgMax(ArgMax):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         rows = [super(BatchedArgMax, self).inputs(rng)["x"] for _ in range(self.m)]
-        return {"out": np.zeros(self.m, np.uint32), "x": np.stack(rows)}
+        return {"out": np.zeros(self.m, np.uint32), "x": np.stack(rows), **self._unwritten(self.m)}

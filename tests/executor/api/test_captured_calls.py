@@ -45,6 +45,23 @@ def test_a_plan_prepared_before_is_recorded_with_the_scalars_of_each_call(execut
     assert [record.arguments.get("offset") for record in graph.records] == [1, None, 10, None, 100, None]
 
 
+def test_what_blocks_leave_for_the_last_of_them_is_made_in_a_capture_and_is_there_for_each_replay(
+    executor: CudaExecutor,
+) -> None:
+    rng = np.random.default_rng(3)
+    x = executor.zeros(2, 9001)
+    with executor.capture() as graph:  # the first that needs counters, which must be zeros
+        found = executor.argmax(x)
+    for _ in range(3):
+        values = rng.standard_normal((2, 9001)).astype(np.float32)
+        x.upload(values)
+        graph.replay()
+        assert found.to_numpy().tolist() == values.argmax(axis=1).tolist()
+    assert executor.argmax(x.view(0, (9001,))).to_numpy().tolist() == [values[0].argmax()]
+    with pytest.raises(LaunchError, match="filling memory"), executor.capture():
+        x.fill(0)
+
+
 REFUSED: dict[str, Callable[[CudaExecutor, GpuBuffer], object]] = {
     "upload": lambda e, x: x.upload(2 * ONES),
     "fill": lambda e, x: x.fill(7),

@@ -27,6 +27,10 @@ def model(tmp_path: Path) -> Path:
     return write_model(tmp_path / "m.gguf", "qwen2", Q.F32, layers=1, hidden=64, heads=2, kv_heads=1, ff=96, context=64)
 
 
+SHARED = 4100
+"""A vocabulary whose largest logit several blocks look for, which leave what they find to the last of them."""
+
+
 def test_each_launch_that_has_a_batched_form_names_it_and_the_others_run_once_a_sequence(model: Path, tmp_path: Path) -> None:
     write_bundle(model, tmp_path / "bundle", Target(90), batches=(1, 4))
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
@@ -67,6 +71,7 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
     arch: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = {"hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 64, "layers": 1, "rope_freqs": arch == "llama"}
+    shape |= {"vocab": SHARED}
     path = write_model(tmp_path / "m.gguf", arch, Q.Q8_0, **shape)  # type: ignore[arg-type]  # all are ints and a bool
     monkeypatch.setenv("PTXGEN_GEMV_Q8_0", named)
     write_bundle(path, tmp_path / "bundle", Target(90), batches=(1, 2))
@@ -75,7 +80,14 @@ def test_sequences_decoded_together_have_the_bits_of_each_decoded_alone_where_th
         "batched_q8_0_gemv" if named else "batched_hw_dp4a_q8_0_gemv",
         "batched_rope" + "_neox" * (arch == "qwen2"),
     }
-    got = [together.step(5, 6), together.step(7, 8), together.step(300, 9, positions=(0, 2))]  # the first one starts again
+    got, best = [], []
+    for tokens, positions in (((5, 6), None), ((7, 8), None), ((300, 9), (0, 2))):  # the first one starts again
+        got.append(together.step(*tokens, positions=positions))
+        best.append(together.array(together.manifest["results"]["best"]).tolist())
+    assert best == np.argmax(got, axis=-1).tolist()
+    (counters,) = (name for name in together.manifest["buffers"] if name.endswith("counters"))
+    assert together.manifest["buffers"][counters]["initial"] == "zero"
+    assert together.array(counters).tolist() == [0, 0]
     alone = BundleProgram(tmp_path / "bundle", path)
     first = [alone.step(5, positions=(0,)), alone.step(7, positions=(1,)), alone.step(300, positions=(0,))]
     second = [alone.step(token, positions=(i,)) for i, token in enumerate((6, 8, 9))]

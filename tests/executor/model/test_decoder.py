@@ -16,8 +16,10 @@ from executor.device.protocol import Device
 from executor.launch.launch import LaunchRecord
 from executor.memory.buffers import GpuBuffer
 from executor.model.decoder import Decoder
+from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
+from executor.model.step import Row
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS
 from tests.synthetic import Q, write_model
@@ -331,6 +333,25 @@ class TestOutliers:
             assert model.decoder.position == 0
             first = model.generate([1, 2], max_tokens=6, sampler=Sampler()).tokens
             assert model.generate([1, 2], max_tokens=6, sampler=Sampler()).tokens == first
+
+
+def test_a_vocabulary_that_several_blocks_share_gives_the_likeliest_token_of_steps_of_one_row_and_of_several(
+    device: Device, tmp_path: Path
+) -> None:
+    shape = {"layers": 1, "hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "vocab": 4100, "context": 128}
+    path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **shape)  # type: ignore[arg-type]  # all are ints
+    with LanguageModel.load(path, device, profile=GpuProfile()) as model:
+        for token in (5, 4099, 7):
+            model.decoder.step(token)
+            assert model.decoder.argmax() == int(model.decoder.logits().argmax())
+        assert model.decoder.captures == 1
+        engine = Engine(model.decoder, slots=2, rows=2)
+        for slot in (0, 1):
+            engine.set_table(slot, [slot])
+        for position, tokens in enumerate(((5, 6), (4099, 9), (7, 7))):
+            scores = engine.step([Row(slot, token, position, scored=True) for slot, token in enumerate(tokens)])
+            assert scores.chosen() == [int(scores.logits(slot).argmax()) for slot in (0, 1)]
+        engine.free()
 
 
 def test_a_decoder_that_is_freed_twice_gives_its_memory_back_once(model: LanguageModel) -> None:

@@ -18,8 +18,8 @@ def run(kernel: KernelType, arguments: Mapping[str, Any], *, seed: int | None = 
     return results
 
 
-def check(kernel: KernelType, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+def check(kernel: KernelType, arguments: Mapping[str, Any], *, seed: int | None = None) -> dict[str, NDArray[Any]]:
     """As `run`, and compared with the reference within the kernel's own tolerance."""
-    results = run(kernel, arguments)
+    results = run(kernel, arguments, seed=seed)
     assert_matches_reference(kernel, arguments, results)
     return results
