@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work, read, update, write
-from ptxgen.dsl.memory import GlobalArray, Index
+from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
@@ -68,39 +68,40 @@ class ArgMax(KernelType):
         return (BatchedArgMax(self.n, m=m),) if type(self) is ArgMax else ()
 
     def signature(self) -> Signature:
-        return {"out": write(U32, 1, align=4), "x": read(F32, self.n), **self._handed(1)}
+        return {"out": write(U32, 1, align=4), "x": read(F32, self.n), **self._handed()}
 
-    def _handed(self, rows: int, *batch: int) -> Signature:
-        """What blocks leave for the last one."""
+    def _handed(self, *rows: int) -> Signature:
+        """What blocks leave for the last one; rows: how many there are, where arrays have a dimension for them."""
         if self.slices == 1:
             return {}
         return {
-            "candidates": update(U32, *batch, self.slices, 2, align=8, partial=True),
-            "counters": update(U32, rows, align=4, zeros=True),
+            "candidates": update(U32, *rows, self.slices, 2, align=8, partial=True),
+            "counters": update(U32, *(rows or (1,)), align=4, zeros=True),
         }
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=self.slices, block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        self._find(k, k.arg.x, 0)
+        self._find(k, k.arg.x)
 
-    def _find(self, k: KernelBuilder, x: GlobalArray, row: Index, *batch: Value) -> None:
-        """The index for the row that starts at `x`; batch: its number, where arrays of all rows have one."""
+    def _find(self, k: KernelBuilder, x: GlobalArray, *row: Value) -> None:
+        """The index for the row that starts at `x`; row: its number, where arrays have a dimension for it."""
+        number = row[0] if row else 0
         found = k.block_max(self._of_slice(k, x))
         if self.slices == 1:
             with k.when(k.tid.x == 0):
-                k.store(k.arg.out[row], _unpacked(k, found)[0])
+                k.store(k.arg.out[number], _unpacked(k, found)[0])
             return
-        candidates = k.arg.candidates.at(*batch, 0, 0)
+        candidates = k.arg.candidates.at(*row, 0, 0)
         with k.when(k.tid.x == 0):
             k.store(candidates[k.ctaid.x * 2], _unpacked(k, found))
-        with k.when(k.last_block(k.arg.counters[row], self.slices) & (k.warp == 0)):
+        with k.when(k.last_block(k.arg.counters[number], self.slices) & (k.warp == 0)):
             slice = k.min(k.lane, self.slices - 1)
             index, rank = k.load_vector(candidates[slice * 2], 2)
             index, _ = _unpacked(k, k.warp_max(_packed(k, index, rank)))
             with k.when(k.lane == 0):
-                k.store(k.arg.out[row], index)
+                k.store(k.arg.out[number], index)
 
     def _of_slice(self, k: KernelBuilder, x: GlobalArray) -> Value:
         """The thread's candidate, packed. A thread past the end of the slice looks at its last values again, which changes
@@ -198,13 +199,13 @@ class BatchedArgMax(ArgMax):
         require(self, "m", high=MOST_ROWS)
 
     def signature(self) -> Signature:
-        return {"out": write(U32, self.m, align=4), "x": read(F32, self.m, self.n), **self._handed(self.m, self.m)}
+        return {"out": write(U32, self.m, align=4), "x": read(F32, self.m, self.n), **self._handed(self.m)}
 
     def launch(self) -> LaunchConfig:
         return LaunchConfig(grid=(self.slices, self.m), block=THREADS)
 
     def emit(self, k: KernelBuilder) -> None:
-        self._find(k, k.arg.x.at(k.ctaid.y, 0), k.ctaid.y, k.ctaid.y)
+        self._find(k, k.arg.x.at(k.ctaid.y, 0), k.ctaid.y)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         rows = [super(BatchedArgMax, self).reference(x=row) for row in arguments["x"]]
