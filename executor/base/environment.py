@@ -220,6 +220,24 @@ JOINED_PRODUCTS: Final = EnvironmentVariable[bool | None](
     False,
     _switch,
 )
+FUSED_NORMS: Final = EnvironmentVariable[bool | None](
+    "PTXGEN_FUSED_NORMS",
+    "has a token normalised by the products before and behind each norm, which then is no launch of its own",
+    "1 or 0",
+    MEASURED_SM_90,
+    lambda: None,
+    False,
+    _switch,
+)
+GATED_PRODUCTS: Final = EnvironmentVariable[bool | None](
+    "PTXGEN_GATED_PRODUCTS",
+    "has a token multiplied by gate and up, and the one gated by the other, in one launch where the weights are of one format",
+    "1 or 0",
+    MEASURED_SM_90,
+    lambda: None,
+    False,
+    _switch,
+)
 PERSISTENT_LAYERS: Final = EnvironmentVariable[bool](
     "PTXGEN_PERSISTENT_LAYERS",
     "has a token go from the attention of one layer to that of the next by one launch whose blocks stay",
@@ -261,6 +279,8 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     MERGED_ATTENTION,
     EARLY_LAUNCHES,
     JOINED_PRODUCTS,
+    FUSED_NORMS,
+    GATED_PRODUCTS,
     PERSISTENT_LAYERS,
     DEBUG,
     API_KEY,
@@ -274,7 +294,8 @@ class Settings:
     cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
     compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
     a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, early_launches,
-    joined_products, persistent_layers: as GpuProfile's, None if it depends on the GPU; debug: look for NaN and infinity."""
+    joined_products, fused_norms, gated_products, persistent_layers: as GpuProfile's, None if it depends on the GPU; debug: look
+    for NaN and infinity."""
 
     cache_dir: Path | None
     model_dir: Path | None
@@ -288,6 +309,8 @@ class Settings:
     merged_attention: bool | None
     early_launches: bool | None
     joined_products: bool | None
+    fused_norms: bool | None
+    gated_products: bool | None
     persistent_layers: bool
     debug: bool
 
@@ -309,6 +332,8 @@ def settings() -> Settings:
         merged_attention=MERGED_ATTENTION.read(),
         early_launches=EARLY_LAUNCHES.read(),
         joined_products=JOINED_PRODUCTS.read(),
+        fused_norms=FUSED_NORMS.read(),
+        gated_products=GATED_PRODUCTS.read(),
         persistent_layers=PERSISTENT_LAYERS.read(),
         debug=DEBUG.read(),
     )

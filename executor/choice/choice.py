@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from executor.base.arguments import described, instance, whole
 from executor.base.environment import PRECISIONS, parse_variant, settings
@@ -38,6 +38,19 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Fusions:
+    """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
+    of a norm, before it or behind; gated: of gate and up, what the one makes of the other."""
+
+    joined: bool = False
+    normed: bool = False
+    gated: bool = False
+
+
+NONE: Final = Fusions()
+
+
+@dataclass(frozen=True)
 class GpuProfile:
     """How kernels are chosen on one GPU; nothing here is measured, it is what was measured before.
 
@@ -52,9 +65,11 @@ class GpuProfile:
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
     early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
     dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
-    up, go in one launch where their kernels can be joined: same bits. persistent_layers: one row goes from the attention of a
-    layer to that of the next by one launch whose blocks stay and wait for each other (executor/layers/persistent.py), where its
-    matrices have hw_dp4a: same bits.
+    up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
+    before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
+    makes of the other, are one launch where their kernels can be: same bits. persistent_layers: one row goes from the attention
+    of a layer to that of the next by one launch whose blocks stay and wait for each other (executor/layers/persistent.py),
+    where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -66,6 +81,8 @@ class GpuProfile:
     merged_attention: bool = False
     early_launches: bool = False
     joined_products: bool = False
+    fused_norms: bool = False
+    gated_products: bool = False
     persistent_layers: bool = False
 
     def __post_init__(self) -> None:
@@ -83,6 +100,8 @@ class GpuProfile:
         instance("repack", self.repack, bool)
         instance("early_launches", self.early_launches, bool)
         instance("joined_products", self.joined_products, bool)
+        instance("fused_norms", self.fused_norms, bool)
+        instance("gated_products", self.gated_products, bool)
         instance("persistent_layers", self.persistent_layers, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
@@ -100,18 +119,20 @@ class GpuProfile:
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
         unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
-        repack, merged, early, joined = (
+        repack, merged, early, joined, norms, gated = (
             likely if said is None else said
             for said, likely in (
                 (environment.repack, faster and unnamed),
                 (environment.merged_attention, faster),
                 (environment.early_launches, faster),
                 (environment.joined_products, faster),
+                (environment.fused_norms, faster),
+                (environment.gated_products, faster),
             )
         )
         return replace(
             cls.from_environment(), tables=tables, repack=repack, merged_attention=merged, early_launches=early,
-            joined_products=joined,
+            joined_products=joined, fused_norms=norms, gated_products=gated,
         )  # fmt: skip
 
     @classmethod
@@ -123,7 +144,7 @@ class GpuProfile:
             return cls.for_device(modules.device)
         return replace(
             cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
-            early_launches=False, joined_products=False, persistent_layers=False,
+            early_launches=False, joined_products=False, fused_norms=False, gated_products=False, persistent_layers=False,
         )  # fmt: skip
 
     @classmethod
@@ -135,8 +156,14 @@ class GpuProfile:
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=bool(environment.repack),
             merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
-            joined_products=bool(environment.joined_products), persistent_layers=environment.persistent_layers,
+            joined_products=bool(environment.joined_products), fused_norms=bool(environment.fused_norms),
+            gated_products=bool(environment.gated_products), persistent_layers=environment.persistent_layers,
         )  # fmt: skip
+
+    @property
+    def fusions(self) -> Fusions:
+        """What the product of one row with a matrix may be one launch with."""
+        return Fusions(joined=self.joined_products, normed=self.fused_norms, gated=self.gated_products)
 
     def starts_early(self, target: Target) -> bool:
         """Whether the launches of a step start early on this target. ArgumentError if they should and the target cannot."""

@@ -273,6 +273,8 @@ def _facts(
         "merged_attention": running.model.decoder.profile.merged_attention,
         "early_launches": running.model.decoder.profile.early_launches,
         "joined_products": running.model.decoder.profile.joined_products,
+        "fused_norms": running.model.decoder.profile.fused_norms,
+        "gated_products": running.model.decoder.profile.gated_products,
         "persistent_layers": running.model.decoder.profile.persistent_layers,
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,

@@ -7,7 +7,7 @@ from typing import Self
 
 from executor.layers.calls import LaunchQueue
 from executor.layers.gather import gather, own_shape
-from executor.layers.gemv import Product, form_read, project, project_all, rows
+from executor.layers.gemv import Product, form_read, project, project_all, project_gated, rows
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
@@ -53,8 +53,10 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     """b.result = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
     are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic. What is gathered is f32:
     its digits or halves are made by each rank."""
-    project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     n, m, form = up.weight.n, rows(x), form_read(down) if b.gathered is None else None
+    if b.gathered is None and isinstance(form, int) and project_gated(launch, gate, up, form, x=x, y=b.activated):
+        return
+    project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     read = {"gate": b.gate, "up": b.up}
     arguments = {"y": b.activated, **read}
     if not launch.fused or form is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
@@ -25,7 +25,8 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
     that read them of the same x. Raises ArgumentError for several rows and a kernel that has no form for them."""
     kernel = projection.kernel
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})  # also where the kernel does not read x itself
-    of_rows = {"y": y, **_activations(launch, operation, kernel, x)}
+    kernel, read = _reading(launch, operation, kernel, x)
+    of_rows = {"y": y, **read}
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
         kernel = projection.own(kernel)
@@ -54,7 +55,7 @@ def project_all(launch: LaunchQueue, *products: Product, x: GpuBuffer) -> None:
     while left:
         first = left.pop(0)
         m = rows(x)
-        together = launch.fused and (first.projection.joins if m == 1 else takes_rows(first.projection.kernel, m))
+        together = launch.fused and (first.projection.fusions.joined if m == 1 else takes_rows(first.projection.kernel, m))
         kernel, others = _joined(first, left) if together else (None, ())
         if kernel is None:
             project(launch, first.operation, first.projection, x=x, y=first.y)
@@ -77,7 +78,8 @@ def _joined(first: Product, left: Sequence[Product]) -> tuple[KernelType | None,
 def _project_joined(launch: LaunchQueue, kernel: KernelType, group: Sequence[Product], x: GpuBuffer) -> None:
     operation = "+".join(one.operation for one in group)
     require_apart(f"{operation} by {kernel}", {"input": x}, {f"output of {one.operation}": one.y for one in group})
-    arguments = {**_activations(launch, operation, kernel, x)}
+    kernel, read = _reading(launch, operation, kernel, x)
+    arguments = dict(read)
     for number, one in enumerate(group, 1):
         own = {"w": one.projection.weight.buffer, "y": one.y}
         arguments |= {name if number == 1 else f"{name}{number}": buffer for name, buffer in own.items()}
@@ -93,11 +95,69 @@ def project_onto(
     fused = kernel.with_residual() if launch.fused and (m == 1 or takes_rows(kernel, m)) else None
     if fused is not None:
         fused = projection.own(fused)
-        read = shaped(fused, y=stream, **_activations(launch, operation, kernel, x))
-        launch(operation, fused, w=projection.weight.buffer, **read, **scratch_of(launch, operation, fused))
+        fused, read = _reading(launch, operation, fused, x)
+        own = scratch_of(launch, operation, fused)
+        launch(operation, fused, w=projection.weight.buffer, **shaped(fused, y=stream, **read), **own)
         return
     project(launch, operation, projection, x=x, y=product)
     enqueue_rows(launch, f"{operation}_residual", ResidualAdd(n=projection.weight.n), m, x=stream, delta=product)
+
+
+def project_gated(
+    launch: LaunchQueue, gate: Projection, up: Projection, digits: int, *, x: GpuBuffer, y: GpuBuffer
+) -> bool:  # fmt: skip
+    """y = silu(x Wg^T) * (x Wu^T) for one row and the digits of y, by one launch, where there is a kernel for it. Whether there
+    was one: nothing is launched if not."""
+    if not (launch.fused and gate.fusions.gated and rows(x) == 1):
+        return False
+    kernel = gate.kernel.gated(up.kernel, digits)
+    if kernel is None:
+        return False
+    operation = "ffn_gate+ffn_up+ffn_swiglu"
+    require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})
+    kernel, read = _reading(launch, operation, kernel, x)
+    given = {
+        "w": gate.weight.buffer,
+        "w2": up.weight.buffer,
+        **shaped(kernel, y=y, **read),
+        **scratch_of(launch, operation, kernel),
+    }
+    launch.packed.write(launch, operation, kernel, y, digits, **given)
+    return True
+
+
+class NextNorm(NamedTuple):
+    """The norm that comes behind a product on the residual stream, and who multiplies it."""
+
+    gamma: GpuBuffer
+    readers: Sequence[Projection]
+
+    @property
+    def left_as(self) -> int | None:
+        """How many digits of it the product may leave, for its readers to complete; None if one of them cannot."""
+        kernels = [one.kernel for one in self.readers]
+        forms = {form_of(kernel) for kernel in kernels}
+        able = all(kernel.with_norm() is not None for kernel in kernels)
+        (form, *others) = forms
+        return form if able and not others and isinstance(form, int) else None
+
+
+def project_onto_and_leave_norm(
+    launch: LaunchQueue, operation: str, projection: Projection, norm: NextNorm, eps: float, *,
+    x: GpuBuffer, stream: GpuBuffer, normed: GpuBuffer,
+) -> bool:  # fmt: skip
+    """As `project_onto` of one row where one launch can do that and leave the norm of the stream, which `normed` counts as for
+    its readers, but is not written. Whether there was one: nothing is launched if not."""
+    digits = norm.left_as
+    if not (launch.fused and projection.fusions.normed and rows(x) == 1 and digits is not None):
+        return False
+    kernel = projection.kernel.with_residual_norm(digits)
+    if kernel is None:
+        return False
+    kernel, read = _reading(launch, operation, kernel, x)
+    given = {"w": projection.weight.buffer, **shaped(kernel, **read), **scratch_of(launch, operation, kernel)}
+    launch.packed.leave_norm(launch, operation, kernel, x=stream, normed=normed, gamma=norm.gamma, eps=eps, **given)
+    return True
 
 
 def rows(x: GpuBuffer) -> int:
@@ -110,9 +170,17 @@ def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
     return buffer.view(start * buffer.nbytes // m, (tile, *buffer.shape[1:]))
 
 
-def _activations(launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer) -> Mapping[str, GpuBuffer]:
+def _reading(
+    launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer
+) -> tuple[KernelType, Mapping[str, Any]]:  # fmt: skip
+    """The kernel, which completes x where that is a norm that was left to its readers; and what stands for x for it."""
     form = form_of(kernel)
-    return {"x": x} if form is None else launch.packed.of(launch, operation, x, form)
+    if form is None:
+        return kernel, {"x": x}
+    read = launch.packed.of(launch, operation, x, form)
+    completing = kernel.with_norm() if "squares" in read else kernel
+    assert completing is not None, f"{kernel} reads a norm that was left to readers that can complete it"
+    return completing, read
 
 
 def form_read(*readers: Projection) -> Form | None:

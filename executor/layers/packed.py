@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, HalfForm, KernelType
 from ptxgen.kernels.quantize.pack_halves import PackHalves
 from ptxgen.kernels.quantize.quantize import Quantize
+
+OWN_DIGITS: Final = {"y_digits": "digits", "y_scales": "scales", "y_sums": "sums"}
+"""What a kernel that reads digits calls those that it writes, and what their readers do."""
 
 Form = int | HalfForm
 """What activations become for the kernels that read them: so many int8 digits, or halves."""
@@ -39,6 +42,20 @@ State = tuple[Writes, int, int]
 class _Packed:
     source: State
     made: State
+    buffers: Mapping[str, GpuBuffer]
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """An RMSNorm that is not complete: what it is the norm of and where that would go, as they were, the gammas, and the
+    arguments that stand for it."""
+
+    x: State
+    normed: State
+    gamma: int
+    form: Form
+    made: State
+    arguments: Mapping[str, Any]
 
 
 class PackedActivations:
@@ -51,41 +68,73 @@ class PackedActivations:
         self.workspace = workspace
         self._version = version
         self._packed: dict[tuple[int, int, Form], _Packed] = {}
+        self._norm: _Norm | None = None
 
-    def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, GpuBuffer]:
+    def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, Any]:
         """The arguments that stand for x, f32[k] or f32[rows, k]: `digits`, `scales` and `sums`, or `halves` and `scales`; made
-        now unless that has been done. `operation` is the one that wants them."""
+        now unless that has been done. `operation` is the one that wants them. Of a norm that was left to its readers these are
+        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm)."""
+        if self._norm is not None and self._norm.normed == self._state(x):
+            assert self._norm.form == form, f"{operation} reads {form} digits of a norm that was left as {self._norm.form}"
+            return self._norm.arguments
         rows, k = _size(x)
         kernel, what = _packing(form, rows, k)
-        buffers = self._buffers(rows, k, form)
-        if self._packed.get((rows, k, form)) != self._as_they_are(x, buffers):
+        made = self._packed.get((rows, k, form))
+        if made is None or made != self._as_they_are(x, made.buffers):
+            buffers = self._buffers(rows, k, form)
             launch(f"{operation} input as {what}", kernel, x=x.view(0, (rows, k)), **buffers)
-            self._packed[rows, k, form] = self._as_they_are(x, buffers)
-        return buffers
+            made = self._packed[rows, k, form] = self._as_they_are(x, buffers)
+        return made.buffers
 
     def write(
         self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, form: Form, /, **arguments: Any
     ) -> None:
         """Launch a kernel that writes a form of activations, f32[k] or f32[rows, k], and these, too, unless all that is read is
-        this form; `arguments`: all that it takes but the form's."""
+        this form; `arguments`: all that it takes but the form's. A kernel that also reads digits, from memory that it may not
+        write, calls those that it writes OWN_DIGITS."""
         rows, k = _size(activations)
-        buffers = self._buffers(rows, k, form)
-        launch(operation, kernel, **arguments, **buffers)
+        reads = "digits" in arguments
+        buffers = self._buffers(rows, k, form, " by who reads others" if reads else "")
+        launch(
+            operation, kernel, **arguments, **({own: buffers[name] for own, name in OWN_DIGITS.items()} if reads else buffers)
+        )
         self._packed[rows, k, form] = self._as_they_are(activations, buffers)
+
+    def leave_norm(
+        self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer,
+        eps: float, **arguments: Any,
+    ) -> None:  # fmt: skip
+        """Launch a kernel that writes x, f32[k], as `y`, and what its norm needs (KernelType.with_residual_norm): `normed` is
+        not written, but counts as the norm for whoever reads it by `of`. `arguments`: all that it takes but these."""
+        form = kernel.parameters()["out_digits"]
+        made = self.workspace.arrays(kernel, f"norm of {x.shape[-1]} in {form} digits", (*OWN_DIGITS, "squares"))
+        launch(operation, kernel, y=x, gamma=gamma, **arguments, **made)
+        read = {name: made[digits] for digits, name in OWN_DIGITS.items()} | {"squares": made["squares"], "eps": eps}
+        self._norm = _Norm(self._state(x), self._state(normed), gamma.pointer, form, self._state(made["y_digits"]), read)
+
+    def has_norm(self, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer, form: Form | None) -> bool:
+        """Whether `normed` counts as this norm of x, for readers of this form."""
+        norm = self._norm
+        if norm is None:
+            return False
+        digits: GpuBuffer = norm.arguments["digits"]
+        now = self._state(x), self._state(normed), gamma.pointer, form, self._state(digits)
+        return now == (norm.x, norm.normed, norm.gamma, norm.form, norm.made)
 
     def forget(self) -> None:
         """Nothing counts as packed any more: launches that should have done it did not happen."""
         self._packed.clear()
+        self._norm = None
 
-    def _buffers(self, rows: int, k: int, form: Form) -> dict[str, GpuBuffer]:
+    def _buffers(self, rows: int, k: int, form: Form, made: str = "") -> dict[str, GpuBuffer]:
         kernel, what = _packing(form, rows, k)
         written = [name for name, array in kernel.signature().items() if isinstance(array, Array) and array.direction == "out"]
         size = str(k) if rows == 1 else f"{rows} x {k}"
         count = form if isinstance(form, int) else f"{form.parts} by {form.lane_run}"
-        return self.workspace.arrays(kernel, f"{count} {what} of {size}", written)
+        return self.workspace.arrays(kernel, f"{count} {what} of {size}{made}", written)
 
     def _as_they_are(self, activations: GpuBuffer, buffers: Mapping[str, GpuBuffer]) -> _Packed:
-        return _Packed(self._state(activations), self._state(next(iter(buffers.values()))))
+        return _Packed(self._state(activations), self._state(next(iter(buffers.values()))), buffers)
 
     def _state(self, buffer: GpuBuffer) -> State:
         return buffer.allocation.writes, buffer.pointer, self._version(buffer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from executor.choice.choice import GpuProfile, reads_one_digit
+from executor.choice.choice import NONE, Fusions, GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
 from executor.memory.weights import LoadedWeight
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType, Signature
@@ -16,13 +16,13 @@ from ptxgen.kernels.gemv.gemv_type import gemv_arguments
 @dataclass(frozen=True)
 class Projection:
     """A weight matrix, u8[n, row bytes] in its format, bound to the kernel that multiplies it by a vector, or by so many at
-    once. `reason`: why this kernel. joins: whether its product with a vector may go in one launch with those of others. Of a
-    matrix that ranks share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
+    once. `reason`: why this kernel. fusions: what its product with a vector may be one launch with. Of a matrix that ranks
+    share, the kernel is that of the whole, by which all is decided that bits depend on; `own` is launched."""
 
     weight: LoadedWeight
     kernel: KernelType
     reason: str
-    joins: bool = False
+    fusions: Fusions = NONE
 
     @property
     def pointer(self) -> int:
@@ -55,7 +55,7 @@ def bind(weight: LoadedWeight, profile: GpuProfile, *, accurate: bool = False, r
     or takes other arguments."""
     choice = profile.choose(weight.format, weight.k, weight.rows, accurate=accurate, rows=rows)
     require_fit(choice.kernel, weight.format, weight.name, n=weight.rows, k=weight.k, rows=rows)
-    return Projection(weight, choice.kernel, choice.reason, profile.joined_products)
+    return Projection(weight, choice.kernel, choice.reason, profile.fusions)
 
 
 def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Projection:

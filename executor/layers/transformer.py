@@ -16,7 +16,7 @@ from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
 from executor.layers.gather import gather
-from executor.layers.gemv import Product, form_read, project_all, project_onto
+from executor.layers.gemv import NextNorm, Product, form_read, project_all, project_onto, project_onto_and_leave_norm
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
 from executor.layers.persistent import enqueue_persistent, persistent_layer
@@ -49,7 +49,7 @@ def transformer_layer(
     Where `launch.fused`, neighbouring steps are one launch if there is a kernel for them; the bits are the same."""
     attention_inputs(launch, s, w, a)
     attend(launch, s, w, attention, a)
-    after_attention(launch, s, w, a)
+    after_attention(launch, s, w, a, None)
 
 
 def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attention: Attention, a: Activations) -> None:
@@ -61,18 +61,28 @@ def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attenti
     gather(launch, "attention", _flat(a.attended, a.rows), a.split.attended)
 
 
-def after_attention(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
-    """a.hidden becomes what the layer makes of it and of a.attended."""
+def after_attention(
+    launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, behind: NextNorm | None
+) -> None:  # fmt: skip
+    """a.hidden becomes what the layer makes of it and of a.attended. behind: the norm that comes behind the layer."""
     attended = _flat(a.attended, a.rows) if a.split is None else a.split.attended
-    add_to_stream(launch, "attn_output", w.attn_output, attended, a)
+    add_to_stream(launch, "attn_output", s, w.attn_output, attended, a, NextNorm(w.ffn_norm, (w.ffn_gate, w.ffn_up)))
     normalise(launch, "ffn_norm", s, a, w.ffn_norm, (w.ffn_gate, w.ffn_up))
     swiglu(launch, w.ffn_gate, w.ffn_up, w.ffn_down, a.ffn, x=a.normed)
-    add_to_stream(launch, "ffn_down", w.ffn_down, a.ffn.result, a)
+    add_to_stream(launch, "ffn_down", s, w.ffn_down, a.ffn.result, a, behind)
 
 
-def add_to_stream(launch: LaunchQueue, operation: str, matrix: Projection, x: GpuBuffer, a: Activations) -> None:
-    """a.hidden += x W^T. Of a matrix that is split each rank adds its own rows to its own part of the stream, and then has
-    all."""
+def add_to_stream(
+    launch: LaunchQueue, operation: str, s: LayerShape, matrix: Projection, x: GpuBuffer, a: Activations, norm: NextNorm | None
+) -> None:  # fmt: skip
+    """a.hidden += x W^T; `norm`, which comes next, is left to its readers where that can be done at once. Of a matrix that is
+    split each rank adds its own rows to its own part of the stream, and then has all."""
+    if norm is not None and a.split is None:
+        left = project_onto_and_leave_norm(
+            launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.hidden, normed=a.normed
+        )  # fmt: skip
+        if left:
+            return
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
     if a.split is not None:
         gather(launch, operation, a.stream, a.hidden)
@@ -94,11 +104,12 @@ def transformer_layers(
     attention: Callable[[int], Attention],
     a: Activations,
     persistent: PersistentGrid | None = None,
+    behind: NextNorm | None = None,
 ) -> Iterator[int]:
     """The rows of `a` through all layers, as `transformer_layer` for each; attention: that of the layer of a number. Gives the
     number of a layer before its launches, and at last how many there are. persistent: a row that stands alone, and is
     `launch.fused`, goes from one attention to the next by one launch, wherever there is a kernel for it; the bits are the
-    same."""
+    same. behind: the norm that comes behind the last layer."""
     staying = persistent if launch.fused and a.rows == 1 else None
     begun = False
     for number, w in enumerate(layers):
@@ -114,13 +125,14 @@ def transformer_layers(
         if kernel is not None:
             enqueue_persistent(launch, s, w, following, a, kernel)
         else:
-            after_attention(launch, s, w, a)
+            norm = behind if following is None else NextNorm(following.attn_norm, following.attention_readers)
+            after_attention(launch, s, w, a, norm)
     yield len(layers)
 
 
 def attention_inputs(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: AttentionRows) -> None:
     """a.q, a.k and a.v become the products of the norm of a.hidden, which stays as it is. What comes next is Attention's."""
-    normalise(launch, "attn_norm", s, a, w.attn_norm, (w.attn_q, w.attn_k, w.attn_v))
+    normalise(launch, "attn_norm", s, a, w.attn_norm, w.attention_readers)
     matrices = (("attn_q", w.attn_q, a.q), ("attn_k", w.attn_k, a.k), ("attn_v", w.attn_v, a.v))
     project_all(launch, *(Product(role, matrix, _flat(out, a.rows)) for role, matrix, out in matrices), x=a.normed)
 
@@ -128,9 +140,12 @@ def attention_inputs(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeight
 def normalise(
     launch: LaunchQueue, operation: str, s: LayerShape, a: AttentionRows, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
-    """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers."""
+    """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers; nothing is launched where it was left to
+    them. The digits of a norm are none of its f32 values (RmsNormDigits), so they are made here even where nothing is fused."""
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
-    if not launch.fused or form is None:
+    if launch.packed.has_norm(a.hidden, a.normed, gamma, NextNorm(gamma, readers).left_as):
+        return
+    if form is None or (isinstance(form, HalfForm) and not launch.fused):
         enqueue_rows(launch, operation, RmsNorm(hidden=s.hidden), a.rows, **arguments)
         return
     kernel: KernelType

@@ -17,7 +17,7 @@ from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
 from executor.layers.calls import KernelCall, Recorder
 from executor.layers.gather import gather, own_shape
-from executor.layers.gemv import project
+from executor.layers.gemv import NextNorm, project
 from executor.layers.indexed import build_indexed_weights
 from executor.layers.position import TokenPosition
 from executor.layers.projection import bind
@@ -92,14 +92,16 @@ class TokenLaunches:
         def attends(layer: int) -> TokenAttention:
             return TokenAttention(cache.layers[layer], position, length, table, split)
 
-        for number in transformer_layers(recorder, shape, indexed, attends, a, persistent):
+        output = embedding if config.tied else weights["output.weight"]
+        projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
+        output_norm = weights["output_norm.weight"].buffer
+        behind = NextNorm(output_norm, (projection,))
+        for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
             taken.append(recorder.take())
             recorder.layer = number
         _, *layers = taken  # nothing before the first
         recorder.layer = None
-        output = embedding if config.tied else weights["output.weight"]
-        projection = bind(output, profile, accurate=(None, "output_norm") in flagged)
-        normalise(recorder, "output_norm", shape, a, weights["output_norm.weight"].buffer, (projection,))
+        normalise(recorder, "output_norm", shape, a, output_norm, (projection,))
         project(recorder, "output", projection, x=a.normed, y=own)
         if own is not logits:
             gather(recorder, "output", own, logits)

@@ -306,6 +306,23 @@ class KernelType(ABC):
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
         return None
 
+    def with_norm(self) -> KernelType | None:
+        """The kernel that multiplies the digits of an RMSNorm that is not complete, which it completes itself, with the bits of
+        rmsnorm_digits and this one, if there is one: see HwDp4aType.normed."""
+        return None
+
+    def with_residual_norm(self, digits: int) -> KernelType | None:
+        """The kernel that adds its result to `y` in place and leaves what an RMSNorm of y needs: the digits of gamma * y, of
+        which its field `out_digits` says how many, as `y_digits`, `y_scales` and `y_sums`, and `squares`, for kernels
+        `with_norm`; if there is one. The bits are those of `with_residual` and rmsnorm_digits."""
+        return None
+
+    def gated(self, up: KernelType, digits: int) -> KernelType | None:
+        """The kernel that multiplies by its matrix and by that of `up`, and gives silu of the one times the other, and its
+        digits (`y_digits`, `y_scales`, `y_sums`), if there is one. The bits are those of both kernels and
+        fused_swiglu_digits."""
+        return None
+
     def early(self) -> KernelType:
         """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
         this one. This one itself if it has none to do: then it waits before all else (`build`)."""

@@ -14,7 +14,7 @@ from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
-from ptxgen.kernels.gemv.shared_digits import Layout, SharedDigits, rows_at_once
+from ptxgen.kernels.gemv.shared_digits import Layout, NormOfReader, SharedDigits, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_REGISTERS, REGISTERS
 
@@ -122,7 +122,7 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows.append(self._row(self.numbers[-1]))
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.shared = SharedDigits(k, layout, self.lane)
+        self.shared = SharedDigits(k, layout, self.lane, NormOfReader(k, kernel.k) if kernel.normed else None)
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in range(rows)]
 
     def _row(self, number: Value) -> GlobalArray:

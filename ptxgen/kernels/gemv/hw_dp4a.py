@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
+SHARED = ("format", "k", "digits", "normed")
+"""The fields in which matrices must be alike to be multiplied in one launch."""
+
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
 
@@ -46,10 +49,12 @@ class HwDp4aGemv(HwDp4aType):
     batched_alike = True
 
     def batched(self, m: int) -> tuple[KernelType, ...]:
-        # A subclass computes something else.
-        return (
-            (BatchedHwDp4aGemv(self.format, k=self.k, n=self.n, m=m, digits=self.digits),) if type(self) is HwDp4aGemv else ()
-        )
+        if type(self) is not HwDp4aGemv or self.normed:  # a subclass computes something else
+            return ()
+        return (BatchedHwDp4aGemv(self.format, k=self.k, n=self.n, m=m, digits=self.digits),)
+
+    def with_norm(self) -> KernelType | None:
+        return replace(self, normed=True)
 
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
@@ -62,7 +67,7 @@ class HwDp4aGemv(HwDp4aType):
             return None
         more = further(
             others,
-            lambda one: type(one) is HwDp4aGemv and (one.format, one.k, one.digits) == (self.format, self.k, self.digits),
+            lambda one: type(one) is HwDp4aGemv and all(getattr(one, name) == getattr(self, name) for name in SHARED),
         )
         if more is None:
             return None
@@ -135,6 +140,9 @@ class HwDp4aGemv(HwDp4aType):
         yield from super().cases(**fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
+            yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
+        if fixed["format"].name == "Q6_K":
+            yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 

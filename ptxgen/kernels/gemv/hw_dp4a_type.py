@@ -3,15 +3,26 @@ chunks.py, what they write in hw_dp4a.py."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig
+from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.joined import MatrixOfBlock
+from ptxgen.kernels.norm.rmsnorm import root_units
+from ptxgen.kernels.norm.squares import total_chain
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
+from ptxgen.types import F32
 
 
 @dataclass(frozen=True)
@@ -19,7 +30,11 @@ class HwDp4aType(DigitGemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. The loads of the first `ahead` steps of weights are issued
     before the activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent
     launch, sm_90 and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
-    resident_threads threads."""
+    resident_threads threads.
+
+    normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
+    multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
+    squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations."""
 
     bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")  # one warp has a row to itself
     num_warps: int = field(default=8, kw_only=True)
@@ -27,9 +42,12 @@ class HwDp4aType(DigitGemvType):
     ahead: int = field(default=2, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
+    normed: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.normed and self.activation_rows > 1:
+            raise ArgumentError(f"{self.name} takes one row that it normalises by itself, got {self.activation_rows}")
         require(self, "num_warps", high=32)
         require(self, "rows_per_warp", high=8)
         require(self, "ahead", high=8)
@@ -56,6 +74,34 @@ class HwDp4aType(DigitGemvType):
         threads = self.num_warps * WARP_SIZE
         resident = max(1, self.resident_threads // threads)
         return LaunchConfig(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
+
+    def signature(self) -> Signature:
+        norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}
+        return {**super().signature(), **norm}
+
+    @property
+    def relative_bound(self) -> float:
+        """With `normed` also the root of the sum of the squares, and one product."""
+        if not self.normed:
+            return super().relative_bound
+        blocks = self.k // BLOCK
+        return super().relative_bound + gamma(ceil(root_units(chain=0, tree=total_chain(blocks))) + 1)
+
+    def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        weights, x = super()._in_float64(arguments)
+        if self.normed:
+            x = x / np.sqrt(arguments["squares"].astype("f8").sum() / self.k + float(arguments["eps"]))
+        return weights, x
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        inputs = super().inputs(rng)
+        if self.normed:
+            inputs |= {"squares": rng.chisquare(BLOCK, self.k // BLOCK).astype(np.float32), "eps": np.float32(1e-5)}
+        return inputs
+
+    def work(self) -> Work:
+        product = super().work()
+        return Work(product.flops, product.bytes + (F32.bytes * self.k // BLOCK if self.normed else 0))
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:

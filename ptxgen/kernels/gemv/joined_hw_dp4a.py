@@ -55,4 +55,5 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
         yield cls(k=512, n=7, n2=2, n3=5, digits=3, **narrow, **fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(k=4096, n=33, n2=8, digits=3, rows_per_warp=2, num_warps=4, **fixed)
+            yield cls(k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **narrow, **fixed)
             yield cls(k=18944, n=2, n2=4, digits=1, **narrow | {"num_warps": 1}, **fixed)  # a loop

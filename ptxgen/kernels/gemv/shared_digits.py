@@ -13,6 +13,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane, Fragments
 from ptxgen.kernels.gemv.lane_digits import LoadedDigits
+from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32, U32, DType
@@ -112,9 +113,10 @@ def digits_before(layout: Layout, first: Index) -> Index:
 class SharedDigits:
     """The shared memory of a block and the lane's place in it."""
 
-    def __init__(self, k: KernelBuilder, layout: Layout, lane: FragmentLane) -> None:
+    def __init__(self, k: KernelBuilder, layout: Layout, lane: FragmentLane, norm: NormOfReader | None = None) -> None:
         self.k = k
         self.layout = layout
+        self._norm = norm
         self._digits = k.shared(U32, layout.rows * layout.digits * layout.digit_bytes // 4).name
         self._scales = k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
         self._fragments = Fragments(layout.format, layout.values)
@@ -183,6 +185,8 @@ class SharedDigits:
         def store(block: Value, loaded: Sequence[Value]) -> None:
             base = k.symbol_address(self._scales) + block * layout.scale_bytes
             scale, *total = loaded
+            if self._norm is not None:
+                scale = scale * self._norm.factor
             k.store(Element("shared", base.register, target, F32), (scale, -(scale * k.f32(total[0]))) if total else scale)
 
         return load, store
@@ -192,10 +196,14 @@ class SharedDigits:
         return self.k.min(place, total - 1) if start + self.k.threads > count or total % count else place
 
     def _move(self, moves: Sequence[Move]) -> None:
+        if self._norm is not None:
+            self._norm.load()
         for start in range(0, len(moves), LOADS_AHEAD):
             some = moves[start : start + LOADS_AHEAD]
             for move in some:
                 move.load()
+            if self._norm is not None and start == 0:
+                self._norm.add()
             for move in some:
                 move.store()
         self.k.barrier()
@@ -204,6 +212,22 @@ class SharedDigits:
         """What the lane's fragment meets in step `step + more` of the chunk that is staged, in the row at this place among
         the staged ones."""
         return SharedLaneDigits(self.k, self.layout, self._fragments, self._lane_digits, self._lane_scales, place, step, more)
+
+
+class NormOfReader:
+    """What the scales of digits of gamma * x are multiplied by, where the one who reads them normalises x: 1 / sqrt(mean(x^2) +
+    eps) of a row of `size` values. k.arg.squares: f32[size / 32], the sum of the squares of each block; k.arg.eps."""
+
+    def __init__(self, k: KernelBuilder, size: int) -> None:
+        self._k, self._size = k, size
+
+    def load(self) -> None:
+        """Write the loads."""
+        self._sum = SumOfSquares(self._k, self._k.arg.squares, self._size // BLOCK)
+
+    def add(self) -> None:
+        """Write all else: behind the loads of the digits, for a root has branches that loads are not moved across."""
+        self.factor: Value = inverse_root(self._k, self._sum.total(), self._size, self._k.arg.eps)
 
 
 class Move:

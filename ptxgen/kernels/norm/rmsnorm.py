@@ -191,9 +191,13 @@ def rms_normalised(x: NDArray[np.float64], gamma: NDArray[np.float64], eps: floa
 
 
 def rms_bound(expected: NDArray[Any], *, chain: int, tree: int) -> NDArray[Any]:
-    """Rounding bound of x * rsqrt(sum(x^2) / n + eps) * gamma in f32. The sum has no cancellation: each square meets at most
-    `chain` fused additions and `tree` more, one unit (2^-24) each; the mean and eps add two; the root halves all of these;
-    root, reciprocal and the two products add four. One unit more covers the terms of second order."""
-    units = (chain + tree + 2) / 2 + 4 + 1
-    bound: NDArray[Any] = np.abs(expected) * units * UNIT + 2.0**-148
+    """Rounding bound of x * rsqrt(sum(x^2) / n + eps) * gamma in f32: that of `root_units`, and two products."""
+    bound: NDArray[Any] = np.abs(expected) * (root_units(chain=chain, tree=tree) + 2) * UNIT + 2.0**-148
     return bound
+
+
+def root_units(*, chain: int, tree: int) -> float:
+    """Rounding bound of rsqrt(sum(x^2) / n + eps) in f32, in units of 2^-24 of it. The sum has no cancellation: each square
+    meets at most `chain` fused additions and `tree` more, one unit each; the mean and eps add two; the root halves all of
+    these; root and reciprocal add two. One unit more covers the terms of second order."""
+    return (chain + tree + 2) / 2 + 2 + 1

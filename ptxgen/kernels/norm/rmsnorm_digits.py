@@ -1,5 +1,5 @@
-"""RMSNorm of rows and the int8 digits of the result in one launch: the bits of rmsnorm and the quantisation (q8_, q16_,
-q24_quantize) one after the other."""
+"""RMSNorm of rows as int8 digits: those of gamma * x, whose scales are multiplied by what a row is normalised with. So who
+makes x may leave these digits before the row is complete, and who reads them may do the rest: the bits are the same."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, root_units
+from ptxgen.kernels.norm.squares import BLOCK_TREE, inverse_root, row_squares, total_chain
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
-from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
@@ -27,8 +28,10 @@ class RmsNormDigits(RmsNorm):
     """y = gamma * x / sqrt(mean(x^2) + eps), and y as int8 digits with a scale and an exact sum for every 32.
 
     y, x: f32[1, hidden]; digits: s8[1, digits, hidden]; scales: f32[1, hidden / 32]; sums: s32[1, hidden / 32]; gamma:
-    f32[hidden]; eps: f32 scalar. hidden is a multiple of 32. What the digits mean: quantize/activation_digits.py. Each
-    block makes the results of 1024 values, so that gamma, results and digits are the work of several multiprocessors.
+    f32[hidden]; eps: f32 scalar. hidden is a multiple of 32. What the digits mean: quantize/activation_digits.py. They are
+    those of gamma * x, rounded to f32, and a scale is theirs times 1 / sqrt(mean(x^2) + eps), rounded once more; the squares
+    are added as told in squares.py. Each block makes the results of 1024 values, so that gamma, results and digits are the
+    work of several multiprocessors.
     """
 
     name = "rmsnorm_digits"
@@ -50,23 +53,37 @@ class RmsNormDigits(RmsNorm):
 
     def emit(self, k: KernelBuilder) -> None:
         row = self._row(k)
-        start, inside, results = self._chunk(k, row)
+        start, inside = self.place(k, k.ctaid.x)
+        self._fetch_gamma(k, start)
+        values, gammas = (self.load_values(k, array, start) for array in (k.arg.x.at(row, 0), k.arg.gamma))
+        scale = inverse_root(k, row_squares(k, k.arg.x.at(row, 0), self.hidden), self.hidden, k.arg.eps)
         with k.when(inside):
-            k.store(k.arg.y[row, start], results)
-        write_digits(k, self.digits, row, start, results, inside)
+            k.store(k.arg.y[row, start], self.scaled(values, scale, gammas))
+        weighted = [value * gamma for value, gamma in zip(values, gammas, strict=True)]
+        write_digits(k, self.digits, row, start, weighted, inside, factor=scale)
 
     def _row(self, k: KernelBuilder) -> Value | int:
         """The row of a block."""
         return 0
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
-        y = super().reference(**arguments)["y"]
-        return {"y": y, **quantize(y, self.digits)._asdict()}
+        """The digits of gamma * x are exact, since its rounding is."""
+        x, gamma = arguments["x"], arguments["gamma"]
+        weighted = quantize(x * gamma, self.digits)
+        scales = weighted.scales * (1 / np.sqrt(np.mean(x.astype("f8") ** 2, axis=-1, keepdims=True) + float(arguments["eps"])))
+        return {**super().reference(**arguments), **weighted._replace(scales=scales)._asdict()}
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """y as in rmsnorm; the digits are those of any value that near."""
-        y, bound = super().reference(**arguments)["y"], np.asarray(super().tolerance(**arguments)["y"])
-        return {"y": bound, **digit_bounds(y, bound, self.digits)}
+        """y as in rmsnorm. A scale: the sum of squares, whose error the root halves, and one more product."""
+        blocks = self.hidden // BLOCK
+        units = root_units(chain=0, tree=BLOCK_TREE + 1 + total_chain(blocks)) + 1
+        expected = self.reference(**arguments)
+        return {
+            "y": rms_bound(expected["y"], chain=0, tree=BLOCK_TREE + 1 + total_chain(blocks)),
+            "digits": 0.0,
+            "scales": np.abs(expected["scales"]) * units * UNIT + 2.0**-148,
+            "sums": 0.0,
+        }
 
     def work(self) -> Work:
         """That of rmsnorm, and of the quantisation without reading y again."""

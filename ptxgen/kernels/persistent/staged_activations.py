@@ -12,7 +12,8 @@ from ptxgen.dsl.value import Value
 from ptxgen.formats import Format
 from ptxgen.kernels.gemv.fragments import FragmentLane
 from ptxgen.kernels.gemv.shared_digits import PADDED, PIECE, Layout, SharedLaneDigits, digits_before, padding
-from ptxgen.kernels.norm.rmsnorm import THREADS, RmsNorm
+from ptxgen.kernels.norm.rmsnorm import RmsNorm
+from ptxgen.kernels.norm.squares import inverse_root, row_squares
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
 from ptxgen.types import F32, U32
@@ -54,17 +55,12 @@ class StagedActivations:
 
     def normalise(self, norm: RmsNorm, x: GlobalArray, gamma: GlobalArray) -> None:
         """Stage the digits of the RMSNorm of x, f32[hidden], with the bits of rmsnorm_digits."""
-        k, parts = self.k, self.k.threads // THREADS
-        thread, part = (k.tid.x % THREADS, k.tid.x // THREADS) if parts > 1 else (k.tid.x, k.u32(0))
-        places = [norm.place(k, chunk, thread) for chunk in range(norm.chunks)]
-        loaded = [norm.load_values(k, x, start) for start, _ in places]
-        total = k.f32(0.0)
-        for values, (_, inside) in zip(loaded, places, strict=True):
-            norm.add_squares(k, total, values, inside)
-        scale = norm.inverse_root(k, k.part_sum(total, parts, part))
+        k = self.k
+        scale = inverse_root(k, row_squares(k, x, norm.hidden), norm.hidden, k.arg.eps)
         self._quantise_all(
             lambda first: [k.load_vector(array[first], LANE_VALUES) for array in (x, gamma)],
-            lambda read: norm.scaled(list(read[0]), scale, list(read[1])),
+            lambda read: [value * weight for value, weight in zip(*read, strict=True)],
+            scale,
         )
 
     def quantise(self, values: GlobalArray) -> None:
@@ -77,9 +73,12 @@ class StagedActivations:
         digits, scales = self.start + digits_before(layout, first), self._scales + first // BLOCK * layout.scale_bytes
         return lambda step: SharedLaneDigits(self.k, layout, lane.fragments, digits, scales, 0, step)
 
-    def _quantise_all(self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]]) -> None:
-        """Stage the digits of what `values` makes of what `load` loads of the activations from one on. Loads are AT_ONCE chunks
-        of the block ahead of their use, in a loop: written out it would be longer than all products."""
+    def _quantise_all(
+        self, load: Callable[[Value], Loaded], values: Callable[[Loaded], list[Value]], factor: Value | None = None
+    ) -> None:  # fmt: skip
+        """Stage the digits of what `values` makes of what `load` loads of the activations from one on; they stand for `factor`
+        times that. Loads are AT_ONCE chunks of the block ahead of their use, in a loop: written out it would be longer than all
+        products."""
         k, threads, count = self.k, self.k.threads * LANE_VALUES, self.layout.values
         ahead = min(AT_ONCE, -(-count // threads))
 
@@ -98,14 +97,16 @@ class StagedActivations:
             for i in range(ahead):
                 mine = first + i * threads if i else first
                 coming = load(place(mine + ahead * threads))
-                self._quantise(place(mine), values(held[i]), mine < count)
+                self._quantise(place(mine), values(held[i]), mine < count, factor)
                 for old, new in zip(held[i], coming, strict=True):
                     for variable, value in zip(old, new, strict=True):
                         k.assign(variable, value)
 
-    def _quantise(self, first: Value, xs: Sequence[Value], inside: Value) -> None:
+    def _quantise(self, first: Value, xs: Sequence[Value], inside: Value, factor: Value | None) -> None:
         k = self.k
         integers, scale, total = block_integers(k, self.layout.digits, xs)
+        if factor is not None:
+            scale = scale * factor
         with k.when(inside):
             for digit, parts in enumerate(digits_of(integers, self.layout.digits)):
                 k.store(self._digits(first, digit), packed(k, parts))

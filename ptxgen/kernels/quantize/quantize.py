@@ -97,14 +97,17 @@ class Quantize(KernelType):
 
 
 def write_digits(
-    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value
+    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value,
+    factor: Value | None = None,
 ) -> None:  # fmt: skip
     """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds.
 
     xs: the lane's values, one or four of them, so that 32 or 8 lanes side by side have a block of 32, in all of which `live` is
     the same. All lanes of the warp must come here. Every kernel that makes digits makes them of `block_integers`, so the bits
-    are the same."""
+    are the same. factor: the digits stand for so many times the values."""
     integers, scale, total = block_integers(k, count, xs)
+    if factor is not None:
+        scale = scale * factor
     with k.when(live):
         for digit, parts in enumerate(digits_of(integers, count)):
             place = k.arg.digits[row, digit, first]

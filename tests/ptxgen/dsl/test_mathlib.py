@@ -128,7 +128,20 @@ def test_rsqrt_is_within_1_and_a_half_ulp() -> None:
     assert ulps(evaluate(mathlib.rsqrt, x), 1 / np.sqrt(x.astype(np.float64))) < 1.5
 
 
-@pytest.mark.parametrize("function", [mathlib.exp, mathlib.silu, mathlib.gelu, mathlib.tanh, mathlib.rsqrt])
+def test_rsqrt_of_normal_is_within_half_an_ulp_and_a_little() -> None:
+    x = np.abs(every_size())
+    x = np.concatenate([x[x >= 2.0**-125], np.array([2.0**-125, np.finfo(np.float32).max, 1.0], np.float32)])
+    assert ulps(evaluate(mathlib.rsqrt_of_normal, x), 1 / np.sqrt(x.astype(np.float64))) < 0.51
+
+
+def test_rsqrt_of_normal_of_infinity_and_nan() -> None:
+    x = np.array([np.inf, np.nan], np.float32)
+    assert np.array_equal(evaluate(mathlib.rsqrt_of_normal, x), np.array([0.0, np.nan], np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "function", [mathlib.exp, mathlib.silu, mathlib.gelu, mathlib.tanh, mathlib.rsqrt, mathlib.rsqrt_of_normal]
+)
 def test_no_function_uses_an_approximate_or_unrounded_instruction(function: Function) -> None:
     kernel = written(lambda k: function(k, k.load(k.arg.x[k.tid.x])))
     opcodes = {op.row.opcode(op.modifiers) for op in kernel.ops}

@@ -1,4 +1,4 @@
-"""RMSNorm fused with the quantisation after it: the very bits of the separate kernels one after the other."""
+"""RMSNorm fused with the quantisation: the digits of gamma * x, whose scales are normalised."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.dsl import mathlib
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.norm.rmsnorm import RmsNorm
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.kernels.quantize.activation_digits import unwritten
+from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
+from ptxgen.target import WARP_SIZE
+from tests.ptxgen.dsl.test_mathlib import evaluate
 from tests.ptxgen.kernels.checking import run
 
 SHAPES = [(32, 2), (576, 2), (576, 3), (1056, 1), (2048, 2), (4096, 1), (8192, 2), (8224, 3)]
@@ -27,32 +29,59 @@ def arguments_of(kernel: RmsNormDigits) -> dict[str, Any]:
     return given
 
 
-def one_after_the_other(kernel: RmsNormDigits, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
-    """What rmsnorm and the quantisation leave in the arrays that the kernel writes."""
-    results = run(RmsNorm(hidden=kernel.hidden), {name: given[name] for name in ("y", "x", "gamma", "eps")})
+def of_product(kernel: RmsNormDigits, given: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """What the quantisation makes of gamma * x."""
     written = unwritten(1, kernel.digits, kernel.hidden)
-    return results | run(Quantize(kernel.digits, n=kernel.hidden), {**written, "x": results["y"]})
+    return run(Quantize(kernel.digits, n=kernel.hidden), {**written, "x": given["x"] * given["gamma"]})
 
 
-def assert_same_bits(kernel: RmsNormDigits, given: dict[str, Any]) -> None:
-    together, apart = run(kernel, given), one_after_the_other(kernel, given)
-    assert set(together) == set(apart)
-    for name, values in apart.items():
-        assert values.tobytes() == together[name].tobytes(), f"{kernel}: {name} differs"
+def assert_digits_of_product(kernel: RmsNormDigits, given: dict[str, Any], factor: np.float32) -> None:
+    """The digits and sums are those of gamma * x, and the scales too, times `factor`, to the bit."""
+    together, apart = run(kernel, given), of_product(kernel, given)
+    for name in ("digits", "sums"):
+        assert apart[name].tobytes() == together[name].tobytes(), f"{kernel}: {name} differs"
+    assert np.array_equal(together["scales"], apart["scales"] * factor, equal_nan=True)
+
+
+def factor_of(x: NDArray[np.float32], eps: float) -> np.float32:
+    """What a row is multiplied by, to the bit, with its squares added in the order of squares.py, one addition at a time."""
+    sums = (x * x).reshape(-1, BLOCK)
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    lanes = np.zeros(WARP_SIZE, np.float32)
+    for first in range(0, len(sums), WARP_SIZE):
+        own = sums[first : first + WARP_SIZE, 0]
+        lanes[: len(own)] += own
+    away = WARP_SIZE // 2
+    while away:
+        lanes = lanes + lanes[np.arange(WARP_SIZE) ^ away]
+        away //= 2
+    mean = lanes[0] * np.float32(1 / x.size) + np.float32(eps)
+    return np.float32(evaluate(mathlib.rsqrt_of_normal, np.array([mean]))[0])
 
 
 @pytest.mark.parametrize(("hidden", "digits"), SHAPES)
-def test_rmsnorm_digits_has_the_bits_of_rmsnorm_and_the_quantisation(hidden: int, digits: int) -> None:
+def test_the_digits_are_those_of_gamma_x_and_the_scales_are_normalised(hidden: int, digits: int) -> None:
     kernel = RmsNormDigits(hidden, digits)
-    assert_same_bits(kernel, arguments_of(kernel))
+    given = arguments_of(kernel)
+    assert_digits_of_product(kernel, given, factor_of(given["x"][0], given["eps"]))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_row_that_overflows_gives_what_the_separate_kernels_give(bad: float) -> None:
+@pytest.mark.parametrize("hidden", [576, 8224])
+def test_the_f32_result_is_scaled_by_the_same_factor(hidden: int) -> None:
+    kernel = RmsNormDigits(hidden, 2)
+    given = arguments_of(kernel)
+    expected = given["x"] * factor_of(given["x"][0], given["eps"]) * given["gamma"]
+    assert run(kernel, given)["y"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(("large", "factor"), [(1e30, 0.0), (np.inf, 0.0), (np.nan, np.nan)])
+def test_a_row_whose_squares_overflow_stands_for_zeros_and_one_with_nan_for_nan(large: float, factor: float) -> None:
     kernel = RmsNormDigits(1056, 2)
     given = arguments_of(kernel)
-    given["x"][0, 1040] = bad
-    assert_same_bits(kernel, given)
+    given["x"][0, 1040] = large
+    with np.errstate(invalid="ignore"):
+        assert_digits_of_product(kernel, given, np.float32(factor))
 
 
 def test_epsilon_is_what_the_launch_says() -> None:
@@ -60,7 +89,7 @@ def test_epsilon_is_what_the_launch_says() -> None:
     given = arguments_of(kernel)
     loose = run(kernel, given | {"eps": np.float32(1.0)})
     assert (np.abs(loose["y"]) < np.abs(run(kernel, given)["y"])).any()
-    assert_same_bits(kernel, given | {"eps": np.float32(1.0)})
+    assert_digits_of_product(kernel, given | {"eps": np.float32(1.0)}, factor_of(given["x"][0], 1.0))
 
 
 def test_each_block_makes_the_digits_of_1024_values() -> None:
