@@ -1,0 +1,74 @@
+"""A profile whose norms are no launches: the product before leaves the digits of gamma x, those behind complete it. And one whose
+gate, up and SwiGLU are one launch. Same bits, fewer launches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from executor.choice.choice import GpuProfile
+from ptxgen.errors import ArgumentError
+from tests.executor.model.one_row import logits_and_plans
+from tests.synthetic import Q, write_model
+
+TOKENS = [3, 17, 101, 44, 9]
+CONTEXT = 64
+SIZES = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT}
+MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
+NORMS = GpuProfile(fused_norms=True)
+GATED = GpuProfile(gated_products=True)
+ALL = GpuProfile(fused_norms=True, gated_products=True, joined_products=True)
+LEAVES, GATES = "hw_dp4a_q4k_gemv_residual_normed", "gated_hw_dp4a_q4k_gemv"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf", "llama", Q.Q4_K, **SIZES)
+
+
+def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
+    """The logits of a sequence and of a step of one row, and what each launches."""
+    logits, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    return logits, [[plan.kernel.name for plan in plans] for plans in both]
+
+
+@pytest.mark.parametrize("profile", [NORMS, GATED, ALL], ids=["norms", "gates", "all"])
+@pytest.mark.parametrize("early", [False, True])
+def test_a_token_has_the_bits_of_the_launches_one_by_one(path: Path, profile: GpuProfile, early: bool) -> None:
+    apart, _ = decoded(path, GpuProfile(early_launches=early))
+    fused, _ = decoded(path, GpuProfile(**{**vars(profile), "early_launches": early}))
+    assert fused == apart
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(architecture: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", architecture, MIXED, **SIZES)
+    apart, _ = decoded(path, GpuProfile())
+    fused, launches = decoded(path, ALL)
+    assert fused == apart
+    assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
+
+
+def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "llama", MIXED, **SIZES)
+    apart, _ = decoded(path, GpuProfile("fast"))
+    fused, _ = decoded(path, GpuProfile("fast", fused_norms=True, gated_products=True))
+    assert fused == apart
+
+
+def test_one_norm_is_left_as_a_launch(path: Path) -> None:
+    _, (token, step) = decoded(path, ALL)
+    norms = [name for name in token if "rmsnorm" in name]
+    assert norms == ["rmsnorm_digits"]
+    assert token.count(LEAVES) == 4
+    assert token.count(GATES) == 2
+    assert "fused_swiglu_digits" not in token
+    assert step.count(LEAVES) == 3  # the last one does not know which rows are scored
+    assert [name for name in step if "rmsnorm" in name] == ["rmsnorm_digits"] * 2
+
+
+@pytest.mark.parametrize("name", ["fused_norms", "gated_products"])
+def test_the_profile_takes_a_bool(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} is 1; allowed: a bool"):
+        GpuProfile(**{name: 1})  # type: ignore[arg-type]
