@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,13 @@ Mix = Callable[[str, int, Shape], str]
 """The format of a matrix, by its role, its layer (-1 outside of them) and the model's shape."""
 
 
-def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:
+def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False, distinct: int | None = None) -> None:
     """Write the model `name` with llama.cpp's Q4_K_M mix: attn_v and ffn_down are Q6_K in half of the layers, so is the output
     head (or the embedding table that stands for it); norms are F32; all other matrices Q4_K. vocabulary: with a byte-level
-    BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing."""
-    _write(name, path, _q4_k_m, seed, vocabulary=vocabulary)
+    BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing. distinct: of a role
+    and format so many tensors are random, and those of later layers are these over and over, which spares most of the minutes
+    and of the memory that a model of 70B takes to write; None: all are."""
+    _write(name, path, _q4_k_m, seed, vocabulary=vocabulary, distinct=distinct)
 
 
 def q4_k_m_matrices(s: Shape) -> list[tuple[str, tuple[int, int], str]]:
@@ -83,7 +86,7 @@ def write_q8_0(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False
     _write(name, path, lambda role, layer, shape: Q8_0, seed, vocabulary=vocabulary)
 
 
-def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool) -> None:
+def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool, distinct: int | None = None) -> None:
     if name not in MODELS:
         raise ArgumentError(f"no synthetic model is called {name!r}; known: {', '.join(MODELS)}")
     s = MODELS[name]
@@ -113,13 +116,27 @@ def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool) -> N
         rng = np.random.Generator(np.random.SFC64((seed, number)))
         return _vector(tensor, shape[0], s, rng) if type == F32 else FORMATS[type].random_blocks(rng, shape[0], shape[1])
 
+    sources = _sources(tensors, distinct)
     with ThreadPoolExecutor() as pool:
-        for (tensor, _, type), made in zip(tensors, pool.map(values, range(len(tensors))), strict=True):
-            writer.add_tensor(tensor, made, raw_dtype=None if type == F32 else gguf.GGMLQuantizationType[type])
+        made = {number: pool.submit(values, number) for number in dict.fromkeys(sources)}
+        for (tensor, _, type), source in zip(tensors, sources, strict=True):
+            raw_dtype = None if type == F32 else gguf.GGMLQuantizationType[type]
+            writer.add_tensor(tensor, made[source].result(), raw_dtype=raw_dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _sources(tensors: Sequence[tuple[str, tuple[int, ...], str]], distinct: int | None) -> list[int]:
+    """For each tensor the number of the one whose values it has: its own, or that of an earlier one of its role and format."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    sources = []
+    for number, (tensor, _, type) in enumerate(tensors):
+        kind = kinds.setdefault((re.sub(r"^blk\.\d+\.", "", tensor), type), [])
+        kind.append(number if distinct is None or len(kind) < distinct else kind[len(kind) - distinct])
+        sources.append(kind[-1])
+    return sources
 
 
 def _q4_k_m(role: str, layer: int, s: Shape) -> str:

@@ -1,6 +1,6 @@
-"""How long a token's choice takes: argmax, and sample_token by its filters, over random logits.
+"""How long a token's choice takes: argmax, and sample_token by its filters, over random logits of one row, or of many.
 
-python -m benchmarks.sample_token --vocab 128256,151936 -o benchmarks/results/sample-token-h200.json
+python -m benchmarks.sample_token --vocab 128256,151936 --rows 1,8,64 -o benchmarks/results/sample-token-h200.json
 """
 
 from __future__ import annotations
@@ -40,15 +40,17 @@ LAUNCHES: Final = 16
 
 @click.command()
 @click.option("--vocab", default="128256,151936", show_default=True, metavar="N,...", help="Logits.")
+@click.option("--rows", "counts", default="1", show_default=True, metavar="N,...", help="Rows that are chosen for at once.")
 @click.option("--runs", default=9, type=click.IntRange(1), show_default=True)
 @click.option("--device", default="cuda:0", show_default=True)
 @click.option("--commit", help="What is timed; found from git if there is one.")
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True)
-def main(vocab: str, runs: int, device: str, commit: str | None, output: Path) -> None:
+def main(vocab: str, counts: str, runs: int, device: str, commit: str | None, output: Path) -> None:
     """Time the kernels and write the result as JSON."""
     sizes = whole_numbers("--vocab", vocab, "numbers of logits", "128256", low=1)
+    rows = whole_numbers("--rows", counts, "numbers of rows", "1,64", low=1)
     with open_device(device) as opened:
-        results = [one for n in sizes for one in timed(opened, n, runs)]
+        results = [one for m in rows for n in sizes for one in timed(opened, n, runs, m)]
         record = {
             "what": f"sample_token by its filters, and argmax, over normally distributed logits, standard deviation {SPREAD:g}",
             "unit": f"us a launch, the median of {runs} graphs of {LAUNCHES}",
@@ -56,26 +58,28 @@ def main(vocab: str, runs: int, device: str, commit: str | None, output: Path) -
         }
         write(output, record, opened.describe(), commit)
     for one in results:
-        click.echo(f"{one['n']} {one['draws']}: {one['us']} us")
+        click.echo(f"{one['rows']} x {one['n']} {one['draws']}: {one['us']} us")
 
 
-def timed(device: Device, n: int, runs: int) -> Iterator[dict[str, Any]]:
-    """argmax, then each of DRAWS."""
+def timed(device: Device, n: int, runs: int, rows: int = 1) -> Iterator[dict[str, Any]]:
+    """argmax, then each of DRAWS, for each row: by the kernels of one row, or by those of several."""
+    batched, several, shape = ("", {}, ()) if rows == 1 else ("batched_", {"m": rows}, (rows,))
     launcher = Launcher(device, Modules(device))
-    x = GpuBuffer.from_numpy(device, np.random.default_rng(n).normal(0, SPREAD, n).astype(np.float32))
-    out = GpuBuffer.from_numpy(device, np.zeros(1, np.uint32))
-    random = GpuBuffer.from_numpy(device, np.array([7, 0], np.uint64))
+    x = GpuBuffer.from_numpy(device, np.random.default_rng(n).normal(0, SPREAD, (*shape, n)).astype(np.float32))
+    out = GpuBuffer.from_numpy(device, np.zeros(rows, np.uint32))
+    random = GpuBuffer.from_numpy(device, np.full((*shape, 2), (7, 0), np.uint64))
 
     def row(draws: str, plan: Plan) -> dict[str, Any]:
         seconds = statistics.median(chain_seconds(device, [plan] * LAUNCHES, runs))
-        return {"n": n, "draws": draws, "us": round(seconds * 1e6, 2)}
+        return {"n": n, "rows": rows, "draws": draws, "us": round(seconds * 1e6, 2)}
 
-    likeliest = find("argmax").make(n=n)
+    likeliest = find(f"{batched}argmax").make(n=n, **several)
     scratch = Workspace(device).arrays(likeliest, "argmax", likeliest.scratch)
     yield row("argmax", launcher.prepare(likeliest, out=out, x=x, **scratch))
-    kernel = find("sample_token").make(n=n)
+    kernel = find(f"{batched}sample_token").make(n=n, **several)
     for draws, filters in DRAWS.items():
-        set_to = GpuBuffer.from_numpy(device, settings(**{**ALL, **filters}))  # type: ignore[arg-type]
+        chosen = settings(**{**ALL, **filters})  # type: ignore[arg-type]
+        set_to = GpuBuffer.from_numpy(device, np.full((*shape, len(chosen)), chosen))
         yield row(draws, launcher.prepare(kernel, out=out, x=x, settings=set_to, random=random))
 
 

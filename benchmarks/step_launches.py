@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.decode_switches import AS_IT_COMES, CONTEXT, switched
 from benchmarks.record import write
 from executor.choice.choice import GpuProfile
-from executor.device import open_device
+from executor.device import open_devices
 from executor.device.protocol import Device
 from executor.measure.profiler import TileProfiler
 from executor.model.generation import LanguageModel
@@ -32,12 +32,12 @@ US: Final = 1e-3
 @click.option("--file", "path", required=True, type=click.Path(path_type=Path, exists=True), help="A GGUF model.")
 @click.option("--variant", default=AS_IT_COMES, show_default=True, help="As of benchmarks.decode_switches.")
 @click.option("--steps", default=16, type=click.IntRange(1), show_default=True, help=f"After {WARM_UPS} that warm up.")
-@click.option("--device", default="cuda:0", show_default=True)
+@click.option("--device", default="cuda:0", show_default=True, metavar="NAME,...", help="Several share the model.")
 @click.option("--commit", help="What is timed; found from git if there is one.")
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True)
 def main(path: Path, variant: str, steps: int, device: str, commit: str | None, output: Path) -> None:
     """Stamp the launches of some steps and write the result as JSON."""
-    with open_device(device) as opened:
+    with open_devices(device.split(",")) as opened:
         results = launches(path, opened, variant, steps)
         record = {
             "what": "launches of a step of one row by their stamps",

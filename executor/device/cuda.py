@@ -292,6 +292,10 @@ class CudaDevice(Device):
         self.enter("making a graph")
         graph = CudaGraph(self._cuda, nodes, self._checked)
         self._graphs.append(graph)
+        if any(node.ranks > 1 for node in nodes):
+            # Else its first launch does that, while the graph of a rank before waits for it, on whose GPU memory of this one is
+            # mapped: it would take longer to come, and whatever the driver waits for then would wait for ever.
+            graph.upload(self._stream.handle)
         return graph
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:

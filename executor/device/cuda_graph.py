@@ -34,6 +34,10 @@ class CudaGraph:
             self.close()
             raise
 
+    def upload(self, stream: Any) -> None:
+        """Bring to the GPU what the first launch would else bring there."""
+        self._check(self._cuda.cuGraphUpload(self._instance, stream), "uploading a graph")
+
     def launch(self, stream: Any, work: object) -> None:
         """Start all launches; str(work) says for errors what they are."""
         (status,) = self._cuda.cuGraphLaunch(self._instance, stream)

@@ -152,8 +152,12 @@ class SeveralDevices(Device):
         self.waits += 1
 
     def fill(self, pointer: int, nbytes: int, byte: int = 0) -> None:
+        """Waits until all ranks have: a kernel of one that is ahead may store into the memory of others (flags, what is
+        gathered), and is ordered behind its own rank's work alone."""
         self.allocations.check(pointer, nbytes, "fill")
         self.each("filling memory", lambda rank, device: device.fill(self._own(pointer, rank), nbytes, byte), immediate=True)
+        self.each("filling memory", lambda _, device: device.synchronize())
+        self.waits += 1
 
     def copy(self, destination: int, source: int, nbytes: int) -> None:
         self.allocations.check(source, nbytes, "copy")
@@ -309,6 +313,8 @@ class SeveralDevices(Device):
                 device.synchronize()
             except DeviceError as fault:
                 failed.setdefault(number, fault.cause if isinstance(fault, DeviceFailed) else str(fault))
+        if failed:  # who has not failed tells of who waited for whom
+            failed |= {number: "has ended all that it was given" for number in range(self.ranks) if number not in failed}
         told = [f"rank {number} ({self.devices[number].name}): {text}" for number, text in failed.items()]
         self.cause = "; ".join(told) or str(error)
         raise DeviceFailed(

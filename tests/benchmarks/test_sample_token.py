@@ -14,11 +14,12 @@ from ptxgen.errors import ArgumentError
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
-def test_argmax_and_each_draw_is_timed() -> None:
+@pytest.mark.parametrize("rows", [1, 3])
+def test_argmax_and_each_draw_is_timed(rows: int) -> None:
     with open_device("emulator") as device:
-        rows = list(timed(device, n=640, runs=1))
-    assert [one["draws"] for one in rows] == ["argmax", *DRAWS]
-    assert all(one["n"] == 640 and one["us"] > 0 for one in rows)
+        results = list(timed(device, n=640, runs=1, rows=rows))
+    assert [one["draws"] for one in results] == ["argmax", *DRAWS]
+    assert all((one["n"], one["rows"]) == (640, rows) and one["us"] > 0 for one in results)
 
 
 def test_a_vocabulary_of_nothing_is_refused(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class FakeDriver:
         self.contexts = 0  # primary contexts made so far
         self.apart: set[tuple[int, int]] = set()  # GPUs of which the first has no way to the second
         self.reached: list[tuple[Any, Any]] = []  # contexts of which the first may use the second's memory
+        self.uploaded: list[Any] = []  # contexts whose graphs were there before they were launched
         self.current: Any = None
         self._memory: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
@@ -231,6 +232,10 @@ class FakeDriver:
     def cuGraphInstantiate(self, graph: Any, flags: int) -> tuple[Any, str]:
         self.live["instance"] += 1
         return OK, "instance"
+
+    def cuGraphUpload(self, instance: Any, stream: Any) -> tuple[Any]:
+        self.uploaded.append(self.current)
+        return (OK,)
 
     def cuGraphLaunch(self, instance: Any, stream: Any) -> tuple[Any]:
         return (OK,)

@@ -83,3 +83,6 @@ class LateDriver(FakeDriver):
 
     def cuMemcpyDtoDAsync(self, destination: int, source: int, nbytes: int, stream: int) -> tuple[Any]:
         return self._do(stream, lambda: ctypes.memmove(destination, source, nbytes))
+
+    def cuMemsetD8Async(self, pointer: int, byte: int, nbytes: int, stream: int) -> tuple[Any]:
+        return self._do(stream, lambda: ctypes.memset(pointer, byte, nbytes))

@@ -1,8 +1,9 @@
-"""Fetches on a driver whose streams run behind: each has what the memory held when it was started, whatever is written there
-afterwards, and in whatever order they are read, kept or dropped."""
+"""On a driver whose streams run behind: each fetch has what the memory held when it was started, whatever is written there
+afterwards, and in whatever order they are read, kept or dropped; and memory that other GPUs may store into has been filled."""
 
 from __future__ import annotations
 
+import ctypes
 import random
 
 import numpy as np
@@ -12,6 +13,8 @@ from executor.device.cuda import CudaDevice
 from executor.device.cuda_stream import CurrentStream
 from executor.device.protocol import Fetch
 from executor.memory.buffers import GpuBuffer
+from executor.memory.peers import peer_addresses
+from ptxgen.types import U32
 from tests.executor.device.late_driver import LateDriver
 
 
@@ -49,3 +52,15 @@ def test_a_fetch_has_what_was_there_when_it_was_started(late: LateDriver, seed: 
 def test_without_the_order_between_its_streams_it_has_not(late: LateDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CurrentStream, "order", lambda self, before, after: None)
     assert wrong(late, 0) > 0
+
+
+def test_memory_whose_addresses_others_get_has_been_filled(late: LateDriver) -> None:
+    late.gpus = 2
+    with CudaDevice(0) as one, CudaDevice(1) as other:
+        flags = [GpuBuffer.empty(device, U32, (64,)) for device in (one, other)]
+        for byte in (7, 0):
+            for buffer in flags:
+                buffer.fill(byte)
+            peer_addresses(flags)
+            for buffer in flags:
+                assert ctypes.string_at(buffer.pointer, buffer.nbytes) == bytes([byte]) * buffer.nbytes

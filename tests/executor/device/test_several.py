@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -10,12 +11,12 @@ import pytest
 
 from executor import CudaExecutor
 from executor.base.errors import BundleError, DeviceError, DeviceFailed
-from executor.device import open_devices
+from executor.device import Device, open_devices
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import ReadOwn, copying
 from executor.device.several import FIRST_ADDRESS, SeveralDevices
 from executor.launch.graph import LaunchGraph
-from executor.launch.launch import Launcher
+from executor.launch.launch import Launcher, Plan
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.interop import as_buffer
@@ -23,6 +24,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.types import F32, U32, U64
 from tests.executor.device.fake_driver import FakeDriver, R
+from tests.executor.device.late_driver import LateDriver
 from tests.executor.launch.kernels import Scale
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -48,6 +50,19 @@ def own_numbers(devices: SeveralDevices, *arrays: Sequence[float]) -> GpuBuffer:
     parts = [np.array(array, np.float32) for array in arrays]
     devices.upload_from(buffer.pointer, buffer.nbytes, ReadOwn(lambda rank: copying(parts[rank])))
     return buffer
+
+
+def gather_plan(devices: Device, x: GpuBuffer) -> Plan:
+    """Of slices of two values."""
+    ranks = devices.ranks
+    y = GpuBuffer.zeros(devices, F32, (1, 2 * ranks))
+    kernel = AllGather(n=2 * ranks, ranks=ranks)
+    flags = GpuBuffer.zeros(devices, U32, (kernel.blocks, ranks))
+    tables = {
+        name: GpuBuffer.from_numpy(devices, np.array(devices.peers(buffer.pointer), np.uint64), U64)
+        for name, buffer in (("ys", y), ("peers", flags))
+    }
+    return Launcher(devices, Modules(devices)).prepare(kernel, y=y, x=x.view(0, (1, 2)), flags=flags, **tables, rank=0)
 
 
 def test_every_rank_has_memory_of_its_own_behind_one_address(three: SeveralDevices) -> None:
@@ -99,16 +114,8 @@ def test_a_kernel_runs_on_each_with_its_own_memory(three: SeveralDevices) -> Non
 
 
 def test_a_gather_is_one_launch_of_all(three: SeveralDevices) -> None:
-    x, y = own_numbers(three, [1, 2], [3, 4], [5, 6]), GpuBuffer.zeros(three, F32, (1, 6))
-    kernel = AllGather(n=6, ranks=3)
-    flags = GpuBuffer.zeros(three, U32, (kernel.blocks, 3))
-    tables = {
-        name: GpuBuffer.from_numpy(three, np.array(three.peers(buffer.pointer), np.uint64), U64)
-        for name, buffer in (("ys", y), ("peers", flags))
-    }
-    plan = Launcher(three, Modules(three)).prepare(
-        kernel, y=y, x=x.view(0, (1, 2)), flags=flags, **tables, rank=0
-    )  # fmt: skip
+    plan = gather_plan(three, own_numbers(three, [1, 2], [3, 4], [5, 6]))
+    y = plan.arguments["y"]
     for launch in (plan, LaunchGraph(three, [plan]).replay):
         y.fill(0)
         launch()
@@ -142,7 +149,7 @@ def test_a_fault_of_one_is_the_end_of_all(three: SeveralDevices, monkeypatch: py
     with pytest.raises(DeviceFailed) as failed:
         plan()
     assert str(failed.value).startswith(f"launching {plan} failed on {three.name}: rank 1 (emulator (sm_90)): integer division")
-    assert "all that was on them is lost" in str(failed.value)
+    assert "; rank 2 (emulator (sm_90)): has ended all that it was given\nall that was on them is lost" in str(failed.value)
     monkeypatch.undo()
     for use in (plan, y.to_numpy, three.synchronize, lambda: GpuBuffer.zeros(three, F32, (1,))):
         with pytest.raises(DeviceFailed, match=r"3 devices .* have failed and refuse \w+.*; rank 1 .* integer division"):
@@ -193,6 +200,31 @@ def test_gpus_reach_each_other_or_are_refused(driver: FakeDriver) -> None:
     with pytest.raises(DeviceError, match="no peer access between"):
         open_devices(["cuda:0", "cuda:1"])
     assert not any(driver.live.values())
+
+
+def test_what_is_filled_is_so_on_all_before_any_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = LateDriver(seed=1, late=0.02)
+    late.gpus = 2
+    monkeypatch.setattr("executor.device.cuda.driver", lambda: late)
+    with open_devices(["cuda:0", "cuda:1"]) as devices:
+        flags = GpuBuffer.empty(devices, U32, (64,))
+        for byte in (7, 0):
+            flags.fill(byte)
+            for pointer in devices.peers(flags.pointer):
+                assert ctypes.string_at(pointer, flags.nbytes) == bytes([byte]) * flags.nbytes
+
+
+def test_graphs_that_wait_for_each_other_are_on_their_gpus_before_they_are_launched(driver: FakeDriver) -> None:
+    driver.gpus = 2
+    with open_devices(["cuda:0", "cuda:1"]) as devices:
+        graph = LaunchGraph(devices, [gather_plan(devices, GpuBuffer.zeros(devices, F32, (2,)))])
+        assert driver.uploaded == ["context 0", "context 1"]
+        x = GpuBuffer.zeros(devices, F32, (1,))
+        y = GpuBuffer.zeros(devices, F32, (1,))
+        alone = Launcher(devices, Modules(devices)).prepare(Scale(n=1), y=y, x=x, factor=2.0, offset=1)
+        LaunchGraph(devices, [alone]).close()
+        assert len(driver.uploaded) == 2
+        graph.close()
 
 
 def test_a_gpu_that_fails_is_named(driver: FakeDriver) -> None:
