@@ -95,7 +95,7 @@ class HwDp4aGemv(HwDp4aType):
                 if fresh and self.pdl:
                     k.griddepcontrol(action="launch_dependents")
                 if fresh:
-                    before = [self._before(k, row) for row in warp.numbers]
+                    before = self._early(k, warp)
                 chunk.add(rows)
         self._store(k, warp, before)
 
@@ -103,7 +103,7 @@ class HwDp4aGemv(HwDp4aType):
         loop = ChunkLoop(self, k, turns, most_steps)
         if self.pdl:
             k.griddepcontrol(action="wait")
-        before = [self._before(k, row) for row in loop.warp.numbers]
+        before = self._early(k, loop.warp)
         for first in loop.chunks():
             for rows in turns:
                 loop.fill(rows, first)
@@ -111,6 +111,10 @@ class HwDp4aGemv(HwDp4aType):
                     k.griddepcontrol(action="launch_dependents")
                 loop.add(rows, first)
         self._store(k, loop.warp, before)
+
+    def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
+        """What `_store` needs beside the sums, loaded before they are known."""
+        return [self._before(k, row) for row in warp.numbers]
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is

@@ -4,10 +4,11 @@ chunks.py, what they write in hw_dp4a.py."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig
+from ptxgen.dsl.value import Value
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.shape import require
@@ -21,7 +22,10 @@ class HwDp4aType(DigitGemvType):
     launch, sm_90 and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
     resident_threads threads."""
 
-    bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")  # one warp has a row to itself
+    weights: ClassVar[tuple[str, ...]] = ("w",)
+    """The matrices that a warp has rows of: those of the same numbers of each."""
+    # One warp has a row to itself.
+    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
@@ -48,9 +52,29 @@ class HwDp4aType(DigitGemvType):
         return self.fragments.steps * self.runs + (WARP_SIZE.bit_length() - 1)
 
     @property
+    def results_at_once(self) -> int:
+        """Results whose rows of weights a warp has at once, which share each read of the activations."""
+        return self.rows_per_warp // len(self.weights)
+
+    @property
+    def warp_results(self) -> int:
+        """Results of a warp in all."""
+        return self.results_at_once
+
+    @property
     def block_rows(self) -> int:
-        """Rows of a block of threads."""
-        return self.num_warps * self.rows_per_warp
+        """Results of a block of threads."""
+        return self.num_warps * self.warp_results
+
+    @property
+    def whole(self) -> bool:
+        """Whether every warp has `warp_results` rows from `first_row` on."""
+        return self.n % self.block_rows == 0
+
+    def first_row(self, k: KernelBuilder) -> Value:
+        """The number of the warp's first result."""
+        first: Value = (k.ctaid.x * self.num_warps + k.warp) * self.warp_results
+        return first
 
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE
