@@ -44,7 +44,7 @@ def loops(kernel: HwDp4aType, parts: list[tuple[int, int]]) -> bool:
     return (
         size.instructions > LONG_STEP * kernel.rows_per_warp
         or written * size.instructions > MOST_INSTRUCTIONS
-        or 8 * handed_on > 7 * _registers(kernel)  # Q5_K
+        or 8 * handed_on > 7 * registers(kernel)  # Q5_K
     )
 
 
@@ -63,7 +63,7 @@ class StepSize:
 
 def step_size(kernel: HwDp4aType) -> StepSize:
     """What a step of a kernel like this takes."""
-    return _step_size(replace(kernel, k=kernel.fragments.values, n=1))
+    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK))
 
 
 @lru_cache
@@ -81,7 +81,7 @@ def _step_size(kernel: HwDp4aType) -> StepSize:
     return StepSize(len(k.body) - before, sum(map(len, raw)))
 
 
-def _registers(kernel: HwDp4aType) -> int:
+def registers(kernel: HwDp4aType) -> int:
     """Registers that a thread may take."""
     return min(MAX_REGISTERS, REGISTERS // max(kernel.resident_threads, kernel.launch().threads))
 
@@ -89,7 +89,7 @@ def _registers(kernel: HwDp4aType) -> int:
 def _most_ahead(kernel: HwDp4aType) -> int:
     """Steps of weights to load ahead so that these, the ones in use and the sums take 3 of 8 registers at most."""
     sums = kernel.activation_rows * kernel.rows_per_warp
-    return max(1, (_registers(kernel) * 3 // 8 - sums) // step_size(kernel).registers - 1)
+    return max(1, (registers(kernel) * 3 // 8 - sums) // step_size(kernel).registers - 1)
 
 
 def _rounded_up(number: int, multiple: int) -> int:
@@ -104,33 +104,31 @@ class Warp:
         self.k = k
         self.fragments = kernel.fragments
         self.lane: FragmentLane = self.fragments.lane(k)
-        rows = kernel.rows_per_warp
         self.matrix = kernel.matrix_of_block(k)
         self.n: Index = kernel.n if self.matrix is None else self.matrix.n
-        self.whole = kernel.n % kernel.block_rows == 0 if self.matrix is None else self.matrix.whole
-        """Whether every warp has rows_per_warp rows."""
+        self.whole = kernel.whole if self.matrix is None else self.matrix.whole
+        """Whether every warp has as many rows as others."""
         self.first_row: Value = (
-            (k.ctaid.x * kernel.num_warps + k.warp) * rows
-            if self.matrix is None
-            else k.mad(k.warp, rows, self.matrix.first_row)
+            kernel.first_row(k) if self.matrix is None else k.mad(k.warp, kernel.warp_results, self.matrix.first_row)
         )
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
-        numbers = [self.first_row + i if i else self.first_row for i in range(rows)]
+        numbers = [self.first_row + i if i else self.first_row for i in range(kernel.results_at_once)]
         self.numbers: list[Value] = []
-        self.rows = []
+        self.rows: list[GlobalArray] = []
+        """Of the first number that of each matrix, then those of the second."""
         for number in numbers:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
-            self.rows.append(self._row(self.numbers[-1]))
+            self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.shared = SharedDigits(k, layout, self.lane, NormOfReader(k, kernel.k) if kernel.normed else None)
-        self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in range(rows)]
+        self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
 
-    def _row(self, number: Value) -> GlobalArray:
-        """The weights of a row from its first on."""
+    def _row(self, name: str, number: Value) -> GlobalArray:
+        """The weights of a row of this matrix from its first on."""
         if self.matrix is None:
-            row: GlobalArray = self.k.arg.w.at(number, 0)
+            row: GlobalArray = getattr(self.k.arg, name).at(number, 0)
             return row
-        return self.matrix.array("w").at(number * self.kernel.format.row_bytes(self.kernel.k))
+        return self.matrix.array(name).at(number * self.kernel.format.row_bytes(self.kernel.k))
 
     def result(self) -> GlobalArray:
         """Where the products go of the matrix that the warp has rows of."""
@@ -186,7 +184,7 @@ class Chunk:
         the steps that follow."""
         k, warp = self.warp.k, self.warp
         looped = (self.whole - ahead) // ahead * ahead
-        variables = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in self.ahead]
+        variables = [[tuple(in_variable(k, one) for one in raw) for raw in step] for step in self.ahead]
         for i in k.strided(0, looped, step=ahead):
             cursors = [cursor.moved(i) for cursor in warp.cursors]
             for a in range(ahead):
@@ -223,7 +221,7 @@ class ChunkLoop:
         self._last_turn = turns[-1]
         self._blocks = kernel.k // kernel.format.block
         loaded = [self._load(step * fragments.blocks + self.warp.lane.block) for step in range(self.ahead)]
-        self._raw = [[tuple(_variable(k, one) for one in raw) for raw in step] for step in loaded]
+        self._raw = [[tuple(in_variable(k, one) for one in raw) for raw in step] for step in loaded]
 
     def chunks(self) -> Iterator[Value]:
         """Write the loop over chunks; gives the first step of each."""
@@ -265,5 +263,5 @@ class ChunkLoop:
         return [warp.lane.load(k, warp.lane.of_block(row, inside)) for row in warp.rows]
 
 
-def _variable(k: KernelBuilder, value: Value) -> Value:
+def in_variable(k: KernelBuilder, value: Value) -> Value:
     return k.variable(value, value.type)

@@ -120,6 +120,14 @@ class FragmentLane:
         load is for nothing, so that loads need no branch."""
         return self._in_rest(step, self._block_in_rest(k))
 
+    def to_rest(self, k: KernelBuilder) -> Value:
+        """Bytes, modulo 2^32, from the lane's fragment of the first step to that of the partial last one, which is not the
+        first: see `start_in_rest`."""
+        last = k.min(self._block_value, self.fragments.rest - 1)
+        block_bytes = self.fragments.format.block_bytes
+        away: Value = (last - self._block_value) * block_bytes + (self.fragments.steps - 1) * self.fragments.bytes
+        return away
+
     def of_block(self, row: Bytes, block: Index) -> Cursor:
         """The lane's fragment of a block of a row of bytes."""
         return self._at(advance(row, block, self.fragments.format.block_bytes))

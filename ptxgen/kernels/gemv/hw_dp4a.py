@@ -56,6 +56,11 @@ class HwDp4aGemv(HwDp4aType):
     def with_norm(self) -> KernelType | None:
         return replace(self, normed=True)
 
+    def with_residual_norm(self, digits: int) -> KernelType | None:
+        from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed  # is an HwDp4aGemv itself
+
+        return HwDp4aGemvResidualNormed.suited(self, digits) if type(self) is HwDp4aGemv else None
+
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 
@@ -100,7 +105,7 @@ class HwDp4aGemv(HwDp4aType):
                 if fresh and self.pdl:
                     k.griddepcontrol(action="launch_dependents")
                 if fresh:
-                    before = [self._before(k, row) for row in warp.numbers]
+                    before = self._early(k, warp)
                 chunk.add(rows)
         self._store(k, warp, before)
 
@@ -108,7 +113,7 @@ class HwDp4aGemv(HwDp4aType):
         loop = ChunkLoop(self, k, turns, most_steps)
         if self.pdl:
             k.griddepcontrol(action="wait")
-        before = [self._before(k, row) for row in loop.warp.numbers]
+        before = self._early(k, loop.warp)
         for first in loop.chunks():
             for rows in turns:
                 loop.fill(rows, first)
@@ -116,6 +121,10 @@ class HwDp4aGemv(HwDp4aType):
                     k.griddepcontrol(action="launch_dependents")
                 loop.add(rows, first)
         self._store(k, loop.warp, before)
+
+    def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
+        """What `_store` needs beside the sums, loaded before they are known."""
+        return [self._before(k, row) for row in warp.numbers]
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is

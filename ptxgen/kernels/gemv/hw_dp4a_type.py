@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
@@ -36,7 +37,10 @@ class HwDp4aType(DigitGemvType):
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
     squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations."""
 
-    bit_free = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")  # one warp has a row to itself
+    weights: ClassVar[tuple[str, ...]] = ("w",)
+    """The matrices that a warp has rows of: those of the same numbers of each."""
+    # One warp has a row to itself.
+    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
@@ -66,9 +70,29 @@ class HwDp4aType(DigitGemvType):
         return self.fragments.steps * self.runs + (WARP_SIZE.bit_length() - 1)
 
     @property
+    def results_at_once(self) -> int:
+        """Results whose rows of weights a warp has at once, which share each read of the activations."""
+        return self.rows_per_warp // len(self.weights)
+
+    @property
+    def warp_results(self) -> int:
+        """Results of a warp in all."""
+        return self.results_at_once
+
+    @property
     def block_rows(self) -> int:
-        """Rows of a block of threads."""
-        return self.num_warps * self.rows_per_warp
+        """Results of a block of threads."""
+        return self.num_warps * self.warp_results
+
+    @property
+    def whole(self) -> bool:
+        """Whether every warp has `warp_results` rows from `first_row` on."""
+        return self.n % self.block_rows == 0
+
+    def first_row(self, k: KernelBuilder) -> Value:
+        """The number of the warp's first result."""
+        first: Value = (k.ctaid.x * self.num_warps + k.warp) * self.warp_results
+        return first
 
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE

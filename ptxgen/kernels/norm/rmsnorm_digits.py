@@ -15,7 +15,7 @@ from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Signature, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.norm.rmsnorm import LARGEST_ROW, THREADS, RmsNorm, rms_bound, root_units
-from ptxgen.kernels.norm.squares import BLOCK_TREE, inverse_root, row_squares, total_chain
+from ptxgen.kernels.norm.squares import GROUP_TREE, inverse_root, row_squares, total_chain
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.quantize.quantize import write_digits
 from ptxgen.kernels.registry import register
@@ -76,10 +76,10 @@ class RmsNormDigits(RmsNorm):
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
         """y as in rmsnorm. A scale: the sum of squares, whose error the root halves, and one more product."""
         blocks = self.hidden // BLOCK
-        units = root_units(chain=0, tree=BLOCK_TREE + 1 + total_chain(blocks)) + 1
+        units = root_units(chain=0, tree=GROUP_TREE + 1 + total_chain(blocks)) + 1
         expected = self.reference(**arguments)
         return {
-            "y": rms_bound(expected["y"], chain=0, tree=BLOCK_TREE + 1 + total_chain(blocks)),
+            "y": rms_bound(expected["y"], chain=0, tree=GROUP_TREE + 1 + total_chain(blocks)),
             "digits": 0.0,
             "scales": np.abs(expected["scales"]) * units * UNIT + 2.0**-148,
             "sums": 0.0,

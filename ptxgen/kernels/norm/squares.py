@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, SharedView
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -17,11 +21,11 @@ from ptxgen.types import F32
 LANE_VALUES = 4
 """Neighbouring values of a lane, of one 16-byte load."""
 
-BLOCK_TREE = BLOCK.bit_length() - 1
+GROUP_TREE = BLOCK.bit_length() - 1
 """Additions that a square goes through in the sum of its block."""
 
 
-def block_squares(k: KernelBuilder, values: Sequence[Value]) -> Value:
+def group_squares(k: KernelBuilder, values: Sequence[Value]) -> Value:
     """The sum of the squares of a block of 32 values, in all lanes that share it: each has one of them, or four neighbours.
 
     The tree is that of lanes 1, 2, 4, 8 and 16 away, in this order, so that who has neighbours adds these first. All lanes of
@@ -73,7 +77,7 @@ def row_squares(k: KernelBuilder, row: GlobalArray, size: int) -> Value:
     firsts = [k.tid.x * LANE_VALUES + start for start in range(0, size, step)]
     loaded = [k.load_vector(row[k.min(first, size - LANE_VALUES)], LANE_VALUES) for first in firsts]
     for first, values in zip(firsts, loaded, strict=True):
-        total = block_squares(k, values)
+        total = group_squares(k, values)
         with k.when((first < size) & ((k.lane & (BLOCK // LANE_VALUES - 1)) == 0)):
             k.store(sums[first // BLOCK], total)
     k.barrier()
@@ -86,3 +90,18 @@ def inverse_root(k: KernelBuilder, total: Value, size: int, eps: Value) -> Value
 
     Rounded are 1 / size, its product, the sum with eps and the root: no more than what `root_units` of rmsnorm.py allows."""
     return mathlib.rsqrt_of_normal(k, total * (1 / size) + eps)
+
+
+def exact_squares(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What group_squares computes, of f64[n] values: f64[n / 32]."""
+    squares: NDArray[np.float64] = (values.reshape(-1, BLOCK) ** 2).sum(axis=-1)
+    return squares
+
+
+def squares_bound(values: NDArray[np.float64], bound: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far group_squares of f32 values within `bound` of these may be from exact_squares of these. The smallest normal
+    number covers squares that underflow."""
+    most = exact_squares(np.abs(values) + bound)
+    exact = exact_squares(values)
+    off: NDArray[np.float64] = most - exact + gamma(1 + GROUP_TREE) * most + BLOCK * np.finfo(np.float32).tiny
+    return off

@@ -97,10 +97,11 @@ class Quantize(KernelType):
 
 
 def write_digits(
-    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value,
+    k: KernelBuilder, count: int, row: Value | int, first: Value, xs: Sequence[Value], live: Value, prefix: str = "",
     factor: Value | None = None,
 ) -> None:  # fmt: skip
-    """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds.
+    """Write what stands for the values `first`, `first` + 1, ... of a row to k.arg.digits, scales and sums, where `live` holds;
+    or to arguments whose names are these behind a prefix.
 
     xs: the lane's values, one or four of them, so that 32 or 8 lanes side by side have a block of 32, in all of which `live` is
     the same. All lanes of the warp must come here. Every kernel that makes digits makes them of `block_integers`, so the bits
@@ -110,14 +111,14 @@ def write_digits(
         scale = scale * factor
     with k.when(live):
         for digit, parts in enumerate(digits_of(integers, count)):
-            place = k.arg.digits[row, digit, first]
+            place = getattr(k.arg, f"{prefix}digits")[row, digit, first]
             if len(parts) == 1:
                 k.store(place, parts[0])
             else:
                 k.store(replace(place, dtype=U32), packed(k, parts))
         with k.when((k.lane & (BLOCK // len(xs) - 1)) == 0):
-            k.store(k.arg.scales[row, first // BLOCK], scale)
-            k.store(k.arg.sums[row, first // BLOCK], total)
+            k.store(getattr(k.arg, f"{prefix}scales")[row, first // BLOCK], scale)
+            k.store(getattr(k.arg, f"{prefix}sums")[row, first // BLOCK], total)
 
 
 def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[list[Value], Value, Value]:

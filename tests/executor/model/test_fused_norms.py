@@ -4,6 +4,7 @@ gate, up and SwiGLU are one launch. Same bits, fewer launches."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.synthetic import Q, write_model
 
 TOKENS = [3, 17, 101, 44, 9]
 CONTEXT = 64
-SIZES = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT}
+SIZES: dict[str, Any] = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "context": CONTEXT}
 MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
 NORMS = GpuProfile(fused_norms=True)
 GATED = GpuProfile(gated_products=True)

@@ -1,0 +1,106 @@
+"""hw_dp4a with the residual connection and with what the RMSNorm of the stream needs, so that the norm takes no launch: whoever
+multiplies a matrix by the norm multiplies it by the digits of y gamma, and divides by the root of the mean square."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Signature, Work, read, write
+from ptxgen.dsl.memory import Element
+from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
+from ptxgen.kernels.gemv.row_digits import RowDigits
+from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
+from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.registry import register
+from ptxgen.types import F32
+
+
+@register(format=JOINED)
+@dataclass(frozen=True)
+class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
+    """y += W x on quantised activations, the digits of y * gamma and the squares of y: hw_dp4a_gemv_residual, with its bits,
+    and what a norm of y needs. W2 (y gamma / rms) is (W2 (y gamma)) / rms.
+
+    y: f32[n], in place, n a multiple of 32; w, digits, scales and sums as in hw_dp4a; gamma: f32[n]. y_digits: s8[1,
+    out_digits, n], y_scales: f32[1, n / 32], y_sums: s32[1, n / 32]: those of the f32 products y * gamma. squares: f32[n / 32],
+    the sum of y^2 of each 32 rows as group_squares (norm/squares.py) makes it. counters: see RowDigits."""
+
+    name_pattern = "hw_dp4a_{format}_gemv_residual_normed"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.normed:
+            raise ArgumentError(f"{self.name} leaves a norm and completes none: normed must be False")
+
+    @classmethod
+    def suited(cls, product: HwDp4aGemv, digits: int) -> HwDp4aGemvResidualNormed | None:
+        """The one with the settings of a plain product, or None where y cannot be dealt out to groups of 32 with these."""
+        try:
+            return cls(**product.parameters(), format=product.format, out_digits=digits)
+        except ArgumentError:
+            return None
+
+    def more_arguments(self) -> Signature:
+        return {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
+
+    def for_result(self, k: KernelBuilder, row: Value) -> Element:
+        element: Element = k.arg.y[row]
+        return element
+
+    def for_digits(self, k: KernelBuilder, row: Value) -> Element:
+        element: Element = k.arg.gamma[row]
+        return element
+
+    def result(self, k: KernelBuilder, sums: list[Value], loaded: Value | None) -> Value:
+        assert loaded is not None
+        return loaded + sums[0]
+
+    def quantised(self, k: KernelBuilder, row: Value, y: Value, loaded: Value | None, live: Value) -> Value:
+        assert loaded is not None
+        squares = group_squares(k, [y])
+        with k.when(live & (k.lane == 0)):
+            k.store(k.arg.squares[row // BLOCK], squares)
+        return y * loaded
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        y = super().reference(**arguments)["y"]
+        made = self.digits_of(y * arguments["gamma"].astype("f8"))
+        return {"y": y, **made, "squares": exact_squares(y), **self.counters_again()}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """y as in hw_dp4a_gemv_residual; squares and digits are those of any y that near, the latter of one more product."""
+        y, bound = super().reference(**arguments)["y"], super().tolerance(**arguments)["y"]
+        gamma = np.abs(arguments["gamma"].astype("f8"))
+        of_product = bound * gamma + UNIT * (np.abs(y) + bound) * gamma + np.finfo(np.float32).tiny
+        digits = self.digit_bounds(y * arguments["gamma"].astype("f8"), of_product)
+        return {"y": bound, **digits, "squares": squares_bound(y, bound), **self.counters_again()}
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        inputs = super().inputs(rng) | {"squares": np.full(self.n // BLOCK, np.nan, np.float32)}
+        return inputs | {"gamma": rng.uniform(-0.5, 2.0, self.n).astype(np.float32)}
+
+    def work(self) -> Work:
+        """A product more for each digit's value, a product and an addition for each square."""
+        others = super().work()
+        return Work(flops=others.flops + 3 * self.n, bytes=others.bytes + F32.bytes * (self.n + self.n // BLOCK))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidualNormed]:
+        three = fixed | {"digits": 3, "out_digits": 3}
+        yield cls(k=512, n=32, num_warps=2, rows_per_warp=2, resident_threads=256, **three)  # eight blocks a group
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=2048, n=96, num_warps=16, rows_per_warp=2, turns=2, **three)  # half of a block is past the end
+            yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, rows_per_warp=1, **fixed)  # a loop
+            yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
+        if fixed["format"].name == "Q8_0":
+            yield cls(k=896, n=32, num_warps=4, rows_per_warp=1, turns=4, **three)  # a partial step after others

@@ -1,0 +1,146 @@
+"""How a warp of hw_dp4a takes its rows in several turns, while the activations stay in shared memory: the steps of all turns
+are one sequence, whose loads run on from the rows of one turn into those of the next, so that memory does not wait while sums
+are reduced. The text is that of one turn, or of as few as need be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.value import Value
+from ptxgen.kernels.gemv.chunks import WRITTEN_OUT, Raw, Warp, in_variable, registers, step_size
+from ptxgen.kernels.gemv.fragments import Cursor
+from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
+from ptxgen.types import F32
+
+# Bytes of which every multiple is a constant offset that no format's loads mind: what is aligned stays so.
+ALIGNED = 16
+
+
+class Turns:
+    """The rows of a warp, `results_at_once` of each matrix a turn. Weights of `ahead` steps are in flight: whoever has used
+    those of a step loads those of `ahead` steps later into the same registers. The first are loaded here."""
+
+    def __init__(self, warp: Warp) -> None:
+        self.warp, self.k = warp, warp.k
+        kernel, self.steps = warp.kernel, warp.fragments.steps
+        self.turns = kernel.warp_results // kernel.results_at_once
+        self.ahead, self.in_text = _pass(self.turns, self.steps, min(kernel.ahead, _most_ahead(kernel)))
+        self._at_once, self._row_bytes = kernel.results_at_once, kernel.format.row_bytes(kernel.k)
+        self._rest = warp.fragments.rest > 0
+        self._cursors = warp.cursors[: len(kernel.weights)]
+        """Of the first row of each matrix: the others are so many bytes further."""
+        if self._rest and self.steps == 1:
+            self._cursors = [warp.lane.start_of_rest(self.k, row) for row in warp.rows[: len(kernel.weights)]]
+        elif self._rest:
+            self._to_rest = warp.lane.to_rest(self.k)
+        self._loops = self.in_text < self.turns
+        if self._loops:
+            self._cursors = [_moving(self.k, cursor) for cursor in self._cursors]
+        count = min(self.ahead, self.turns * self.steps)
+        self._raw = [[tuple(in_variable(self.k, one) for one in raw) for raw in self._load(step)] for step in range(count)]
+
+    def sums(self) -> list[Value]:
+        """Write all turns; returns, for each matrix, the sum of row i of the warp in lane i. Activations are staged."""
+        k = self.k
+        kept = [k.variable(0.0, F32) for _ in self.warp.kernel.weights]
+        if not self._loops:
+            self._write_pass(kept, k.lane, None)
+            return kept
+        place = k.variable(k.lane, k.lane.type)
+        """The lane's number among the rows from those of this pass on, modulo 2^32."""
+        rows = self.in_text * self._at_once
+        for turn in k.strided(0, self.turns, step=self.in_text):
+            self._write_pass(kept, place, turn < self.turns - self.in_text)
+            for cursor in self._cursors:
+                for pointer in _pointers(cursor):
+                    k.assign(pointer.base, pointer.base + rows * self._row_bytes)
+            k.assign(place, place - rows)
+        return kept
+
+    def _write_pass(self, kept: list[Value], place: Value, more: Value | None) -> None:
+        """Write the turns of the text. more: whether a pass follows, None if none ever does."""
+        k, warp, in_text = self.k, self.warp, self.in_text * self.steps
+        for step in range(in_text):
+            raw, in_turn = self._raw[step % self.ahead], step % self.steps
+            if in_turn == 0:
+                for (total,) in warp.totals:
+                    k.assign(total, 0.0)
+            if self._rest and in_turn == self.steps - 1:
+                with k.when(warp.lane.takes_rest):
+                    warp.add_step(raw, range(1), in_turn)
+            else:
+                warp.add_step(raw, range(1), in_turn)
+            if step + self.ahead < in_text:
+                self._load_again(raw, step + self.ahead)
+            elif more is not None:
+                with k.when(more):
+                    self._load_again(raw, step + self.ahead)
+            if in_turn == self.steps - 1:
+                self._keep(kept, place, step // self.steps)
+
+    def _keep(self, kept: list[Value], place: Value, turn: int) -> None:
+        """Reduce the sums of a turn, and leave each in the lane of its row."""
+        k, weights = self.k, len(kept)
+        for number, (total,) in enumerate(self.warp.totals):
+            row, matrix = divmod(number, weights)
+            mine = place == turn * self._at_once + row
+            k.assign(kept[matrix], k.select(mine, k.warp_sum(total), kept[matrix]))
+
+    def _load_again(self, raw: Raw, step: int) -> None:
+        for old, new in zip(raw, self._load(step), strict=True):
+            for register, value in zip(old, new, strict=True):
+                self.k.assign(register, value)
+
+    def _load(self, step: int) -> Raw:
+        """Load this step of the text, or of what follows it."""
+        turn, in_turn = divmod(step, self.steps)
+        rows = range(turn * self._at_once, (turn + 1) * self._at_once)
+        cursors = [_further(cursor, row * self._row_bytes) for row in rows for cursor in self._cursors]
+        if self._rest and in_turn == self.steps - 1 > 0:
+            cursors = [_with(cursor, lambda pointer: pointer.at(self._to_rest)) for cursor in cursors]
+        else:
+            cursors = [cursor.moved(in_turn) for cursor in cursors]
+        return [self.warp.lane.load(self.k, cursor) for cursor in cursors]
+
+
+def _pass(turns: int, steps: int, most_ahead: int) -> tuple[int, int]:
+    """How many steps to load ahead, at most `most_ahead`, and how many turns the text has: a loop over it finds the weights of
+    a step in the same registers each time."""
+    for ahead in range(most_ahead, 1, -1):
+        for in_text in range(1, turns + 1):
+            short = in_text == 1 or in_text * steps <= WRITTEN_OUT
+            if short and turns % in_text == 0 and (in_text == turns or in_text * steps % ahead == 0):
+                return ahead, in_text
+    return 1, 1
+
+
+def _most_ahead(kernel: HwDp4aType) -> int:
+    """Steps of weights to load ahead so that these take 3 of 8 registers at most: the step in use needs about as many."""
+    return max(1, registers(kernel) * 3 // 8 // step_size(kernel).registers)
+
+
+def _pointers(cursor: Cursor) -> list[GlobalArray]:
+    """The block's, and the column's if it is another."""
+    return [cast("GlobalArray", one) for one in (cursor.block, cursor.column)[: 1 + (cursor.column is not cursor.block)]]
+
+
+def _with(cursor: Cursor, change: Callable[[GlobalArray], GlobalArray]) -> Cursor:
+    """Each pointer changed."""
+    block, *column = map(change, _pointers(cursor))
+    return Cursor(cursor.fragments, block, *(column or [block]))
+
+
+def _moving(k: KernelBuilder, cursor: Cursor) -> Cursor:
+    """The cursor in registers that a loop changes."""
+    return _with(cursor, lambda pointer: replace(pointer, base=in_variable(k, pointer.base)))
+
+
+def _further(cursor: Cursor, nbytes: int) -> Cursor:
+    """So many bytes further."""
+    if nbytes % ALIGNED == 0:
+        return _with(cursor, lambda pointer: pointer.at(nbytes)) if nbytes else cursor
+    return _with(cursor, lambda pointer: replace(pointer, base=pointer.base + nbytes))

@@ -1,0 +1,143 @@
+"""Products whose epilogue makes the digits of 32 neighbouring results: the bits of the kernels that they are made of, one after
+the other, however rows are dealt out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.activation.elementwise import ElementwiseMul
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.gemv.row_digits import RowDigits
+from ptxgen.kernels.quantize.quantize import Quantize
+from ptxgen.kernels.registry import find
+from tests.ptxgen.kernels.checking import run
+
+Arrays = dict[str, NDArray[Any]]
+
+DEALT = (
+    {"num_warps": 1, "rows_per_warp": 1},  # 32 blocks a group
+    {"num_warps": 4, "rows_per_warp": 2},  # 4
+    {"num_warps": 4, "rows_per_warp": 1, "turns": 4},  # 2
+    {"num_warps": 16, "rows_per_warp": 2},  # a group a block
+    {"num_warps": 8, "rows_per_warp": 2, "turns": 2, "ahead": 1},
+    {"num_warps": 2, "rows_per_warp": 4, "turns": 4, "ahead": 3},
+    {"num_warps": 8, "rows_per_warp": 2, "turns": 8},  # four groups a block, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 1, "turns": 32},  # three, each in a warp
+)
+
+
+def normed(format: str, **shape: int) -> HwDp4aGemvResidualNormed:
+    kernel = find(f"hw_dp4a_{format}_gemv_residual_normed").make(**shape)
+    assert isinstance(kernel, HwDp4aGemvResidualNormed)
+    return kernel
+
+
+def as_bits(arrays: Arrays) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
+def digits_of(values: NDArray[Any], digits: int) -> Arrays:
+    """What the quantize kernel makes of values, by the names that a product gives it."""
+    kernel = Quantize(digits, n=values.size)
+    made = run(kernel, {**kernel.inputs(np.random.default_rng(0)), "x": values.reshape(1, -1)})
+    return {f"y_{name}": array for name, array in made.items()}
+
+
+def product(kernel: RowDigits, arguments: dict[str, Any], **others: Any) -> NDArray[Any]:
+    """W x by hw_dp4a, or y + W x."""
+    arguments = arguments | others
+    one = HwDp4aGemvResidual if isinstance(kernel, HwDp4aGemvResidual) else HwDp4aGemv
+    alone = one(kernel.format, k=kernel.k, n=kernel.n, digits=kernel.digits)
+    y: NDArray[Any] = run(alone, {name: arguments[name] for name in alone.signature()})["y"]
+    return y
+
+
+def squares(y: NDArray[Any]) -> NDArray[Any]:
+    """Of each 32 values in f32: neighbours first, then pairs of neighbours, and so on."""
+    sums: NDArray[Any] = y * y
+    for _ in range(5):
+        sums = sums[::2] + sums[1::2]
+    return sums
+
+
+def in_parts(kernel: RowDigits, arguments: dict[str, Any]) -> Arrays:
+    """What the kernel gives, by the kernels that it is made of."""
+    y = product(kernel, arguments)
+    multiplied = run(ElementwiseMul(n=kernel.n), {"y": np.zeros_like(y), "a": y, "b": arguments["gamma"]})["y"]
+    return {"y": y, **digits_of(multiplied, kernel.out_digits), "squares": squares(y)}
+
+
+def assert_is_its_parts(kernel: RowDigits) -> None:
+    arguments = kernel.inputs(np.random.default_rng(7))
+    results = run(kernel, arguments)
+    for name in kernel.scratch:
+        assert not results.pop(name).any()
+    assert as_bits(results) == as_bits(in_parts(kernel, arguments))
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("format", "k", "dealt"),
+    [
+        ("q4k", 1536, {"num_warps": 2, "rows_per_warp": 2}),
+        ("q4k", 4096, {"num_warps": 8, "rows_per_warp": 2, "turns": 2}),
+        ("q4k", 6144, {"num_warps": 4, "rows_per_warp": 1, "turns": 8}),  # three steps, loaded two ahead
+        ("q6k", 1536, {"num_warps": 4, "rows_per_warp": 2, "turns": 4}),
+        ("q6k", 1792, {"num_warps": 4, "rows_per_warp": 1}),
+        ("q6k_aligned", 2304, {"num_warps": 8, "rows_per_warp": 2, "turns": 2}),
+        ("q8_0", 896, {"num_warps": 8, "rows_per_warp": 4}),
+        ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),
+    ],
+)
+def test_a_normed_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
+    assert_is_its_parts(normed(format, k=k, n=32, digits=digits, out_digits=4 - digits, **dealt))
+
+
+@pytest.mark.parametrize("dealt", DEALT, ids=str)
+def test_how_rows_are_dealt_out_leaves_the_bits_of_a_normed_product_alone(dealt: dict[str, int]) -> None:
+    assert_is_its_parts(normed("q4k", k=2560, n=96, digits=3, out_digits=3, **dealt))
+
+
+@pytest.mark.parametrize("num_warps", [4, 16])
+def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_parts(num_warps: int) -> None:
+    shape = {"k": 18944, "n": 32, "digits": 3, "out_digits": 3, "num_warps": num_warps, "rows_per_warp": 2}
+    assert_is_its_parts(normed("q6k_aligned", **shape))
+
+
+def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() -> None:
+    kernel = normed("q8_0", k=32, n=128, digits=1, out_digits=2, num_warps=2, rows_per_warp=1)
+    arguments = kernel.inputs(np.random.default_rng(1))
+    y = arguments["y"]
+    y[3], y[40], arguments["gamma"][64:96] = np.nan, np.inf, 0.0
+    results = run(kernel, arguments)
+    assert np.isnan(results["squares"]).tolist() == [True, False, False, False]
+    assert np.isfinite(results["y_scales"]).tolist() == [[False, False, True, True]]
+    assert not results["y_digits"][..., 64:96].any()
+    results.pop("counters")
+    assert as_bits(results) == as_bits(in_parts(kernel, arguments))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n": 48}, "n must be a multiple of 32"),
+        ({"num_warps": 3}, "not 2 and 6"),
+        ({"num_warps": 16, "rows_per_warp": 3}, "not 3 and 48"),
+        ({"num_warps": 32, "rows_per_warp": 3}, "not 3 and 96"),
+        ({"turns": 32}, "not 64 and 512"),
+        ({"k": 18944, "turns": 2}, "turns must be 1 where activations do not fit shared memory at once: 3 digits of k=18944"),
+        ({"turns": 0}, "turns must be an integer, 1..32, got 0"),
+        ({"out_digits": 4}, "out_digits must be an integer, 1..3, got 4"),
+    ],
+    ids=str,
+)
+def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], message: str) -> None:
+    usual = {"k": 512, "n": 64, "digits": 3, "out_digits": 3}
+    with pytest.raises(ArgumentError, match=message):
+        normed("q4k", **usual | settings)
