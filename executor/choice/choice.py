@@ -161,6 +161,11 @@ class GpuProfile:
         )  # fmt: skip
 
     @property
+    def with_outputs(self) -> Self:
+        """This one with a launch for each operation whose output somebody wants to look at: the same bits."""
+        return replace(self, persistent_layers=False, fused_norms=False, gated_products=False)
+
+    @property
     def fusions(self) -> Fusions:
         """What the product of one row with a matrix may be one launch with."""
         return Fusions(joined=self.joined_products, normed=self.fused_norms, gated=self.gated_products)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Self
 
 from executor.base.arguments import checked
@@ -194,9 +193,8 @@ class PreparedModel(ABC):
         before. The sequence stays: they run in a workspace of their own, and its keys and values are set aside."""
         if self._searched == self.weights.generation:
             return
-        one_by_one = replace(self.profile, persistent_layers=False)  # so that each operation has an output to look at
         tokens = self.calibration[: self.cache.max_len]
-        with self.beside(one_by_one) as trial:
+        with self.beside(self.profile.with_outputs) as trial:
             trial.flagged, trial._searched = frozenset(sites(self.config.layers)), self.weights.generation
             self.flagged = find_outliers(trial.launcher, self.config.layers, self.cache, tokens, trial.step)
             self._searched = self.weights.generation

@@ -264,4 +264,5 @@ class ChunkLoop:
 
 
 def in_variable(k: KernelBuilder, value: Value) -> Value:
+    """A register of its own that holds the value until it is written again."""
     return k.variable(value, value.type)

@@ -61,6 +61,14 @@ class HwDp4aGemv(HwDp4aType):
 
         return HwDp4aGemvResidualNormed.suited(self, digits) if type(self) is HwDp4aGemv else None
 
+    def gated(self, up: KernelType, digits: int) -> KernelType | None:
+        from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv  # is an HwDp4aGemv itself
+
+        if type(self) is not HwDp4aGemv or type(up) is not HwDp4aGemv:
+            return None
+        alike = all(getattr(up, name) == getattr(self, name) for name in (*SHARED, "n"))
+        return GatedHwDp4aGemv.suited(self, digits) if alike else None
+
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 

@@ -50,8 +50,9 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         except ArgumentError:
             return None
 
-    def more_arguments(self) -> Signature:
-        return {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
+    def signature(self) -> Signature:
+        more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
+        return super().signature() | more
 
     def for_result(self, k: KernelBuilder, row: Value) -> Element:
         element: Element = k.arg.y[row]
@@ -97,7 +98,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidualNormed]:
         three = fixed | {"digits": 3, "out_digits": 3}
-        yield cls(k=512, n=32, num_warps=2, rows_per_warp=2, resident_threads=256, **three)  # eight blocks a group
+        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, **three)  # eight blocks a group
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=16, rows_per_warp=2, turns=2, **three)  # half of a block is past the end
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, rows_per_warp=1, **fixed)  # a loop

@@ -88,14 +88,8 @@ class RowDigits(HwDp4aGemv):
 
     def signature(self) -> Signature:
         made = activation_digits.arrays(1, self.out_digits, self.n, "out")
-        signature = super().signature() | {PREFIX + name: array for name, array in made.items()} | self.more_arguments()
-        if self.blocks_of_group > 1:
-            signature["counters"] = update(U32, self.n // BLOCK, zeros=True)
-        return signature
-
-    def more_arguments(self) -> Signature:
-        """The arguments that hw_dp4a does not have, but for the digits and counters."""
-        return {}
+        counters = {name: update(U32, self.n // BLOCK, zeros=True) for name in self.scratch}
+        return {**super().signature(), **{PREFIX + name: array for name, array in made.items()}, **counters}
 
     # What a kernel computes for a lane's result
 

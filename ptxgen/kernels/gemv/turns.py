@@ -11,7 +11,7 @@ from typing import cast
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.gemv.chunks import WRITTEN_OUT, Raw, Warp, in_variable, registers, step_size
+from ptxgen.kernels.gemv.chunks import Raw, Warp, in_variable, registers, step_size
 from ptxgen.kernels.gemv.fragments import Cursor
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.types import F32
@@ -108,13 +108,13 @@ class Turns:
 
 
 def _pass(turns: int, steps: int, most_ahead: int) -> tuple[int, int]:
-    """How many steps to load ahead, at most `most_ahead`, and how many turns the text has: a loop over it finds the weights of
-    a step in the same registers each time."""
+    """How many steps to load ahead, at most `most_ahead`, and how many turns the text has: as few as a loop needs that finds
+    the weights of a step in the same registers each time. A text of more takes more registers than there are."""
     for ahead in range(most_ahead, 1, -1):
-        for in_text in range(1, turns + 1):
-            short = in_text == 1 or in_text * steps <= WRITTEN_OUT
-            if short and turns % in_text == 0 and (in_text == turns or in_text * steps % ahead == 0):
-                return ahead, in_text
+        if steps % ahead == 0:
+            return ahead, 1
+        if ahead % steps == 0 and turns % (ahead // steps) == 0:
+            return ahead, ahead // steps
     return 1, 1
 
 

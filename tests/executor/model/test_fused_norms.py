@@ -1,5 +1,5 @@
-"""A profile whose norms are no launches: the product before leaves the digits of gamma x, those behind complete it. And one whose
-gate, up and SwiGLU are one launch. Same bits, fewer launches."""
+"""A profile whose norms are no launches: the product before leaves the digits of gamma x, those behind complete it. And one
+whose gate, up and SwiGLU are one launch. Same bits, fewer launches."""
 
 from __future__ import annotations
 

@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import ElementwiseMul
+from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
+from ptxgen.types import F32
 from tests.ptxgen.kernels.checking import run
 
 Arrays = dict[str, NDArray[Any]]
@@ -30,11 +33,27 @@ DEALT = (
     {"num_warps": 8, "rows_per_warp": 2, "turns": 8},  # four groups a block, of which one is past the end
     {"num_warps": 3, "rows_per_warp": 1, "turns": 32},  # three, each in a warp
 )
+DEALT_IN_PAIRS = (
+    {"num_warps": 1, "pairs": 1},
+    {"num_warps": 2, "pairs": 2, "turns": 2},
+    {"num_warps": 4, "pairs": 1, "turns": 4, "ahead": 3},
+    {"num_warps": 8, "pairs": 4},
+    {"num_warps": 16, "pairs": 2},
+    {"num_warps": 16, "pairs": 1, "turns": 4, "ahead": 1},
+    {"num_warps": 2, "pairs": 2, "turns": 8},
+    {"num_warps": 3, "pairs": 1, "turns": 32},
+)
 
 
 def normed(format: str, **shape: int) -> HwDp4aGemvResidualNormed:
     kernel = find(f"hw_dp4a_{format}_gemv_residual_normed").make(**shape)
     assert isinstance(kernel, HwDp4aGemvResidualNormed)
+    return kernel
+
+
+def gated(format: str, **shape: int) -> GatedHwDp4aGemv:
+    kernel = find(f"gated_hw_dp4a_{format}_gemv").make(**shape)
+    assert isinstance(kernel, GatedHwDp4aGemv)
     return kernel
 
 
@@ -68,6 +87,11 @@ def squares(y: NDArray[Any]) -> NDArray[Any]:
 
 def in_parts(kernel: RowDigits, arguments: dict[str, Any]) -> Arrays:
     """What the kernel gives, by the kernels that it is made of."""
+    if isinstance(kernel, GatedHwDp4aGemv):
+        gate, up = (product(kernel, arguments, w=arguments[name]) for name in ("w", "w2"))
+        swiglu = FusedSwigluDigits(n=kernel.n, digits=kernel.out_digits)
+        made = run(swiglu, swiglu.inputs(np.random.default_rng(0)) | {"gate": gate, "up": up})
+        return {name if name == "y" else f"y_{name}": array for name, array in made.items()}
     y = product(kernel, arguments)
     multiplied = run(ElementwiseMul(n=kernel.n), {"y": np.zeros_like(y), "a": y, "b": arguments["gamma"]})["y"]
     return {"y": y, **digits_of(multiplied, kernel.out_digits), "squares": squares(y)}
@@ -110,6 +134,42 @@ def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_part
     assert_is_its_parts(normed("q6k_aligned", **shape))
 
 
+@pytest.mark.parametrize("digits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("format", "k", "dealt"),
+    [
+        ("q4k", 1536, {"num_warps": 4, "turns": 8}),
+        ("q4k", 2048, {"num_warps": 2, "turns": 4}),
+        ("q4k", 3584, {"num_warps": 8, "pairs": 2, "turns": 2}),
+        ("q6k", 1792, {"num_warps": 4, "turns": 2}),
+        ("q6k", 1536, {"num_warps": 8, "turns": 4}),
+        ("q6k_aligned", 2304, {"num_warps": 4, "pairs": 2}),
+        ("q8_0", 896, {"num_warps": 8, "turns": 4}),
+        ("q8_0", 1056, {"num_warps": 2, "pairs": 2, "turns": 2}),  # rows that are no multiple of 16 bytes
+    ],
+)
+def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
+    assert_is_its_parts(gated(format, k=k, n=32, digits=digits, out_digits=4 - digits, **dealt))
+
+
+@pytest.mark.parametrize("dealt", DEALT_IN_PAIRS, ids=str)
+def test_how_rows_are_dealt_out_leaves_the_bits_of_a_gated_product_alone(dealt: dict[str, int]) -> None:
+    assert_is_its_parts(gated("q4k", k=2560, n=96, digits=3, out_digits=3, **dealt))
+
+
+@pytest.mark.parametrize("num_warps", [4, 32])
+def test_a_gated_product_of_more_activations_than_fit_shared_memory_is_its_parts(num_warps: int) -> None:
+    assert_is_its_parts(gated("q4k", k=18944, n=32, digits=2, out_digits=3, num_warps=num_warps))
+
+
+def test_the_work_of_a_gated_product_is_that_of_its_parts_less_what_stays_in_registers() -> None:
+    kernel = gated("q4k", k=512, n=64, digits=3, out_digits=2)
+    one, swiglu = HwDp4aGemv(kernel.format, k=512, n=64, digits=3).work(), FusedSwigluDigits(n=64, digits=2).work()
+    assert kernel.work().flops == 2 * one.flops + swiglu.flops
+    activations, products = 3 * 512 + 8 * 16, 2 * 64 * F32.bytes
+    assert kernel.work().bytes == 2 * one.bytes + swiglu.bytes - activations - 2 * products
+
+
 def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() -> None:
     kernel = normed("q8_0", k=32, n=128, digits=1, out_digits=2, num_warps=2, rows_per_warp=1)
     arguments = kernel.inputs(np.random.default_rng(1))
@@ -141,3 +201,17 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
     usual = {"k": 512, "n": 64, "digits": 3, "out_digits": 3}
     with pytest.raises(ArgumentError, match=message):
         normed("q4k", **usual | settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pairs": 5}, "pairs must be an integer, 1..4, got 5"),
+        ({"pairs": 3}, "not 3 and 24"),
+        ({"n": 16}, "n must be a multiple of 32"),
+    ],
+    ids=str,
+)
+def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        gated("q4k", **{"k": 512, "n": 64, "digits": 3, "out_digits": 3} | settings)

@@ -1,0 +1,113 @@
+"""hw_dp4a of the gate and of the up projection with SwiGLU and the digits of its result in one launch, for a down projection on
+int8 digits. A warp has the rows of one number of both matrices, so nobody waits for another's product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Signature, Work
+from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.activation.elementwise import FusedSwiglu
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
+from ptxgen.kernels.gemv.row_digits import RowDigits
+from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+
+STEEPEST = 1.1
+"""No slope of silu is more than that: 1.0999."""
+
+
+@register(format=JOINED)
+@dataclass(frozen=True)
+class GatedHwDp4aGemv(RowDigits):
+    """y = silu(W x) * (W2 x) on quantised activations, and the digits of y: hw_dp4a for gate and for up, fused_swiglu_digits,
+    bit for bit and in one launch.
+
+    y: f32[n], n a multiple of 32; w, w2: u8[n, row_bytes], gate and up; digits, scales and sums as in hw_dp4a. y_digits: s8[1,
+    out_digits, n], y_scales: f32[1, n / 32], y_sums: s32[1, n / 32]. counters: see RowDigits, where `pairs` of rows count as
+    rows_per_warp does: a warp takes so many pairs at a time, which share each read of the activations."""
+
+    weights = ("w", "w2")
+    pairs: int = field(default=1, kw_only=True)
+    rows_per_warp: int = field(default=2, init=False)
+
+    name_pattern = "gated_hw_dp4a_{format}_gemv"
+    bit_free = (*(name for name in RowDigits.bit_free if name != "rows_per_warp"), "pairs")
+
+    def __post_init__(self) -> None:
+        require(self, "pairs", high=4)
+        object.__setattr__(self, "rows_per_warp", self.pairs * len(self.weights))
+        super().__post_init__()
+
+    @classmethod
+    def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
+        """The one with the settings of a plain product, or None where y cannot be dealt out to groups of 32 with these."""
+        settings = gate.parameters()
+        pairs = max(1, settings.pop("rows_per_warp") // len(cls.weights))
+        try:
+            return cls(**settings, format=gate.format, pairs=pairs, out_digits=digits)
+        except ArgumentError:
+            return None
+
+    @property
+    def swiglu(self) -> FusedSwiglu:
+        """The kernel that makes y of the products."""
+        return FusedSwiglu(n=self.n)
+
+    def signature(self) -> Signature:
+        arguments = super().signature()
+        return {**arguments, "w2": arguments["w"]}
+
+    def result(self, k: KernelBuilder, sums: list[Value], loaded: Value | None) -> Value:
+        return self.swiglu.compute(k, *sums)
+
+    def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        (gate, _), (up, _) = self._products(arguments)
+        y = self.swiglu.exact(gate, up)
+        return {"y": y, **self.digits_of(y), **self.counters_again()}
+
+    def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """Gate and up are off as in hw_dp4a, which silu carries on by its slope. Then SwiGLU is off as in fused_swiglu,
+        relative to what is carried on, too. The digits are those of any y that near."""
+        (gate, gate_off), (up, up_off) = self._products(arguments)
+        y, most_up = self.swiglu.exact(gate, up), np.abs(up) + up_off
+        carried = STEEPEST * gate_off * most_up + np.abs(self.swiglu.exact(gate, up_off))
+        bound = carried * (1 + 2.0**-20) + self.swiglu.bound(gate, most_up) + np.finfo(np.float32).tiny
+        return {"y": bound, **self.digit_bounds(y, bound), **self.counters_again()}
+
+    def _products(self, arguments: Mapping[str, Any]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Of each matrix the product, and how far it may be off."""
+        products = []
+        for name in self.weights:
+            one = {**arguments, "w": arguments[name]}
+            products.append((super().reference(**one)["y"], super().tolerance(**one)["y"]))
+        return products
+
+    def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
+        return super().inputs(rng) | {"w2": self.format.random_blocks(rng, self.n, self.k)}
+
+    def work(self) -> Work:
+        """A matrix more, and SwiGLU without what it reads and writes."""
+        one = super().work()
+        flops = one.flops + 2 * self.k * self.n + self.swiglu.work().flops
+        return Work(flops, one.bytes + self.n * self.format.row_bytes(self.k))
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[GatedHwDp4aGemv]:
+        three = fixed | {"digits": 3, "out_digits": 3}
+        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, pairs=2, **three)  # eight blocks a group
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=2048, n=96, num_warps=8, turns=8, digits=2, out_digits=3, **fixed)  # half of a block is past the end
+            yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, **fixed)  # a loop
+            yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
+        if fixed["format"].name == "Q8_0":
+            yield cls(k=896, n=32, num_warps=4, turns=4, **three)  # a partial step after others
