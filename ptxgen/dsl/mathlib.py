@@ -35,6 +35,12 @@ TANH_SMALL = 0.625
 # Below, exp rounds to 0; above, to infinity. In between the exponent of the result fits two factors.
 EXP_LOWEST, EXP_HIGHEST = -104.0, 89.0
 
+# What the bits of an f32 are subtracted from for a guess of its reciprocal.
+RECIPROCAL_GUESS = 0x7EF311C7
+
+# A divisor beyond is made smaller.
+LARGE = 2.0**100
+
 # What half the bits of an f32 are subtracted from for a guess of 1 / sqrt of it (Lomont, Fast Inverse Square Root, 2003).
 RSQRT_GUESS = 0x5F375A86
 
@@ -68,10 +74,9 @@ def silu(k: KernelBuilder, x: Value) -> Value:
 
 
 def silu_of_each(k: KernelBuilder, xs: Sequence[Value]) -> list[Value]:
-    """silu of several values, the exponentials before the divisions: each division has a branch, across which the assembler
-    computes no two values at the same time."""
+    """silu of several values, the exponentials before the quotients."""
     divisors = [exp(k, -x) + 1.0 for x in xs]
-    return [x / divisor for x, divisor in zip(xs, divisors, strict=True)]
+    return [_over_one_or_more(k, x, divisor) for x, divisor in zip(xs, divisors, strict=True)]
 
 
 def gelu(k: KernelBuilder, x: Value) -> Value:
@@ -96,6 +101,42 @@ def rsqrt(k: KernelBuilder, x: Value) -> Value:
     """1 / sqrt(x), two correct roundings: within 1.5 ulp (seen: 1.49)."""
     _need_f32(k, x, "rsqrt")
     return 1.0 / k.op("sqrt", x)
+
+
+def reciprocal_of_normal(k: KernelBuilder, x: Value) -> Value:
+    """1 / x, correctly rounded for 2^-120 <= x <= 2^120: a guess by the exponent, good to 12 %, and four times Newton's
+    iteration, without a branch. Of all 2^23 significands that leaves one a unit too small, the largest (Markstein's
+    exception)."""
+    _need_f32(k, x, "reciprocal_of_normal")
+    bits = k.bits(x, U32)
+    guess = k.bits(RECIPROCAL_GUESS - bits, F32)
+    for _ in range(4):
+        guess = k.fma(k.fma(-x, guess, 1.0), guess, guess)
+    missing = k.select((bits & 0x7FFFFF) == 0x7FFFFF, k.u32(1), 0)
+    return k.bits(k.bits(guess, U32) + missing, F32)
+
+
+def quotient(k: KernelBuilder, x: Value, divisor: Value, inverse: Value) -> Value:
+    """x / divisor, of which `inverse` is reciprocal_of_normal: correctly rounded wherever the quotient is 2^-100 or more, and
+    for divisors of 2^-90 or more wherever it is 1/4 or more and below 1/2 wherever the right one is. Without a branch.
+
+    x times the inverse is corrected twice: q + (x - divisor q) inverse is within a unit of the quotient at first; of such a q
+    it is the quotient correctly rounded, because the inverse is, too, and x - divisor q is exact (Markstein 1990; Muller et
+    al., Handbook of Floating-Point Arithmetic, division by Newton's iteration): all are multiples of the product of the last
+    places of q and divisor, which must be no less than the least f32."""
+    result = x * inverse
+    for _ in range(2):
+        result = k.fma(k.fma(-result, divisor, x), inverse, result)
+    return result
+
+
+def _over_one_or_more(k: KernelBuilder, x: Value, divisor: Value) -> Value:
+    """x / divisor, with the bits of a division and without its branch, for a divisor that is 1 or more, infinity or NaN: a
+    large one, whose reciprocal would be subnormal, is made smaller by 2^64 with x, which must be 2^-60 or more then."""
+    smaller = k.select(divisor > LARGE, k.f32(2.0**-64), 1.0)
+    scaled = divisor * smaller
+    result = quotient(k, x * smaller, scaled, reciprocal_of_normal(k, scaled))
+    return k.op("copysign", x, k.select(divisor == float("inf"), 0.0, result))  # of zeros the corrections lose the sign
 
 
 def rsqrt_of_normal(k: KernelBuilder, x: Value) -> Value:

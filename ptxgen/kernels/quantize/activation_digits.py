@@ -44,9 +44,10 @@ def arrays(rows: int, digits: int, n: int, direction: Direction) -> dict[str, Ar
 def quantize(x: NDArray[Any], digits: int) -> ActivationDigits:
     """The very bits that the kernels make of x: f32[rows, n], n a multiple of 32.
 
-    scale = max |x| / LARGEST, the integer is x / scale rounded to nearest even (both rounded as f32). A block of zeros has
-    scale 0 and integers 0. A block with an infinity or a NaN has that as its scale and integers 0, so whatever is computed
-    from it is NaN. Where max |x| < LARGEST * 2^-126 the scale is subnormal and the integers are clamped.
+    scale = max |x| / LARGEST, the integer is x / scale rounded to nearest even (both rounded as f32). A block whose scale is
+    0, as that of zeros, has integers 0. A block with an infinity or a NaN has that as its scale and integers 0, so whatever is
+    computed from it is NaN. Where max |x| < LARGEST * 2^-126 the scale is subnormal, rounded once more for that, and the
+    integers are clamped.
 
     Elsewhere x is within 0.51 scale of scale * integer for one or two digits, and within 0.75 scale for three: there a quotient
     in 2^22..2^23 is first rounded to a multiple of a half, which is off by a quarter at most, and that to an integer, which is
@@ -58,8 +59,9 @@ def quantize(x: NDArray[Any], digits: int) -> ActivationDigits:
     # As bits, because NaN is then the largest.
     peak = (blocks.view(np.uint32) & 0x7FFFFFFF).max(axis=-1).view(np.float32)
     with np.errstate(invalid="ignore", divide="ignore", under="ignore", over="ignore"):
-        scales = peak / largest
-        ratio = np.rint(blocks / scales[..., None])
+        lift = np.where(peak < np.float32(2.0**-60), np.float32(2.0**64), np.float32(1.0))
+        scales = peak * lift / largest / lift
+        ratio = np.where(scales[..., None] == 0, np.float32(0), np.rint(blocks / scales[..., None]))
     integers = np.clip(np.nan_to_num(ratio, nan=0.0), -largest, largest).astype(np.int32)
     sums = integers.sum(axis=-1, dtype=np.int32)
     rest, parts = integers.reshape(rows, n), []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read
 from ptxgen.dsl.value import Value
@@ -17,6 +18,7 @@ from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
+from ptxgen.target import FULL_WARP
 from ptxgen.types import F32, S32, U32
 
 THREADS = 128
@@ -25,6 +27,9 @@ THREADS = 128
 LANE_VALUES = 4
 
 LEAST_USUAL = (127 - 60) << 23  # 2^-60 as bits: so large a peak, over LARGEST, gives a scale of 2^-83 or more
+LIFT = 64  # a power of two that what is smaller is multiplied by, and by which nothing is rounded
+INFINITE = 0x7F800000  # as bits; those of NaN are larger
+REDUX_SM = 80  # the oldest GPU with redux.sync
 
 
 @register(count=LARGEST)
@@ -123,42 +128,36 @@ def write_digits(
 
 def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[list[Value], Value, Value]:
     """The integers (s32) that stand for the lane's values with so many digits; the scale (f32) of the block of 32 that they
-    and those of the lanes beside are, and the sum (s32) of its integers. All lanes of the warp must come here."""
+    and those of the lanes beside are, and the sum (s32) of its integers. All lanes of the warp must come here.
+
+    Nothing here has a branch, as a division has one to its rare cases: behind it the assembler would write all that has a
+    shuffle twice, and one warp that quantises alone waits for every instruction."""
     # As bits, because NaN is then the largest.
     peak = magnitude(k, xs[0])
     for x in xs[1:]:
         peak = k.max(peak, magnitude(k, x))
-    lanes = BLOCK // len(xs)
-    peak = k.warp_max(peak, width=lanes)
-    scale = k.bits(peak, F32) / float(LARGEST[count])
-    integers = [_integer(k, ratio, LARGEST[count]) for ratio in _ratios(k, xs, scale, peak)]
+    alone = len(xs) == 1 and k.target.sm >= REDUX_SM  # a warp has the block, and an instruction for what all its lanes have
+    peak = k.redux(peak, FULL_WARP, op="max", type="u32") if alone else k.warp_max(peak, width=BLOCK // len(xs))
+    rare = peak < LEAST_USUAL  # what is so small is computed with larger by 2^64
+    lift, drop = (k.select(rare, k.f32(2.0**power), 1.0) for power in (LIFT, -LIFT))
+    found = _over_largest(k, k.bits(peak, F32) * lift, float(LARGEST[count])) * drop
+    scale = k.select(peak < INFINITE, found, k.bits(peak, F32))
+    divisor = scale * lift  # 2^-85 or more; 0, an infinity or NaN make quotients 0 or NaN, so integers 0
+    inverse = mathlib.reciprocal_of_normal(k, divisor)
+    integers = [_integer(k, mathlib.quotient(k, x * lift, divisor, inverse), LARGEST[count]) for x in xs]
     total = integers[0]
     for integer in integers[1:]:
         total = total + integer
-    return integers, scale, k.warp_sum(total, width=lanes)
+    total = k.redux(total, FULL_WARP, op="add", type="s32") if alone else k.warp_sum(total, width=BLOCK // len(xs))
+    return integers, scale, total
 
 
-def _ratios(k: KernelBuilder, xs: Sequence[Value], scale: Value, peak: Value) -> list[Value]:
-    """x / scale, with the bits of a division wherever that is 1/4 or more, and below 1/2 wherever the division is.
-
-    A division has a branch to its rare cases, so several run one after another. Here these cases share one branch, and in the
-    others q = x r, with r = 1 / scale, is corrected twice: q + (x - scale q) r is within a unit of the quotient at first; of
-    such a q it is the quotient correctly rounded, because r is, too, and x - scale q is exact (Markstein 1990; Muller et al.,
-    Handbook of Floating-Point Arithmetic, division by Newton's iteration). It is: all are multiples of the product of the last
-    places of q and scale, which for q >= 1/4 and scale >= 2^-83 is 2^-132 or more."""
-    if len(xs) == 1:
-        return [xs[0] / scale]
-    inverse = k.rcp(scale)
-    ratios = []
-    for x in xs:
-        ratio = x * inverse
-        for _ in range(2):
-            ratio = k.fma(k.fma(-ratio, scale, x), inverse, ratio)
-        ratios.append(ratio)
-    with k.when(peak < LEAST_USUAL):  # of an infinite scale or NaN both ways make integers 0
-        for x, ratio in zip(xs, ratios, strict=True):
-            ratio @= x / scale
-    return ratios
+def _over_largest(k: KernelBuilder, x: Value, largest: float) -> Value:
+    """x / largest, correctly rounded where it is normal: by all 2^23 significands of x, for each of LARGEST (tests)."""
+    inverse = float(np.float32(1.0 / largest))
+    quotient = x * inverse
+    corrected: Value = k.fma(k.fma(-quotient, largest, x), inverse, quotient)
+    return corrected
 
 
 def _integer(k: KernelBuilder, ratio: Value, largest: int) -> Value:

@@ -134,6 +134,21 @@ def test_rsqrt_of_normal_is_within_half_an_ulp_and_a_little() -> None:
     assert ulps(evaluate(mathlib.rsqrt_of_normal, x), 1 / np.sqrt(x.astype(np.float64))) < 0.51
 
 
+def test_a_reciprocal_is_correctly_rounded_for_every_significand() -> None:
+    significands = (np.arange(1 << 23, dtype=np.uint32) | np.uint32(127 << 23)).view(np.float32)
+    for size in (2.0**-120, 1.0, 2.0**119):
+        x = (significands * np.float32(size)).astype(np.float32)
+        assert np.array_equal(evaluate(mathlib.reciprocal_of_normal, x), np.float32(1) / x)
+
+
+def test_silu_has_the_bits_of_a_division() -> None:
+    special = np.array([0.0, -0.0, -88.8, 3e38], np.float32)
+    x = np.concatenate([between(-90.0, 90.0), between(-1e-3, 1e-3), every_size(), special])
+    divisor = evaluate(mathlib.exp, -x) + np.float32(1)
+    with np.errstate(under="ignore"):
+        assert evaluate(mathlib.silu, x).tobytes() == (x / divisor).tobytes()
+
+
 def test_rsqrt_of_normal_of_infinity_and_nan() -> None:
     x = np.array([np.inf, np.nan], np.float32)
     assert np.array_equal(evaluate(mathlib.rsqrt_of_normal, x), np.array([0.0, np.nan], np.float32), equal_nan=True)
