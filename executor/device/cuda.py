@@ -45,8 +45,8 @@ from executor.device.protocol import (
 from executor.device.sharing import CudaSharing
 from ptxgen.toolchain.assemble import UnsupportedTarget, assemble, toolchain
 
-STAGED_FROM = 1 << 20
-"""Bytes from which an upload goes through pinned memory; below, the driver's own staging is as fast."""
+STAGED_FROM = (64 << 10) + 1
+"""Bytes from which an upload goes through pinned memory: of so many from pageable memory CUDA may wait for all work before."""
 
 _dropped: deque[CudaDevice] = deque()
 """Devices that nobody has any more and nobody closed."""

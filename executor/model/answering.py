@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from executor.base.errors import ModelError
@@ -15,6 +15,7 @@ from executor.model.logprobs import token_logprob
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import AnswerText, StopStrings
 from executor.model.scheduling.token_sequence import Piece
+from executor.model.step import Draw
 from executor.text.grammar import Grammar, GrammarGuide
 from executor.text.tokenizer import Tokenizer
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
@@ -35,11 +36,19 @@ class Asked:
     progress: Progress | None
 
     def chosen_on(self, decoder: Decoder) -> bool:
-        """Whether the device chooses the tokens: nothing but the logits and the number of the draw is looked at, and nobody
-        wants to know how likely they were."""
-        if self.sampler.adjustments.any or self.logprobs is not None or self.grammar is not None:
+        """Whether the device chooses the tokens: nothing but the logits, what a grammar allows and the number of the draw is
+        looked at, and nobody wants to know how likely they were."""
+        if self.sampler.adjustments.any or self.logprobs is not None:
             return False
-        return self.sampler.is_greedy or decoder.can_draw
+        return (self.sampler.is_greedy and self.grammar is None) or decoder.can_draw
+
+    def choosing(self, decoder: Decoder) -> AbstractContextManager[None]:
+        """The block of the decoder in which the tokens are chosen."""
+        if not self.chosen_on(decoder):
+            return nullcontext()
+        if self.grammar is not None:
+            return decoder.choosing()
+        return nullcontext() if self.sampler.is_greedy else decoder.drawing(self.sampler)
 
 
 def answer_pieces(
@@ -53,8 +62,7 @@ def answer_pieces(
         start = time.perf_counter()
         generation.cached_prompt_tokens = decoder.rewind(before)
         decoder.feed(before[generation.cached_prompt_tokens :], asked.progress)
-        draws = asked.chosen_on(decoder) and not asked.sampler.is_greedy
-        with decoder.drawing(asked.sampler) if draws else nullcontext():
+        with asked.choosing(decoder):
             for token in _tokens(decoder, asked, generation, guide, last, start):
                 added = text.push(token)
                 generation.text += added
@@ -76,9 +84,11 @@ def _tokens(
     while True:
         # The chosen token is on the device already: no copy, and the step after it need not wait until it was read.
         decoder.step(None if on_device and generation.tokens else token)
+        if on_device and guide is not None:
+            decoder.choose(guide.allowed(decoder.config.vocab), Draw.of(asked.sampler))
         if on_device and len(generation.tokens) + 1 < asked.most:
             decoder.run_ahead()
-        token = _chosen(decoder, asked.sampler) if on_device else _sampled(decoder, asked, generation, guide)
+        token = _chosen(decoder, asked, guide) if on_device else _sampled(decoder, asked, generation, guide)
         now = time.perf_counter()
         if not generation.tokens:
             generation.prompt_seconds = now - start
@@ -100,22 +110,25 @@ def _tokens(
         return
 
 
-def _chosen(decoder: Decoder, sampler: Sampler) -> int:
-    """The token that the step chose: the likeliest, or the sampler's next draw."""
+def _chosen(decoder: Decoder, asked: Asked, guide: GrammarGuide | None) -> int:
+    """The token that the device chose: the likeliest, or the sampler's next draw."""
     token = decoder.chosen()
-    if not sampler.is_greedy:
-        if token == NOT_A_NUMBER:
-            return sampler.sample(decoder.logits())  # says what is wrong with them
-        sampler.draws += 1
-    elif token == NOT_A_NUMBER:
-        raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
+    if token == NOT_A_NUMBER:
+        if asked.sampler.is_greedy and guide is None:
+            raise ModelError("the logits hold NaN, so no token is the likeliest; the weights are damaged or overflow f32")
+        logits = decoder.logits()
+        return asked.sampler.sample(logits if guide is None else guide.restricted(logits))  # says what is wrong with them
+    if not asked.sampler.is_greedy:
+        asked.sampler.draws += 1
+    if guide is not None and token not in asked.ends:
+        guide.accept(token)
     return token
 
 
 def _sampled(decoder: Decoder, asked: Asked, generation: Generation, guide: GrammarGuide | None) -> int:
     """The token that the host chooses, with its probability if that was asked for."""
     if guide is not None:
-        guide.prepare()  # beside the device, which computes the logits meanwhile
+        guide.allowed(decoder.config.vocab)  # found out beside the device, which computes the logits meanwhile
     logits = decoder.logits()
     allowed = logits if guide is None else guide.restricted(logits)
     token = asked.sampler.sample(allowed, asked.prompt, generation.tokens)

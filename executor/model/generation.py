@@ -217,11 +217,11 @@ class LanguageModel:
 
         Leading tokens that the sequence before had too, in its prompt or its answer, are not computed again: a conversation
         costs its new tokens, and `cached_prompt_tokens` says how many others there were. A step is started before the token
-        before it was read (`Decoder.run_ahead`), be that the likeliest or drawn (`Decoder.drawing`); where it ends the answer,
-        the step does not count. With a bundle, which has no kernel that draws, with settings that look at more than the logits,
-        with logprobs and with a grammar the host draws the same tokens, and no step is started ahead. The answer is that of a
-        new sequence; its logits are to the last bit if the profile is `batch_invariant` (the tokens of an answer are computed
-        again then)."""
+        before it was read (`Decoder.run_ahead`), be that the likeliest, drawn (`Decoder.drawing`) or chosen among those that a
+        grammar allows (`Decoder.choosing`); where it ends the answer, the step does not count. With a bundle, which has no
+        kernel for the last two, with settings that look at more than the logits, and with logprobs the host chooses the same
+        tokens, and no step is started ahead. The answer is that of a new sequence; its logits are to the last bit if the
+        profile is `batch_invariant` (the tokens of an answer are computed again then)."""
         if on_token is not None and not callable(on_token):
             raise ArgumentError(f"on_token is {described(on_token)}; allowed: a function of a token id")
         with self.stream(

@@ -1,19 +1,23 @@
-"""Draws tokens after the scored rows of a step, where their logits are: each by the sampler of its own sequence."""
+"""Chooses tokens after rows of logits otherwise than argmax does in their step: drawn, each by the sampler of its own sequence,
+and among those that a grammar allows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
-from executor.model.step import Draw
-from executor.model.step_launches import StepHead
+from executor.model.step import Allowed, Draw
+from ptxgen.kernels.token.allowed import AllowedArgMax, AllowedSampleToken, words
 from ptxgen.kernels.token.sample_token import BatchedSampleToken
 from ptxgen.types import U32, U64
+
+ALL = 0xFFFFFFFF
+"""A word of bits of which all are allowed."""
 
 
 def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
@@ -21,34 +25,82 @@ def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
     return BatchedSampleToken(n=vocab, m=scored)
 
 
-@dataclass(frozen=True)
 class RowDraws:
-    """What draws after rows of a head, and leaves the token where argmax has left the likeliest: settings, u32[scored, 4], and
-    random, u64[scored, 2], are as in batched_sample_token."""
+    """What chooses after rows of logits, f32[scored, vocab], and leaves the tokens in `chosen`, u32[scored], where argmax has
+    left the likeliest. Its buffers are of a workspace, and its plans are made when they are first needed."""
 
-    settings: GpuBuffer
-    random: GpuBuffer
-    plan: Plan
+    def __init__(
+        self, launcher: Launcher, workspace: Workspace, logits: GpuBuffer, chosen: GpuBuffer, *, early: bool
+    ) -> None:  # fmt: skip
+        """early: as Launcher.prepare_early."""
+        self._scored, self._vocab = logits.shape
+        self._workspace, self._logits, self._chosen = workspace, logits, chosen
+        self._prepare = launcher.prepare_early if early else launcher.prepare
 
-    @classmethod
-    def of(cls, launcher: Launcher, workspace: Workspace, head: StepHead, *, early: bool) -> RowDraws:
-        """For a head, with buffers of its workspace. early: as Launcher.prepare_early."""
-        kernel = drawing_kernel(head.logits.shape[-1], head.scored)
-        settings = workspace.buffer("settings of draws", (head.scored, 4), U32)
-        random = workspace.buffer("random numbers of draws", (head.scored, 2), U64)
-        prepare = launcher.prepare_early if early else launcher.prepare
-        logits = head.logits.view(0, (head.scored, kernel.n))
-        place = LayerOperation(None, "sample")
-        chosen = head.chosen.view(0, (head.scored,))
-        return cls(settings, random, prepare(kernel, place, out=chosen, x=logits, settings=settings, random=random))
+    def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
+        """As Scores.draw, for these rows, counted among the scored ones."""
+        try:
+            self._choose(draws, allowed)
+        except BaseException:
+            self._workspace.settle()
+            raise
 
-    def draw(self, draws: Mapping[int, Draw]) -> None:
-        """Launch it for these rows, counted among the scored ones."""
-        settings = np.zeros(self.settings.shape, np.uint32)  # which leaves rows out
-        random = np.zeros(self.random.shape, np.uint64)
-        for row, draw in draws.items():
-            settings[row] = draw.settings
-            random[row] = draw.key, draw.number
-        self.settings.upload(settings)
-        self.random.upload(random)
-        self.plan()
+    def _choose(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
+        if allowed:
+            bits = np.full(self._allowed.shape, ALL, np.uint32)
+            for row, of_row in allowed.items():
+                bits[row] = of_row
+            self._allowed.upload(bits)
+            if allowed.keys() - draws.keys():
+                self._likeliest()
+        if draws:
+            settings = np.zeros(self._settings.shape, np.uint32)  # which leaves rows out
+            random = np.zeros(self._random.shape, np.uint64)
+            for row, draw in draws.items():
+                settings[row] = draw.settings
+                random[row] = draw.key, draw.number
+            self._settings.upload(settings)
+            self._random.upload(random)
+            (self._drawn_of_allowed if allowed.keys() & draws.keys() else self._drawn)()
+
+    def prepare(self) -> None:
+        """Make what draws among all tokens, so that nobody waits for it. What grammars need is made when the first one comes:
+        where there is none, its kernels would be compiled for nobody."""
+        _ = self._drawn
+
+    @cached_property
+    def _drawn(self) -> Plan:
+        return self._drawing(drawing_kernel(self._vocab, self._scored))
+
+    @cached_property
+    def _drawn_of_allowed(self) -> Plan:
+        return self._drawing(AllowedSampleToken(n=self._vocab, m=self._scored), allowed=self._allowed)
+
+    @cached_property
+    def _likeliest(self) -> Plan:
+        kernel = AllowedArgMax(n=self._vocab, m=self._scored)
+        scratch = self._workspace.arrays(kernel, "choice among allowed", kernel.scratch)
+        return self._plan("argmax", kernel, allowed=self._allowed, **scratch)
+
+    def _drawing(self, kernel: BatchedSampleToken, **allowed: GpuBuffer) -> Plan:
+        return self._plan("sample", kernel, settings=self._settings, random=self._random, **allowed)
+
+    def _plan(
+        self, operation: str, kernel: BatchedSampleToken | AllowedArgMax, **arguments: GpuBuffer
+    ) -> Plan:  # fmt: skip
+        return self._prepare(kernel, LayerOperation(None, operation), out=self._chosen, x=self._logits, **arguments)
+
+    @cached_property
+    def _settings(self) -> GpuBuffer:
+        """u32[scored, 4], as in batched_sample_token."""
+        return self._workspace.buffer("settings of draws", (self._scored, 4), U32)
+
+    @cached_property
+    def _random(self) -> GpuBuffer:
+        """u64[scored, 2], as in batched_sample_token."""
+        return self._workspace.buffer("random numbers of draws", (self._scored, 2), U64)
+
+    @cached_property
+    def _allowed(self) -> GpuBuffer:
+        """u32[scored, words], as in batched_allowed_argmax."""
+        return self._workspace.buffer("allowed tokens", (self._scored, words(self._vocab)), U32)

@@ -23,7 +23,7 @@ from executor.layers.calls import KernelCall, kernels_of, plans_of
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.row_draws import RowDraws, drawing_kernel
-from executor.model.step import Draw, Row
+from executor.model.step import Allowed, Draw, Row
 from executor.model.step_launches import INPUTS, StepBody, StepHead, StepModel, lines_of, width
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.flash_attention import run_starts, tiles_of
@@ -180,7 +180,7 @@ class RowSteps:
         for done, size in enumerate(sizes, 1):
             self._graph(size)
             if draws := self._draws(size):
-                draws()
+                draws().prepare()
             if progress is not None:
                 progress("preparing steps", done, len(sizes))
 
@@ -282,15 +282,15 @@ class StepScores:
         vocab = head.logits.shape[-1]
         return head.logits.view(index * head.logits.nbytes // head.scored, (vocab,)).to_numpy()
 
-    def draw(self, draws: Mapping[int, Draw]) -> None:
+    def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
         """As Scores.draw. ArgumentError for a row that was not scored, and where the tokens are on their way already."""
         self._valid()
-        for row in draws:
+        for row in (*draws, *allowed):
             whole("the scored row", row, 0, self._scored - 1)
         if self._coming is not None:
             raise ArgumentError("the chosen tokens are on their way to the host; draw before that")
-        if self._draws is not None and draws:
-            self._draws().draw(draws)
+        if self._draws is not None and (draws or allowed):
+            self._draws().draw(draws, allowed)
 
     def _valid(self) -> StepHead | None:
         if self._ended:
@@ -368,5 +368,7 @@ def _drawing(
 ) -> RowDraws:  # fmt: skip
     """Of a head: the one that was made, else a new one, which is kept there."""
     if size not in made:
-        made[size] = RowDraws.of(launcher, head.workspace, head.launches, early=early)
+        rows, vocab = head.launches.scored, head.launches.logits.shape[-1]
+        logits, chosen = head.launches.logits.view(0, (rows, vocab)), head.launches.chosen.view(0, (rows,))
+        made[size] = RowDraws(launcher, head.workspace, logits, chosen, early=early)
     return made[size]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.progress import Progress
+from executor.model.sampling import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,10 @@ class Row:
     scored: bool
 
 
+Allowed = NDArray[np.uint32]
+"""u32[words] of ptxgen.kernels.token.allowed: which tokens of a vocabulary may come next, at least one."""
+
+
 @dataclass(frozen=True)
 class Draw:
     """How a token is drawn: settings: u32[4], of ptxgen.kernels.token.sampling.settings; key, number: the seed, and the number
@@ -33,21 +38,26 @@ class Draw:
     key: int
     number: int
 
+    @classmethod
+    def of(cls, sampler: Sampler) -> Draw | None:
+        """The next one of a sampler; None if it draws nothing, since the likeliest token is what it takes."""
+        return Draw(sampler.settings, sampler.key, sampler.draws % 2**64) if sampler.temperature else None
+
 
 class Scores(Protocol):
     """What came out of the scored rows of a step, in their order. Valid until the next step; `chosen` until the one after it,
     if the next one is a step ahead."""
 
     def chosen(self) -> list[int]:
-        """The token after each scored row: the likeliest, the lowest id among equals, or the one that was drawn. NOT_A_NUMBER
+        """The token after each scored row: the likeliest, the lowest id among equals, or what `draw` chose. NOT_A_NUMBER
         of ptxgen/kernels/token/argmax.py where the logits hold NaN, and where nothing could be drawn."""
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """f32[vocab] of one scored row, counted among the scored ones from 0."""
 
-    def draw(self, draws: Mapping[int, Draw]) -> None:
-        """Have the tokens after these scored rows drawn, as the host's Sampler draws them; before `chosen`, and before a step
-        ahead."""
+    def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
+        """Have the tokens after these scored rows chosen anew, once, before `chosen` and before a step ahead: drawn, as the
+        host's Sampler draws them; among those that are allowed; or both, for a row that is in both. Logits stay as they are."""
 
 
 class StepEngine(Protocol):

@@ -12,11 +12,13 @@ from executor.model.token_plans import TokenPlans
 class StepAhead:
     """A step that was started for the likeliest token before anybody had read that. position: of the token; coming: its number,
     u32[1]; token: the same, once it was read; plans: what was launched; likeliest: as TokenDecoder._likeliest, of the token
-    that this step found, if it was launched wholly; memory: as TokenDecoder._memory, then."""
+    that this step found, if it was launched wholly; memory: as TokenDecoder._memory, then; otherwise: whether the token was
+    chosen otherwise than by argmax."""
 
     position: int
     coming: Fetch
     plans: TokenPlans
+    otherwise: bool
     likeliest: tuple[int, object, int, bool] | None = None
     memory: object = None
     token: int | None = None

@@ -18,10 +18,12 @@ from executor.launch.modules import Modules
 from executor.layers.position import TokenPosition
 from executor.memory.kv_cache import KvCache
 from executor.memory.weights import TensorFile, Weights
+from executor.memory.workspace import Workspace
 from executor.model.computed_tokens import ComputedTokens
 from executor.model.config import ModelConfig
 from executor.model.prepared_model import PreparedModel
 from executor.model.sampling import Sampler
+from executor.model.step import Allowed, Draw
 from executor.model.step_ahead import StepAhead
 from executor.model.token_draw import TokenDraw
 from executor.model.token_plans import TokenPlans
@@ -47,7 +49,9 @@ class TokenDecoder(PreparedModel):
         self._read: tuple[object, int] | None = None  # of which `_likeliest` the host has read which token
         self._draw: TokenDraw | None = None
         self._draws = False  # whether steps draw
-        self._drawn = False  # whether the token on the device was drawn
+        self._chooses = False  # whether tokens are chosen otherwise than by argmax, by steps or after them
+        self._chosen = False  # whether the token on the device was
+        self._of_choices = Workspace(self.device)
         self._ahead: StepAhead | None = None
         """Whatever it is, it does not count; what the step before it left, the token and the logits, it has overwritten."""
         self._overwritten = False  # what the last step with a head left is lost: a step ahead of it was thrown away
@@ -160,7 +164,8 @@ class TokenDecoder(PreparedModel):
             return
         self._computed.cut(position)
         self._token.move_to(position)
-        self._ahead = ahead = StepAhead(position, self.device.fetch(chosen.pointer, np.empty(1, np.uint32)), plans)
+        coming = self.device.fetch(chosen.pointer, np.empty(1, np.uint32))
+        self._ahead = ahead = StepAhead(position, coming, plans, self._chosen)
         try:
             self._run(plans, position, head=True)
         except BaseException:
@@ -193,16 +198,16 @@ class TokenDecoder(PreparedModel):
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device. ModelError as for `logits`, if it
-        is not on its way to the host. In a block of `drawing` it is looked for in `logits`."""
-        if self._draws:
+        is not on its way to the host. In a block of `drawing` or `choosing` it is looked for in `logits`."""
+        if self._chooses:
             logits = self.logits()
             return NOT_A_NUMBER if np.isnan(logits).any() else int(np.argmax(logits))
         self._find_likeliest()
         return self.chosen()
 
     def chosen(self) -> int:
-        """The token that the last step with a head left on the device: the likeliest, or in a block of `drawing` the one that
-        was drawn. Errors as `argmax`."""
+        """The token that the last step with a head left on the device: the likeliest, or in a block of `drawing` or `choosing`
+        the one that was drawn or chosen. Errors as `argmax`."""
         if self._ahead is not None:
             return self._ahead.read()
         self._restore()
@@ -212,7 +217,8 @@ class TokenDecoder(PreparedModel):
 
     @property
     def can_draw(self) -> bool:
-        """Whether there is a kernel for `drawing`: a bundle has none, and no vocabulary of a model is too large for it."""
+        """Whether there are kernels for `drawing` and `choose`: a bundle has none, and no vocabulary of a model is too large
+        for them."""
         return self.modules.bundle is None and self.config.vocab <= MOST_TOKENS
 
     @contextmanager
@@ -225,9 +231,30 @@ class TokenDecoder(PreparedModel):
         self._draw.use(sampler, self.position)
         self._draws = True
         try:
-            yield
+            with self.choosing():
+                yield
         finally:
             self._draws = False
+
+    @contextmanager
+    def choosing(self) -> Iterator[None]:
+        """In the block, `choose` may be called after a step with a head: `step` without a token and `run_ahead` go on with the
+        token that it chose, and `chosen` is it."""
+        self._chooses = True
+        try:
+            yield
+        finally:
+            self._chooses = False
+
+    def choose(self, allowed: Allowed, draw: Draw | None) -> None:
+        """In a block of `choosing`: have the token after the last one chosen among those that are allowed, on the device; the
+        likeliest, or drawn. ArgumentError where no step with a head has run just now, or one was started ahead of it."""
+        position, plans = self.position, self.prepare()
+        if self._ahead is not None or self._likeliest != self._choice(position, plans):
+            raise ArgumentError(f"no step with a head has just left logits for position {position}; run one first")
+        plans.choices(self._of_choices).draw({} if draw is None else {0: draw}, {0: allowed})
+        self._chosen = True
+        self._likeliest = self._choice(position, plans)
 
     @contextmanager
     def beside(self, profile: GpuProfile) -> Iterator[Self]:
@@ -251,18 +278,18 @@ class TokenDecoder(PreparedModel):
     def _choice(self, position: int, plans: TokenPlans) -> tuple[int, object, int, bool]:
         """The token for this position that is on the device now: equal while it is the same."""
         chosen = plans.launches.token
-        return position, chosen.allocation.writes, chosen.version, self._drawn
+        return position, chosen.allocation.writes, chosen.version, self._chosen
 
     def _find_likeliest(self) -> None:
-        """Outside of `drawing`, have the likeliest token on the device where a drawn one is."""
-        if self._draws or not self._drawn:
+        """Outside of `drawing` and `choosing`, have the likeliest token on the device where another one is."""
+        if self._chooses or not (self._chosen or (self._ahead is not None and self._ahead.otherwise)):
             return
         if self._ahead is not None or self._overwritten:
             self._restore()  # its step finds it
             return
         plans = self._plans or self.prepare()
         plans.argmax()
-        self._drawn = False
+        self._chosen = False
         self._likeliest = self._choice(self._likeliest[0], plans) if self._likeliest is not None else None
 
     def _run(self, plans: TokenPlans, position: int, head: bool) -> None:
@@ -274,7 +301,7 @@ class TokenDecoder(PreparedModel):
             draw.move_to(position)
             self._launch(plans, position, head, draw=True)
             draw.moved_to(position + 1)
-        self._drawn = draw is not None
+        self._chosen = draw is not None
 
     def _count(self, ahead: StepAhead) -> None:
         """The step was the next one."""
@@ -288,19 +315,28 @@ class TokenDecoder(PreparedModel):
             self._ahead, self._overwritten = None, True
 
     def _restore(self) -> None:
-        """Have the last token's logits and the likeliest token after it on the device, whatever ran ahead of it."""
+        """Have the last token's logits and the token after it on the device, whatever ran ahead of it: the likeliest, unless
+        this is in a block where another one was chosen."""
         if self._ahead is None and not self._overwritten:
             return
         position = self.position
         token = self._computed.alone(position - 1)
-        if self._ahead is None or self._ahead.position != position or token is None:
+        ahead = self._ahead
+        if ahead is None or ahead.position != position or token is None:
             raise ModelError("the logits were overwritten by a step that does not count; read them before other tokens run")
         self.cache.truncate(position - 1)
         self.step(token)
+        if self._chooses and ahead.otherwise:
+            plans = self.prepare()
+            plans.launches.token.upload(np.array([ahead.read()], np.uint32))
+            self._chosen = True
+            self._likeliest = self._choice(position, plans)
+            self._read = self._likeliest, ahead.read()
 
     def _free_own(self) -> None:
         """Give back what this decoder alone uses."""
         if self._draw is not None:
             self._draw.free()
             self._draw = None
+        self._of_choices.free()
         super()._free_own()

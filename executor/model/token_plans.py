@@ -5,6 +5,8 @@ from __future__ import annotations
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher, Plan
 from executor.layers.calls import KernelCall, plans_of
+from executor.memory.workspace import Workspace
+from executor.model.row_draws import RowDraws
 from executor.model.token_launches import TokenLaunches
 
 
@@ -26,6 +28,7 @@ class TokenPlans:
         self.whole = (*body, *head, argmax, advance)
         self.argmax = argmax
         self.drawn: tuple[Plan, ...] = ()
+        self._choices: RowDraws | None = None
         self._launcher, self._early = launcher, early
         self._device = launcher.device
         self._graphs: dict[tuple[bool, bool, bool], LaunchGraph] = {}  # by head, draw and stamped
@@ -36,6 +39,14 @@ class TokenPlans:
             drawn = plans_of(self._launcher, [call], early=self._early)
             *before, _, advance = self.whole
             self.drawn = (*before, *drawn, advance)
+
+    def choices(self, workspace: Workspace) -> RowDraws:
+        """What chooses the next token anew after all of them, with buffers of this workspace, if it is not there yet."""
+        if self._choices is None:
+            logits = self.launches.logits
+            row = logits.view(0, (1, *logits.shape))
+            self._choices = RowDraws(self._launcher, workspace, row, self.launches.token, early=self._early)
+        return self._choices
 
     def graph(self, *, head: bool, stamped: bool, draw: bool = False) -> LaunchGraph:
         """One launch of all of them, captured unless it has been. stamped: as LaunchGraph."""

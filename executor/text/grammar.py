@@ -4,8 +4,9 @@ next."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
 
@@ -18,9 +19,12 @@ from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+    from llguidance import LLExecutor, LLTokenizer
 
 _ALLOWED_OR_NOT: Final = np.asarray([-np.inf, 0.0], np.float32)
+
+WORD: Final = 32
+"""Tokens of a word of llguidance's bits."""
 
 SPECIAL: Final = b"\xff"
 """Stands before the bytes of a token that no text has; it is no UTF-8."""
@@ -80,8 +84,10 @@ class GrammarGuide:
 
         self._tokens = _tokens_of(tokenizer)
         self._matcher = LLMatcher(self._tokens, grammar.rules, log_level=0)
-        self._forbidden = np.asarray(sorted(tokenizer.eos_ids - set(ends)), np.int64)
-        self._bias: NDArray[np.float32] | None = None
+        self._may = np.full(_words(tokenizer.vocab_size), 0xFFFFFFFF, np.uint32)  # what the grammar allows, if it is to be said
+        for token in tokenizer.eos_ids - set(ends):
+            self._may[token // WORD] &= ~np.uint32(1 << token % WORD)
+        self._computed: NDArray[np.uint32] | None = None
         self._check()
 
     @property
@@ -89,35 +95,57 @@ class GrammarGuide:
         """Whether nothing may follow but the end."""
         return self._matcher.is_stopped()
 
-    def prepare(self) -> None:
-        """Find out which tokens may come next, while the device computes how likely they are."""
-        if self._bias is None:
-            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-            self._check()
-            allowed = np.unpackbits(bits, bitorder="little").view(np.bool_)
-            allowed[self._forbidden] = False
-            if not allowed.any():
-                raise ModelError("no token of the vocabulary continues what the grammar allows")
-            self._bias = _ALLOWED_OR_NOT[allowed.view(np.uint8)]
+    def allowed(self, size: int) -> NDArray[np.uint32]:
+        """Which tokens may come next, of so many that a model has logits of: a bit each, u32[size / 32 rounded up], as in
+        ptxgen/kernels/token/allowed.py. Best asked while the device computes how likely they are. ModelError where there is
+        none."""
+        if self._computed is None:
+            self._computed = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        self._check()
+        allowed = np.zeros(max(_words(size), self._may.size), np.uint32)  # a model may have more logits than tokens
+        np.bitwise_and(self._computed[: self._may.size], self._may, out=allowed[: self._may.size])
+        if not allowed.any():
+            raise ModelError("no token of the vocabulary continues what the grammar allows")
+        return allowed[: _words(size)]
 
     def restricted(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits, f32[vocab], with -inf for what may not come next. ModelError where nothing may."""
-        self.prepare()
-        assert self._bias is not None
-        if self._bias.size < logits.size:  # rows that no token has
-            self._bias = np.append(self._bias, np.full(logits.size - self._bias.size, -np.inf, np.float32))
-        return logits + self._bias[: logits.size]
+        bits = np.unpackbits(self.allowed(logits.size).view(np.uint8), count=logits.size, bitorder="little")
+        return logits + _ALLOWED_OR_NOT[bits]
 
     def accept(self, token: int) -> None:
         """Go on with a token, which may come next."""
         self._matcher.consume_token(token)
-        self._bias = None
+        self._computed = None
         self._check()
 
     def _check(self) -> None:
         if self._matcher.is_error():
             reason, *_ = self._matcher.get_error().split("<state>")  # behind it stands all that the parser knows
             raise ModelError(f"the grammar cannot be followed: {' '.join(reason.split())}")
+
+
+def compute_together(guides: Sequence[GrammarGuide]) -> None:
+    """Find out for guides of one tokenizer which tokens may come next, by all processors. Their `allowed` says it, and what
+    went wrong."""
+    waiting = [guide for guide in guides if guide._computed is None]
+    if len(waiting) > 1:
+        computed = np.zeros((len(waiting), waiting[0]._may.size), np.uint32)
+        matchers = [(guide._matcher, row) for row, guide in enumerate(waiting)]
+        _threads().unsafe_compute_mask_ptr(matchers, computed.ctypes.data, computed[0].nbytes, len(waiting))
+        for row, guide in enumerate(waiting):
+            guide._computed = computed[row]
+
+
+def _words(size: int) -> int:
+    return -(-size // WORD)
+
+
+@cache
+def _threads() -> LLExecutor:
+    from llguidance import LLExecutor
+
+    return LLExecutor()
 
 
 class _Vocabulary:

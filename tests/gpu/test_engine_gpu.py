@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.device.protocol import Device
+from executor.model.decoder import Decoder
 from executor.model.engine import Engine
 from executor.model.generation import LanguageModel
+from executor.model.sampling import Sampler
+from executor.model.scheduling.token_sequence import TokenSequence
+from executor.text.grammar import Grammar
 from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
 from tests.executor.model.variants import VARIANTS, Variant
+from tests.synthetic import Q, write_model
 
 pytestmark = pytest.mark.gpu
 
@@ -42,3 +48,33 @@ def test_steps_ahead_have_the_bits_of_those_that_wait(gpu: Device, tmp_path: Pat
         ahead = answers()
         monkeypatch.setattr(Engine, "step_ahead", lambda self: None)
         assert answers() == ahead
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "top_k": 30, "seed": 3}])
+def test_what_a_grammar_allowed_was_chosen_as_the_host_chooses(
+    settings: dict[str, Any], gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone and among others, one of them without a grammar; with the bits of many rows, which go through pinned memory."""
+    shape: dict[str, Any] = {"layers": 1, "hidden": 64, "heads": 2, "kv_heads": 1, "ff": 96, "context": 96}
+    path = write_model(tmp_path / "m.gguf", types=Q.Q8_0, tokenizer="gpt2", vocab=40_000, **shape)
+    letters = Grammar.regex("[a-z ]{9,60}")
+    with LanguageModel.load(path, gpu, profile=GpuProfile(batch_invariant=True)) as model:
+
+        def answers() -> list[list[int]]:
+            model.forget()
+            alone = model.generate([5, 9], max_tokens=30, grammar=letters, sampler=Sampler(**settings), stop_tokens=())
+            with model.scheduler(slots=16, context=96, rows=16) as running:
+                requests = [
+                    running.submit(
+                        [5 + at, 9], max_tokens=10 + at, grammar=letters if at else None, sampler=Sampler(**settings),
+                        stop_tokens=(),
+                    )
+                    for at in range(16)
+                ]  # fmt: skip
+                running.run()
+                return [alone.tokens, *(request.tokens for request in requests)]
+
+        chosen = answers()
+        monkeypatch.setattr(Decoder, "can_draw", property(lambda self: False))
+        monkeypatch.setattr(TokenSequence, "is_chosen_on_device", False)
+        assert answers() == chosen

@@ -27,8 +27,8 @@ from executor.model.scheduling.request import Request
 from executor.model.scheduling.step_start import BatchAhead, StepStarter
 from executor.model.scheduling.token_sequence import Stopped, TokenSequence, Waiting
 from executor.model.scheduling.verify import Drafter, accepted
-from executor.model.step import Draw, Scores, StepEngine
-from executor.text.grammar import Grammar
+from executor.model.step import Allowed, Draw, Scores, StepEngine
+from executor.text.grammar import Grammar, compute_together
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 
 _log = logging.getLogger(__name__)
@@ -271,7 +271,6 @@ class Scheduler:
                 raise scores
             self._draw_tokens(shares, scores)
             self._ahead = None if self._draft is not None else self._starter.start_ahead(shares, self._batch.running)
-            self._prepare_guides(shares)
             wanted = any(share.scored and share.sequence.is_chosen_on_device for share in shares)
             chosen = scores.chosen() if wanted else []
         except Exception as error:
@@ -288,28 +287,35 @@ class Scheduler:
             at += share.scored
 
     def _draw_tokens(self, shares: Sequence[Share], scores: Scores) -> None:
-        """Have tokens drawn where the logits are, by the place of the row among the scored ones."""
+        """Have tokens drawn, and chosen among those that are allowed, where the logits are, by the place of the row among the
+        scored ones. What grammars allow is found out here, beside the device, which computes the logits meanwhile; a grammar
+        that is given up fails its own sequence alone."""
+        guides = [share.sequence.guide for share in shares if share.scored and share.sequence.state == "running"]
+        compute_together([guide for guide in guides if guide is not None])
         draws: dict[int, Draw] = {}
+        allowed: dict[int, Allowed] = {}
         at = 0
         for share in shares:
-            if share.scored and share.sequence.state == "running" and (draw := share.sequence.draw) is not None:
-                draws[at] = draw
+            if share.scored and share.sequence.state == "running":
+                self._add_choice(share.sequence, at, draws, allowed)
             at += share.scored
-        if draws:
-            scores.draw(draws)
+        if draws or allowed:
+            scores.draw(draws, allowed)
 
-    def _prepare_guides(self, shares: list[Share]) -> None:
-        """Find out which tokens may come next, beside the device, which computes the logits meanwhile.
-
-        A grammar that is given up fails its own sequence alone.
-        """
-        for share in shares:
-            guide = share.sequence.guide
-            if share.scored and guide is not None and share.sequence.state == "running":
-                try:
-                    guide.prepare()
-                except Exception as error:
-                    self._fail(share.sequence, error)
+    def _add_choice(
+        self, sequence: TokenSequence, at: int, draws: dict[int, Draw], allowed: dict[int, Allowed]
+    ) -> None:  # fmt: skip
+        """How the token after the scored row `at` is chosen, if argmax does not do it."""
+        if sequence.guide is not None:
+            try:
+                bits = sequence.guide.allowed(self.engine.vocab)
+            except Exception as error:
+                self._fail(sequence, error)
+                return
+            if sequence.is_chosen_on_device:
+                allowed[at] = bits
+        if (draw := sequence.draw) is not None:
+            draws[at] = draw
 
     def _deliver(self, share: Share, scores: Scores, at: int, chosen: list[int]) -> None:
         """Move a sequence on by its rows of a step that has run; its scores begin at `at`."""
@@ -330,10 +336,11 @@ class Scheduler:
         sequence = share.sequence
         if sequence.is_greedy:
             found = accepted(share.draft, chosen[at : at + share.scored])
-        elif sequence.draw is not None:
+        elif sequence.is_chosen_on_device:
             if chosen[at] == NOT_A_NUMBER:
                 raise ModelError("the logits cannot be sampled: they hold NaN, or the largest of them is infinite")
-            sequence.sampler.draws += 1
+            if sequence.draw is not None:
+                sequence.sampler.draws += 1
             found = chosen[at : at + 1]
         else:
             found = [sequence.chosen(scores.logits(at))]

@@ -94,21 +94,18 @@ class TokenSequence:
     @property
     def is_greedy(self) -> bool:
         """Whether its next token is the likeliest one, whatever was said before, and nothing else is wanted of the logits."""
-        return self.sampler.is_greedy and self.guide is None and self.top is None
+        return self.is_chosen_on_device and self.sampler.is_greedy and self.guide is None
 
     @property
     def is_chosen_on_device(self) -> bool:
-        """Whether its next token is the likeliest or can be drawn where the logits are."""
-        return self.is_greedy or self.draw is not None
+        """Whether its next token is chosen where the logits are, among those that its guide allows if it has one: nobody
+        adjusts them, and nothing else is wanted of them."""
+        return not self.sampler.adjustments.any and self.top is None
 
     @property
     def draw(self) -> Draw | None:
-        """How its next token is drawn, if that can be done where the logits are: nobody adjusts or restricts them, and nothing
-        else is wanted of them."""
-        sampler = self.sampler
-        if sampler.temperature == 0 or sampler.adjustments.any or self.guide is not None or self.top is not None:
-            return None
-        return Draw(sampler.settings, sampler.key, sampler.draws % 2**64)
+        """How its next token is drawn, if that is done where the logits are."""
+        return Draw.of(self.sampler) if self.is_chosen_on_device else None
 
     def chosen(self, logits: NDArray[np.float32]) -> int:
         """The token after all so far by these logits, chosen on the host."""

@@ -153,12 +153,16 @@ class SampleToken(KernelType):
         if whole:
             for start in k.strided(k.tid.x, whole, step=THREADS * unroll):
                 rest = x.at(start)
-                loaded = [k.load(rest[step * THREADS]) + 0.0 for step in range(unroll)]  # -0 becomes +0
+                loaded = [self._seen(k, k.load(rest[step * THREADS]), start, step * THREADS) for step in range(unroll)]
                 for step, logit in enumerate(loaded):
                     visit(start + step * THREADS, logit)
         if whole < self.n:
             for index in k.strided(k.tid.x + whole, self.n, step=THREADS):
-                visit(index, k.load(x[index]) + 0.0)
+                visit(index, self._seen(k, k.load(x[index]), index, 0))
+
+    def _seen(self, k: KernelBuilder, x: Value, start: Value, offset: int) -> Value:
+        """What a token's logit counts as, whose id is start + offset: the logit, where -0 becomes +0."""
+        return x + 0.0
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         x, (seed, draw) = arguments["x"], (int(word) for word in arguments["random"])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from executor.base.progress import Progress
 from executor.model.scheduling.request import Request
 from executor.model.scheduling.scheduler import Scheduler
-from executor.model.step import Draw, Row
+from executor.model.step import Allowed, Draw, Row
 from ptxgen.kernels.token.philox import random_bits
 from ptxgen.kernels.token.sampling import sample
 
@@ -43,7 +43,8 @@ class FakeScores:
         logits[self._engine.choose(value)] = 5
         return logits
 
-    def draw(self, draws: Mapping[int, Draw]) -> None:
+    def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
+        assert not allowed
         self._engine.order.append("draw")
         for row, draw in draws.items():
             self._drawn[row] = sample(self.logits(row), draw.settings, random_bits(draw.key, draw.number))

@@ -92,10 +92,10 @@ def test_tokens_that_are_drawn_where_the_logits_are_are_those_that_the_host_draw
             return [request.tokens for request in requests]
 
     drawn, of_device = answers(), looked
-    monkeypatch.setattr(TokenSequence, "draw", None)
+    monkeypatch.setattr(TokenSequence, "is_chosen_on_device", False)
     assert answers() == drawn
     assert of_device == 11 + 13  # of the one with a penalty and the one that wants probabilities
-    assert looked - of_device == 5 + 7 + 11 + 13
+    assert looked - of_device == 5 + 7 + 9 + 11 + 13
     assert len({tuple(tokens[:5]) for tokens in drawn}) == 5
 
 

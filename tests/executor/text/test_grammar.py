@@ -20,7 +20,7 @@ from executor.device import open_device
 from executor.gguf.gguf_file import GgufFile
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
-from executor.text.grammar import Grammar, GrammarGuide
+from executor.text.grammar import Grammar, GrammarGuide, compute_together
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.synthetic import Q, write_model
@@ -124,18 +124,34 @@ def test_a_model_answers_in_the_form_alone_and_among_others(
 def test_a_grammar_that_is_given_up_fails_nobody_elses_request(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    def given_up(_: GrammarGuide) -> None:
+    def given_up(_: GrammarGuide, size: int) -> None:
         raise ModelError("the grammar cannot be followed: given up")
 
     expected = model.generate([5, 6], max_tokens=8, stop_tokens=()).tokens
     with model.scheduler(slots=2, context=256) as scheduler:
         free = scheduler.submit([5, 6], max_tokens=8, stop_tokens=())
         bound = scheduler.submit([5, 6], max_tokens=8, grammar=Grammar.regex("[0-9]{8}"))
-        monkeypatch.setattr(GrammarGuide, "prepare", given_up)
+        monkeypatch.setattr(GrammarGuide, "allowed", given_up)
         scheduler.run()
         with pytest.raises(ModelError, match="the grammar cannot be followed: given up"):
             bound.result()
         assert (free.tokens, free.error) == (expected, None)
+
+
+def test_what_is_found_out_together_is_what_each_finds_alone(tokenizer: Tokenizer) -> None:
+    size = tokenizer.vocab_size + 40  # a model may have more rows than its vocabulary has tokens
+
+    def guides() -> list[GrammarGuide]:
+        made = [GrammarGuide(grammar, tokenizer, tokenizer.eos_ids) for grammar, _ in FORMS]
+        made[1].accept(int(made[1].restricted(np.zeros(size, np.float32)).argmax()))
+        return made
+
+    apart, together = guides(), guides()
+    compute_together(together)
+    compute_together([])
+    for one, other in zip(apart, together, strict=True):
+        assert one.allowed(size).tolist() == other.allowed(size).tolist()
+    assert len({tuple(one.allowed(size).tolist()) for one in apart}) > 1
 
 
 def test_probabilities_are_those_before_the_grammar(model: LanguageModel) -> None:
