@@ -127,7 +127,7 @@ class GpuProfile:
                 (environment.early_launches, faster),
                 (environment.joined_products, faster),
                 (environment.fused_norms, faster),
-                (environment.gated_products, faster),
+                (environment.gated_products, False),
             )
         )
         return replace(

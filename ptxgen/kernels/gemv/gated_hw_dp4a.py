@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Signature, Work
 from ptxgen.dsl.value import Value
-from ptxgen.errors import ArgumentError
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
+from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -50,13 +50,12 @@ class GatedHwDp4aGemv(RowDigits):
 
     @classmethod
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
-        """The one with the settings of a plain product, or None where y cannot be dealt out to groups of 32 with these."""
-        settings = gate.parameters()
-        pairs = max(1, settings.pop("rows_per_warp") // len(cls.weights))
-        try:
-            return cls(**settings, format=gate.format, pairs=pairs, out_digits=digits)
-        except ArgumentError:
-            return None
+        """The one for a plain product, or None where y has no whole groups of 32. A block has one, in turns where all its
+        activations fit shared memory at once: see HwDp4aGemvResidualNormed.suited."""
+        at_once = len(chunks(gate.format, gate.k, 1, gate.digits)) == 1
+        settings = {**gate.parameters(), **({"num_warps": 8, "turns": 4} if at_once else {"num_warps": 16, "pairs": 2})}
+        del settings["rows_per_warp"]
+        return None if gate.n % BLOCK else cls(**settings, format=gate.format, out_digits=digits)
 
     @property
     def swiglu(self) -> FusedSwiglu:

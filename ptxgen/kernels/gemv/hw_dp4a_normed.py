@@ -44,11 +44,10 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
 
     @classmethod
     def suited(cls, product: HwDp4aGemv, digits: int) -> HwDp4aGemvResidualNormed | None:
-        """The one with the settings of a plain product, or None where y cannot be dealt out to groups of 32 with these."""
-        try:
-            return cls(**product.parameters(), format=product.format, out_digits=digits)
-        except ArgumentError:
-            return None
+        """The one for a plain product, or None where y has no whole groups of 32. A block has one: what the blocks of a group
+        count each other by takes longer than a norm."""
+        settings = {**product.parameters(), "num_warps": 16, "rows_per_warp": 2}
+        return None if product.n % BLOCK else cls(**settings, format=product.format, out_digits=digits)
 
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
