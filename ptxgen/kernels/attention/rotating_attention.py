@@ -204,6 +204,7 @@ class RotatingAttention(GroupedAttention):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(**fixed, heads=6, kv_heads=1, head_dim=64, max_len=200, splits=3, least=32, short=32)
+        yield cls(**fixed, heads=1, kv_heads=1, head_dim=64, max_len=2, splits=2, least=32, short=32)
         yield cls(**fixed, heads=2, kv_heads=2, head_dim=128, max_len=40, splits=2, least=32, short=64)
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
@@ -232,4 +233,5 @@ class RotatingAttentionDigits(RotatingAttention, GroupedAttentionDigits):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
         yield cls(**fixed, heads=2, kv_heads=1, head_dim=128, max_len=130, splits=4, least=32, short=64, digits=2)
+        yield cls(**fixed, heads=1, kv_heads=1, head_dim=64, max_len=2, splits=2, least=32, short=32, digits=3)
         yield cls(**fixed, heads=5, kv_heads=1, head_dim=64, max_len=40, splits=2, least=32, short=64, digits=3)
