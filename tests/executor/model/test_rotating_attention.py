@@ -14,6 +14,7 @@ from executor.choice import attention as choice
 from executor.choice.attention import choose_token_attention
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
+from executor.device.protocol import Device
 from executor.measure.profiler import TileProfiler
 from executor.model.generation import LanguageModel
 from ptxgen.errors import ArgumentError
@@ -38,12 +39,10 @@ def made(folder: Path, arch: str, **shape: Any) -> Path:
     return write_model(folder / "m.gguf", arch, Q.Q4_K, **sizes)
 
 
-def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False, tokens: int = LENGTH) -> tuple[bytes, list[str]]:
+def decoded(path: Path, profile: GpuProfile, device: Device, *, tokens: int = LENGTH) -> tuple[bytes, list[str]]:
     """The logits about the edge of a part, of a step back, eager and profiled, and the kernels between products and output."""
     found = []
-    with open_device("emulator", sanitize=sanitize) as device, LanguageModel.load(
-        path, device, context=CONTEXT, profile=profile
-    ) as model:  # fmt: skip
+    with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
         decoder = model.decoder
         for at, token in enumerate(TOKENS[:tokens]):
             decoder.step(token, head=at >= tokens - 6)
@@ -63,39 +62,41 @@ def decoded(path: Path, profile: GpuProfile, *, sanitize: bool = False, tokens: 
     return np.array(found).tobytes(), names
 
 
-@pytest.mark.parametrize(
-    ("arch", "shape", "style"),
-    [
-        ("llama", {}, "rope_"),
-        ("qwen2", {}, "bias_rope_neox_"),
-        ("qwen3", {"head_dim": 64}, "norm_rope_neox_"),
-        ("llama", {"heads": 8, "kv_heads": 1, "head_dim": 32}, "rope_"),
-    ],
-    ids=str,
-)
+STYLES = [
+    ("llama", {}, "rope_"),
+    ("qwen2", {}, "bias_rope_neox_"),
+    ("qwen3", {"head_dim": 64}, "norm_rope_neox_"),
+    ("llama", {"heads": 8, "kv_heads": 1, "head_dim": 32}, "rope_"),
+]
+
+
+@pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
 @pytest.mark.parametrize("early", [False, True])
 def test_a_token_has_the_bits_of_two_launches(
-    arch: str, shape: dict[str, int], style: str, early: bool, tmp_path: Path
+    arch: str, shape: dict[str, int], style: str, early: bool, tmp_path: Path, device: Device
 ) -> None:
     path = made(tmp_path, arch, **shape)
-    apart, before = decoded(path, replace(APART, early_launches=early))
-    together, names = decoded(path, replace(ROTATING, early_launches=early))
+    apart, before = decoded(path, replace(APART, early_launches=early), device)
+    together, names = decoded(path, replace(ROTATING, early_launches=early), device)
     assert together == apart
     assert [name.split("grouped")[0] for name in names] == [style]
     assert before == [f"{style}scatter_indirect", names[0].removeprefix(style)]
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(early: bool, tmp_path: Path) -> None:
+def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
+    early: bool, tmp_path: Path, device: Device
+) -> None:  # fmt: skip
     path = made(tmp_path, "llama", layers=1)
-    apart, _ = decoded(path, APART, tokens=34)
-    assert decoded(path, replace(ROTATING, early_launches=early), sanitize=True, tokens=34)[0] == apart
+    apart, _ = decoded(path, APART, device, tokens=34)
+    with open_device("emulator", sanitize=True) as sanitising:
+        assert decoded(path, replace(ROTATING, early_launches=early), sanitising, tokens=34)[0] == apart
 
 
-def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path) -> None:
+def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path, device: Device) -> None:
     path = made(tmp_path, "qwen3", head_dim=32, layers=1)  # whose pairs no lane has both of
-    apart, before = decoded(path, APART, tokens=8)
-    assert decoded(path, ROTATING, tokens=8) == (apart, before)
+    apart, before = decoded(path, APART, device, tokens=8)
+    assert decoded(path, ROTATING, device, tokens=8) == (apart, before)
     assert before[0] == "per_head_rmsnorm"
 
 
