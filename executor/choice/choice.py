@@ -132,7 +132,7 @@ class GpuProfile:
                 (environment.early_launches, faster),
                 (environment.joined_products, faster),
                 (environment.fused_norms, faster),
-                (environment.gated_products, False),
+                (environment.gated_products, faster),
             )
         )
         return replace(

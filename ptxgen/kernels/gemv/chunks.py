@@ -122,7 +122,8 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        self.shared = SharedDigits(k, layout, self.lane, NormOfReader(k, kernel.k) if kernel.normed else None)
+        norm = NormOfReader(k, kernel.k) if kernel.normed else None
+        self.shared = SharedDigits(k, layout, self.lane, dynamic=kernel.launch().dynamic_shared > 0, norm=norm)
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:

@@ -18,6 +18,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
+from ptxgen.kernels.gemv.shared_digits import dynamic_bytes
 from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
@@ -109,7 +110,9 @@ class HwDp4aType(DigitGemvType):
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE
         resident = max(1, self.resident_threads // threads)
-        return LaunchConfig(grid=-(-self.n // self.block_rows), block=threads, resident=resident, early=self.pdl)
+        dynamic = dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
+        blocks = -(-self.n // self.block_rows)
+        return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=dynamic)
 
     def signature(self) -> Signature:
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}

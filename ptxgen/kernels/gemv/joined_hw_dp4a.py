@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ptxgen.dsl.builder import KernelBuilder
@@ -43,8 +43,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
         return None
 
     def launch(self) -> LaunchConfig:
-        one = super().launch()
-        return LaunchConfig(self.row_blocks, one.block, one.resident, one.early)
+        return replace(super().launch(), grid=(self.row_blocks, 1, 1))
 
     def matrix_of_block(self, k: KernelBuilder) -> MatrixOfBlock:
         return MatrixOfBlock(self, k, k.ctaid.x, at_once=("w",))

@@ -24,6 +24,10 @@ PADDED = 128
 PIECE = 16
 """Values (of one digit) that a thread moves at a time, with one 16-byte load."""
 
+MOST_SHARED = 60 * 1024
+"""Bytes that all activations of a row may take, where more than MAX_STATIC_SHARED are asked for by the launch: every GPU has
+so many for a block, and some to spare."""
+
 # Pieces that a thread loads before it stores the first.
 LOADS_AHEAD = 8
 
@@ -95,9 +99,10 @@ def rows_at_once(format: Format, k: int, rows: int, digits: int) -> int:
 
 
 def chunks(format: Format, k: int, rows: int, digits: int) -> list[tuple[int, int]]:
-    """(first step, steps) of each chunk of `rows` rows whose activations fit shared memory at once."""
+    """(first step, steps) of each chunk of `rows` rows whose activations fit shared memory at once: all of a single row in
+    MOST_SHARED, else what is static."""
     fragments = Fragments(format, k)
-    if Layout(format, k, rows, digits).bytes <= MAX_STATIC_SHARED:
+    if Layout(format, k, rows, digits).bytes <= (MOST_SHARED if rows == 1 else MAX_STATIC_SHARED):
         return [(0, fragments.steps)]
     most = 1
     while Layout(format, (most + 1) * fragments.values, rows, digits).bytes <= MAX_STATIC_SHARED:
@@ -110,20 +115,32 @@ def digits_before(layout: Layout, first: Index) -> Index:
     return first + first // PADDED * padding(layout.format) if isinstance(first, Value) else layout.padded(first)
 
 
+@cache
+def dynamic_bytes(format: Format, k: int, rows: int, digits: int) -> int:
+    """What a launch asks for so that all activations of a row are there at once; 0 where what is static does."""
+    whole = Layout(format, k, rows, digits).bytes
+    return whole if rows == 1 and MAX_STATIC_SHARED < whole <= MOST_SHARED else 0
+
+
 class SharedDigits:
     """The shared memory of a block and the lane's place in it."""
 
-    def __init__(self, k: KernelBuilder, layout: Layout, lane: FragmentLane, norm: NormOfReader | None = None) -> None:
+    def __init__(
+        self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, norm: NormOfReader | None = None
+    ) -> None:  # fmt: skip
+        """dynamic: the launch asks for the memory."""
         self.k = k
         self.layout = layout
         self._norm = norm
-        self._digits = k.shared(U32, layout.rows * layout.digits * layout.digit_bytes // 4).name
-        self._scales = k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
+        digit_bytes = layout.rows * layout.digits * layout.digit_bytes
+        self._digits = k.dynamic_shared(U32).name if dynamic else k.shared(U32, digit_bytes // 4).name
+        self._scales = self._digits if dynamic else k.shared(F32, layout.rows * layout.row_scale_bytes // 4).name
+        self._scales_start = digit_bytes if dynamic else 0
         self._fragments = Fragments(layout.format, layout.values)
         first = lane.first_value
         padded = digits_before(layout, first)
         self._lane_digits = k.symbol_address(self._digits) + padded
-        self._lane_scales = k.symbol_address(self._scales) + first // BLOCK * layout.scale_bytes
+        self._lane_scales = k.symbol_address(self._scales) + (first // BLOCK * layout.scale_bytes + self._scales_start)
 
     def fill(self, rows: range, first: int, count: int) -> None:
         """Copy the activations `first` to `first + count - 1` of these rows, by all threads of the block, and wait for each
@@ -177,7 +194,7 @@ class SharedDigits:
         """Of a row's scales, each with its negative sum where the format has minima; by blocks of activations."""
         k, layout = self.k, self.layout
         scales, sums = k.arg.scales.at(row, first // BLOCK), k.arg.sums.at(row, first // BLOCK)
-        target = place * layout.row_scale_bytes
+        target = place * layout.row_scale_bytes + self._scales_start
 
         def load(block: Value) -> Sequence[Value]:
             return [k.load(array.at(block)[0]) for array in (scales, sums)[: 1 + layout.format.has_minimum]]
