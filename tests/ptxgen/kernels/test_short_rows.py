@@ -55,9 +55,8 @@ def by_a_whole_warp(kernel: HwDp4aGemv, given: dict[str, Any]) -> NDArray[Any]:
 @pytest.mark.parametrize("digits", [1, 2, 3])
 @pytest.mark.parametrize(("format", "k", "lanes"), SHORT)
 def test_a_share_of_a_warp_gives_the_bits_of_a_whole_one(format: str, k: int, lanes: int, digits: int) -> None:
-    each: list[dict[str, Any]] = [{"num_warps": 2, "rows_per_warp": 2}, {"num_warps": 1, "rows_per_warp": 3}]
-    for settings in each:
-        kernel = HwDp4aGemvResidual(ALL[format], k=k, n=13, digits=digits, **settings)
+    for warps, rows in ((2, 2), (1, 3)):
+        kernel = HwDp4aGemvResidual(ALL[format], k=k, n=13, digits=digits, num_warps=warps, rows_per_warp=rows)
         assert kernel.fragments.lanes == lanes
         given = kernel.inputs(np.random.default_rng(k))
         assert run(kernel, given)["y"].tobytes() == by_a_whole_warp(kernel, given).tobytes()
