@@ -142,8 +142,8 @@ def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[l
     lift, drop = (k.select(rare, k.f32(2.0**power), 1.0) for power in (LIFT, -LIFT))
     found = _over_largest(k, k.bits(peak, F32) * lift, float(LARGEST[count])) * drop
     scale = k.select(peak < INFINITE, found, k.bits(peak, F32))
-    divisor = scale * lift  # 2^-85 or more; 0, an infinity or NaN make quotients 0 or NaN, so integers 0
-    inverse = mathlib.reciprocal_of_normal(k, divisor)
+    divisor = scale * lift  # 2^-85 or more; 0, an infinity or NaN make quotients NaN, so integers 0
+    inverse = k.select(peak < INFINITE, mathlib.reciprocal_of_normal(k, divisor), 0.0)
     integers = [_integer(k, mathlib.quotient(k, x * lift, divisor, inverse), LARGEST[count]) for x in xs]
     total = integers[0]
     for integer in integers[1:]:

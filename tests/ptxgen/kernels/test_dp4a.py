@@ -17,7 +17,7 @@ from ptxgen.kernels.gemv import hw_dp4a
 from ptxgen.kernels.gemv.chunks import loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks, padding, rows_at_once
+from ptxgen.kernels.gemv.shared_digits import MOST_SHARED, Layout, chunks, dynamic_bytes, padding, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import LARGEST, quantize, values
 from ptxgen.kernels.registry import find
 from ptxgen.target import MAX_STATIC_SHARED, Target
@@ -279,7 +279,10 @@ def test_chunks_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, block
     assert [first for first, _ in parts] == [sum(count for _, count in parts[:i]) for i in range(len(parts))]
     assert sum(count for _, count in parts) == -(-k // step)
     longest = min(k, parts[0][1] * step)
-    assert Layout(format, longest, together, digits).bytes <= MAX_STATIC_SHARED
+    asked_for = dynamic_bytes(format, k, rows, digits)
+    assert Layout(format, longest, together, digits).bytes <= max(MAX_STATIC_SHARED, asked_for)
+    assert asked_for <= MOST_SHARED
+    assert not asked_for or len(parts) == rows == 1
 
 
 @pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q4_0", "q8_0"])
