@@ -161,7 +161,8 @@ def _theirs(peer: LlamaCpp, case: SpeedCase) -> float:
 def _switches(profile: GpuProfile) -> dict[str, Any]:
     """What the environment and what was measured before decided."""
     names = (
-        "repack", "merged_attention", "early_launches", "joined_products", "fused_norms", "gated_products", "batch_invariant",
+        "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms",
+        "gated_products", "batch_invariant",
     )  # fmt: skip
     return {name: getattr(profile, name) for name in names} | {"tables": [Path(table.source).name for table in profile.tables]}
 

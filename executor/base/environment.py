@@ -202,6 +202,15 @@ MERGED_ATTENTION: Final = EnvironmentVariable[bool | None](
     False,
     _switch,
 )
+ROTATING_ATTENTION: Final = EnvironmentVariable[bool | None](
+    "PTXGEN_ROTATING_ATTENTION",
+    "has a token's queries and keys rotated, and keys and values kept, by the launch that attends, where attention is merged",
+    "1 or 0",
+    MEASURED_SM_90,
+    lambda: None,
+    False,
+    _switch,
+)
 EARLY_LAUNCHES: Final = EnvironmentVariable[bool | None](
     "PTXGEN_EARLY_LAUNCHES",
     "has each kernel of a step started before the one before it has ended, for which it then waits (sm_90 and later)",
@@ -277,6 +286,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     BATCH_INVARIANT,
     REPACK,
     MERGED_ATTENTION,
+    ROTATING_ATTENTION,
     EARLY_LAUNCHES,
     JOINED_PRODUCTS,
     FUSED_NORMS,
@@ -293,9 +303,9 @@ class Settings:
 
     cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
     compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
-    a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, early_launches,
-    joined_products, fused_norms, gated_products, persistent_layers: as GpuProfile's, None if it depends on the GPU; debug: look
-    for NaN and infinity."""
+    a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, rotating_attention,
+    early_launches, joined_products, fused_norms, gated_products, persistent_layers: as GpuProfile's, None if it depends on the
+    GPU; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     model_dir: Path | None
@@ -307,6 +317,7 @@ class Settings:
     batch_invariant: bool
     repack: bool | None
     merged_attention: bool | None
+    rotating_attention: bool | None
     early_launches: bool | None
     joined_products: bool | None
     fused_norms: bool | None
@@ -330,6 +341,7 @@ def settings() -> Settings:
         batch_invariant=BATCH_INVARIANT.read(),
         repack=REPACK.read(),
         merged_attention=MERGED_ATTENTION.read(),
+        rotating_attention=ROTATING_ATTENTION.read(),
         early_launches=EARLY_LAUNCHES.read(),
         joined_products=JOINED_PRODUCTS.read(),
         fused_norms=FUSED_NORMS.read(),

@@ -88,12 +88,14 @@ def _in_tiles(
 @dataclass(frozen=True)
 class TokenAttentionChoice:
     """How the one token of `generate` attends to the cache of its sequence, and why. splits, least, short: of
-    grouped_attention; splits is 0 for incremental_attention."""
+    grouped_attention; splits is 0 for incremental_attention. rotating: grouped_attention rotates and keeps what it attends to
+    by itself, if there is a kernel for the heads."""
 
     splits: int
     least: int
     short: int
     reason: str
+    rotating: bool = False
 
     @property
     def kernel(self) -> str:
@@ -102,11 +104,11 @@ class TokenAttentionChoice:
 
     def __str__(self) -> str:
         splits = f", splits={self.splits} beyond {self.short} positions" if self.splits else ""
-        return f"{self.kernel}{splits} ({self.reason})"
+        return f"{self.kernel}{splits}{', with rotation and store' if self.rotating else ''} ({self.reason})"
 
     def facts(self) -> dict[str, object]:
         """Ready for JSON."""
-        return {"kernel": self.kernel, "splits": self.splits or None, "reason": self.reason}
+        return {"kernel": self.kernel, "splits": self.splits or None, "rotating": self.rotating, "reason": self.reason}
 
 
 def choose_token_attention(
@@ -118,4 +120,5 @@ def choose_token_attention(
     if target.sm < LEAST_SM:
         return TokenAttentionChoice(0, LEAST, SHORT, f"grouped_attention needs sm_{LEAST_SM}, this is {target}")
     blocks = GroupedAttention(True, heads, kv_heads, head_dim, max_len=1).blocks
-    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, "the profile's merged_attention is on")
+    reason, rotating = "the profile's merged_attention is on", profile.rotating_attention
+    return TokenAttentionChoice(splits_for(kv_heads * blocks), LEAST, SHORT, reason, rotating)

@@ -65,6 +65,8 @@ class GpuProfile:
     later changes do nothing; last bits of results are then others. merged_attention: a row on its own attends in one launch,
     whose last block puts together what the others found: grouped_attention over the cache of a single sequence,
     paged_attention_merged over pages; else incremental_attention, a block a head, and paged_attention with a second launch.
+    rotating_attention: where the token of a single sequence attends like that, the same launch rotates its queries and keys and
+    keeps keys and values, if there is a kernel for heads of the model's kind (rotating_attention.py): same bits.
     early_launches: the launches of a step start before the one before them has ended, and wait by themselves (programmatic
     dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
@@ -82,6 +84,7 @@ class GpuProfile:
     tile_run: int = TILE_RUN
     repack: bool = False
     merged_attention: bool = False
+    rotating_attention: bool = False
     early_launches: bool = False
     joined_products: bool = False
     fused_norms: bool = False
@@ -101,6 +104,7 @@ class GpuProfile:
         instance("batch_invariant", self.batch_invariant, bool)
         whole("tile_run", self.tile_run, 0)
         instance("merged_attention", self.merged_attention, bool)
+        instance("rotating_attention", self.rotating_attention, bool)
         instance("repack", self.repack, bool)
         instance("early_launches", self.early_launches, bool)
         instance("joined_products", self.joined_products, bool)
@@ -117,18 +121,19 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
         """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        weights are repacked, attention is merged, products are joined and launches start early, they are on a GPU from sm_90 on
-        whose generation has a shipped table; weights only if it names no kernel for their blocks. own: instead of the user's
-        table."""
+        weights are repacked, attention is merged, attention rotates, products are joined and launches start early, they are on
+        a GPU from sm_90 on whose generation has a shipped table; weights only if it names no kernel for their blocks. own:
+        instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
         unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
-        repack, merged, early, joined, norms, gated = (
+        repack, merged, rotating, early, joined, norms, gated = (
             likely if said is None else said
             for said, likely in (
                 (environment.repack, faster and unnamed),
                 (environment.merged_attention, faster),
+                (environment.rotating_attention, faster),
                 (environment.early_launches, faster),
                 (environment.joined_products, faster),
                 (environment.fused_norms, faster),
@@ -136,8 +141,8 @@ class GpuProfile:
             )
         )
         return replace(
-            cls.from_environment(), tables=tables, repack=repack, merged_attention=merged, early_launches=early,
-            joined_products=joined, fused_norms=norms, gated_products=gated,
+            cls.from_environment(), tables=tables, repack=repack, merged_attention=merged, rotating_attention=rotating,
+            early_launches=early, joined_products=joined, fused_norms=norms, gated_products=gated,
         )  # fmt: skip
 
     @classmethod
@@ -149,7 +154,8 @@ class GpuProfile:
             return cls.for_device(modules.device)
         return replace(
             cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
-            early_launches=False, joined_products=False, fused_norms=False, gated_products=False, persistent_layers=False,
+            rotating_attention=False, early_launches=False, joined_products=False, fused_norms=False, gated_products=False,
+            persistent_layers=False,
         )  # fmt: skip
 
     @classmethod
@@ -160,9 +166,10 @@ class GpuProfile:
         return cls(
             environment.precision or PRECISIONS[0], environment.gemv,
             batch_invariant=environment.batch_invariant, repack=bool(environment.repack),
-            merged_attention=bool(environment.merged_attention), early_launches=bool(environment.early_launches),
-            joined_products=bool(environment.joined_products), fused_norms=bool(environment.fused_norms),
-            gated_products=bool(environment.gated_products), persistent_layers=environment.persistent_layers,
+            merged_attention=bool(environment.merged_attention), rotating_attention=bool(environment.rotating_attention),
+            early_launches=bool(environment.early_launches), joined_products=bool(environment.joined_products),
+            fused_norms=bool(environment.fused_norms), gated_products=bool(environment.gated_products),
+            persistent_layers=environment.persistent_layers,
         )  # fmt: skip
 
     @property

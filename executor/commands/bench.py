@@ -271,6 +271,7 @@ def _facts(
         "precision": running.model.decoder.profile.precision,
         "repack": running.model.decoder.profile.repack,
         "merged_attention": running.model.decoder.profile.merged_attention,
+        "rotating_attention": running.model.decoder.profile.rotating_attention,
         "early_launches": running.model.decoder.profile.early_launches,
         "joined_products": running.model.decoder.profile.joined_products,
         "fused_norms": running.model.decoder.profile.fused_norms,

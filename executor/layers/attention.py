@@ -3,8 +3,10 @@ that the same launches serve every position."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any, NamedTuple
 
 from executor.choice.attention import TokenAttentionChoice
 from executor.layers.activations import Activations, AttentionRows
@@ -23,6 +25,7 @@ from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_cache_scatter import KvCacheScatter
 from ptxgen.kernels.attention.norm_rope_scatter import NormRopeScatter
 from ptxgen.kernels.attention.rope_scatter import RopeScatter
+from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
 from ptxgen.kernels.norm.per_head_rmsnorm import PerHeadRmsNorm
 from ptxgen.kernels.rope.rope import BatchedRope, Rope
 
@@ -48,6 +51,25 @@ class PositionSplit:
         """The arguments for that; layers share these."""
         return self.workspace.arrays(kernel, "attention of a token", kernel.scratch)
 
+    def style(self, s: LayerShape, w: ValidatedLayerWeights) -> HeadStyle | None:
+        """What attention does to heads of a layer before it attends to them; None where it does not, because it is not asked
+        to, or there is no kernel that does what these need."""
+        neox, normed = s.rope_style == "neox", None not in (w.attn_q_norm, w.attn_k_norm)
+        if not (self.choice.rotating and biases_at_once(w) and s.rope_dim == s.head_dim):
+            return None
+        if (w.attn_q_norm, w.attn_k_norm) != (None, None):
+            suits = normed and NormRopeScatter.suits(neox=neox, head_dim=s.head_dim, rotary_dim=s.rope_dim)
+            return HeadStyle(neox, bias=False, normed=True) if suits else None
+        return HeadStyle(neox, bias=bool(biases(w)), normed=False)
+
+
+class HeadStyle(NamedTuple):
+    """As the fields of RotatingAttention."""
+
+    neox: bool
+    bias: bool
+    normed: bool
+
 
 @dataclass(frozen=True)
 class TokenAttention:
@@ -63,9 +85,35 @@ class TokenAttention:
     def __call__(
         self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations, /, *, form: Form | None = None
     ) -> None:
-        """As Attention of transformer.py; of the length, the token itself is the last."""
+        """As Attention of transformer.py; of the length, the token itself is the last. Where one launch does it all, a.q, a.k
+        and a.v stay as they are: nobody reads them after it."""
+        if launch.fused and self.split is not None and (style := self.split.style(s, w)) is not None:
+            self._attend_at_once(launch, s, w, a, style, self.split, form)
+            return
         self._rotate_and_append(launch, s, w, a)
         attend(launch, self.cache, q=a.q, out=a.attended, length=self.length, form=form, split=self.split)
+
+    def _attend_at_once(
+        self,
+        launch: LaunchQueue,
+        s: LayerShape,
+        w: ValidatedLayerWeights,
+        a: Activations,
+        style: HeadStyle,
+        split: PositionSplit,
+        form: Form | None,
+    ) -> None:
+        cache = self.cache
+        digits = {"digits": form} if isinstance(form, int) else {}
+        sizes = {"heads": s.heads, "kv_heads": s.kv_heads, "head_dim": s.head_dim, "max_len": cache.max_len}
+        shape: dict[str, Any] = {**sizes, **digits, **split.shape, **style._asdict()}
+        kernel = (RotatingAttentionDigits if digits else RotatingAttention)(True, **shape)
+        norms = {"q_gamma": w.attn_q_norm, "k_gamma": w.attn_k_norm, "eps": s.rms_eps} if style.normed else {}
+        arguments: dict[str, Any] = {
+            "out": a.attended, "q": a.q, "k": a.k, "v": a.v, "table": self.rope_table, "position": self.position,
+            "k_cache": cache.keys, "v_cache": cache.values, **norms, **biases(w), **split.buffers(kernel),
+        }  # fmt: skip
+        enqueue_attention(launch, kernel, digits, arguments)
 
     def _rotate_and_append(self, launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, a: Activations) -> None:
         cache, neox = self.cache, s.rope_style == "neox"
@@ -169,7 +217,15 @@ def attend(
         kernel, arguments = grouped, arguments | split.buffers(grouped)
     else:
         kernel = (IncrementalAttentionDigits if digits else IncrementalAttention)(True, **shape, **digits)
+    enqueue_attention(launch, kernel, digits, arguments)
+
+
+def enqueue_attention(
+    launch: LaunchQueue, kernel: IncrementalAttention, digits: Mapping[str, int], arguments: Mapping[str, Any]
+) -> None:  # fmt: skip
+    """Launch a kernel of a token's attention, which writes `digits` of its result, if it has such a field, beside it."""
     if digits:
-        launch.packed.write(launch, "attention", kernel, out.view(0, (heads * head_dim,)), digits["digits"], **arguments)
+        out = arguments["out"].view(0, (kernel.heads * kernel.head_dim,))
+        launch.packed.write(launch, "attention", kernel, out, digits["digits"], **arguments)
     else:
         launch("attention", kernel, **arguments)

@@ -101,20 +101,21 @@ class Core:
         modifiers: Mapping[str, str] | None = None,
         *,
         result: DType | None = None,
-        into: Value | None = None,
+        into: Value | Sequence[Value] = (),
         guard: Value | None = None,
         guard_negated: bool = False,
         prologue: bool = False,
     ) -> tuple[Value, ...]:
         """Write an instruction; returns its destinations, the registers of a vector one by one. A tuple of Values among the
-        operands is a vector. `into` is an existing register to write, `guard` a predicate under which the instruction runs;
+        operands is a vector. `into` are existing registers to write, `guard` a predicate under which the instruction runs;
         `prologue` puts it at the entry."""
-        fit = self._resolve(name, operands, modifiers or {}, into.type if into is not None else result)
+        existing = [into] if isinstance(into, Value) else list(into)
+        fit = self._resolve(name, operands, modifiers or {}, existing[0].type if existing else result)
         self._check_available(fit)
         values: list[Value] = []
         destinations: dict[str, AnyOperand] = {}
         for place, (type, count) in fit.destinations.items():
-            written = [into] if into is not None else [self._new(type) for _ in range(count)]
+            written = existing or [self._new(type) for _ in range(count)]
             values += written
             registers = tuple(value.register for value in written)
             destinations[place] = registers[0] if count == 1 else Vector(registers)

@@ -192,7 +192,19 @@ class MemoryAccess(Core):
         """Load `count` (2 or 4) consecutive elements in one instruction, whose address must be a multiple of its size."""
         return self._load(element, dtype, nc, {**hints, "vec": f"v{count}"})
 
-    def _load(self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str]) -> tuple[Value, ...]:
+    def load_where(self, guard: Value, element: Element, values: Sequence[Value]) -> None:
+        """Load the element, and those after it, into these registers (1, 2 or 4, by one instruction) in the threads where
+        `guard` holds; in others they keep what they have, and nothing is read."""
+        for value in values:
+            if value.type != _register_type(element.dtype):
+                raise TypeMismatch(f"load of {element.dtype} into a register of {value.type}", self.where())
+        vector = {"vec": f"v{len(values)}"} if len(values) > 1 else {}
+        self._load(element, None, False, vector, tuple(values), guard)
+
+    def _load(
+        self, element: Element, dtype: DType | None, nc: bool, hints: Mapping[str, str], into: Sequence[Value] = (),
+        guard: Value | None = None,
+    ) -> tuple[Value, ...]:  # fmt: skip
         if not isinstance(element, Element):
             raise no_element("k.load_vector" if "vec" in hints else "k.load", element, self.where)
         type = dtype or element.dtype
@@ -202,7 +214,8 @@ class MemoryAccess(Core):
             modifiers["space"] = element.space
         elif element.space != "global":
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
-        return self.write("ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type))
+        name = "ld_nc" if nc else "ld"
+        return self.write(name, [element.address], modifiers, result=_register_type(type), into=into, guard=guard)
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str

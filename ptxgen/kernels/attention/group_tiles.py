@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray, SharedPart
+from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.attention.paged_cache import TILE
 from ptxgen.kernels.attention.tiles import Softmax, dot, transposed_sum
@@ -113,12 +113,15 @@ class GroupTiles:
         """Where the loads of a lane are in a row, from its first place on."""
         return range(0, self.head_dim, self.lanes * self.width)
 
-    def queries(self, k: KernelBuilder, q: GlobalArray, heads: Value) -> SharedPart:
-        """The queries in shared memory, where they take no registers, from the lane's first place on. `q` starts at the first
-        of `heads` heads that stand one after another; of the block's other heads nothing is of use. All threads must come
-        here."""
+    def room(self, k: KernelBuilder) -> SharedView:
+        """New shared memory for the queries: f32[heads * head_dim]."""
+        return k.shared(F32, self.heads * self.head_dim)
+
+    def queries(self, k: KernelBuilder, q: GlobalArray, heads: Value, held: SharedView) -> SharedPart:
+        """The queries in shared memory (`room`), where they take no registers, from the lane's first place on. `q` starts at
+        the first of `heads` heads that stand one after another; of the block's other heads nothing is of use. All threads must
+        come here."""
         size = self.heads * self.head_dim
-        held = k.shared(F32, size)
         threads = self.warps * WARP_SIZE
         for start in range(0, size, threads):
             place = k.tid.x + start

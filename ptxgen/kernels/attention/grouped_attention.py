@@ -3,7 +3,7 @@ sequence as incremental_attention does it, the positions of a long one dealt out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, update
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.attention_digits import IncrementalAttentionDigits
-from ptxgen.kernels.attention.group_tiles import GroupTiles, Load
+from ptxgen.kernels.attention.group_tiles import GroupTiles, Load, Locate
 from ptxgen.kernels.attention.incremental_attention import IncrementalAttention
 from ptxgen.kernels.attention.kv_type import KV_TYPES
 from ptxgen.kernels.attention.merge import Merge, PartArrays, Staged, merged_bound
@@ -128,24 +128,30 @@ class GroupedAttention(IncrementalAttention):
         with k.when(length <= self.short):
             self._attend_to_all(k, length, allowed)
         with k.otherwise():
-            size = self.split.device_size(length)
-            part, count = k.ctaid.x // (self.kv_heads * self.blocks), (length + (size - 1)) // size
-            with k.when(part < count):
-                self._attend_to_part(k, part, count, size, length)
+            self._attend_in_parts(k, self.group_tiles.room(k), length)
 
     def _attend_to_all(self, k: KernelBuilder, length: Value, allowed: Value) -> None:
         with k.when(k.ctaid.x < self.heads):
             q, keys, values = self.places(k, self.tiles.first(k))
             self.write(k, self.attended(k, self.tiles.row(k, q), keys, values, length), allowed)
 
-    def _attend_to_part(self, k: KernelBuilder, part: Value, count: Value, size: Value, length: Value) -> None:
+    def _attend_in_parts(self, k: KernelBuilder, held: SharedView, length: Value) -> None:
+        """held: where `_sources` may put queries."""
+        size = self.split.device_size(length)
+        part, count = k.ctaid.x // (self.kv_heads * self.blocks), (length + (size - 1)) // size
+        with k.when(part < count):
+            self._attend_to_part(k, held, part, count, size, length)
+
+    def _attend_to_part(
+        self, k: KernelBuilder, held: SharedView, part: Value, count: Value, size: Value, length: Value
+    ) -> None:  # fmt: skip
         """Leave the part, one of two or more; if that was the last, write what the block's heads attend to."""
         tiles, own = self.group_tiles, k.ctaid.x % (self.kv_heads * self.blocks)
         kv_head, number = own // self.blocks, own % self.blocks * tiles.heads
         first, heads = kv_head * self.group + number, k.min(self.group - number, tiles.heads)
         stop = k.shuffle(k.min(part * size + size, length), 0)
-        queries = tiles.queries(k, k.arg.q.at(first, 0), heads)
-        found = tiles.softmax(k, queries, self._locate(k, kv_head), part * size, stop, self.scale)
+        queries, locate = self._sources(k, held, kv_head, first, heads, part, count, length)
+        found = tiles.softmax(k, queries, locate, part * size, stop, self.scale)
         merged, weighted = tiles.merge(k, found)
         for head, d, value in tiles.added(k, weighted):
             with k.when(head < heads):
@@ -172,8 +178,14 @@ class GroupedAttention(IncrementalAttention):
         with k.when(live):
             k.store(k.arg.out.at(first, 0)[place], values)
 
-    def _locate(self, k: KernelBuilder, kv_head: Value) -> Callable[[Value], tuple[Load, Load]]:
-        """As GroupTiles.softmax wants it."""
+    def _sources(
+        self, k: KernelBuilder, held: SharedView, kv_head: Value, first: Value, heads: Value, part: Value, count: Value,
+        length: Value,
+    ) -> tuple[SharedPart, Locate]:  # fmt: skip
+        """The queries, and where keys and values are, as GroupTiles.softmax wants them. All threads must come here."""
+        return self.group_tiles.queries(k, k.arg.q.at(first, 0), heads, held), self._locate(k, kv_head)
+
+    def _locate(self, k: KernelBuilder, kv_head: Value) -> Locate:
         caches = [cache.at(kv_head, 0, 0) for cache in (k.arg.k_cache, k.arg.v_cache)]
 
         def locate(start: Value) -> tuple[Load, Load]:

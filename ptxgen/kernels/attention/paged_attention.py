@@ -237,7 +237,7 @@ class PagedAttention(PagedKernel):
         """Each part, of `size` positions, the first from `begin` to `end`, that the block has of its row: its number, whether
         its pages exist, and the warp's softmax of it. Each time the block waits twice, so that nobody overwrites what another
         still reads."""
-        queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.y, first, 0), heads)
+        queries = self.tiles.queries(k, k.arg.q.at(k.ctaid.y, first, 0), heads, self.tiles.room(k))
         part, blocks = k.variable(k.ctaid.z, U32), self.launch().grid[2]
         for start in k.strided(begin, place.length, step=size * blocks):
             found = self._softmax(k, queries, place, kv_head, start, end)

@@ -8,14 +8,14 @@ in the order of the warps, so that the bits depend on nothing but the inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
 from ptxgen.dsl import mathlib
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
@@ -56,7 +56,7 @@ class Tiles:
         """The lane's place in the first load of a row."""
         return k.lane * self.width
 
-    def row(self, k: KernelBuilder, array: GlobalArray) -> list[Value]:
+    def row(self, k: KernelBuilder, array: GlobalArray | SharedPart) -> list[Value]:
         """The lane's head_dim / 32 values of a row; `array` starts at its first."""
         values: list[Value] = []
         for place in range(0, self.head_dim, WARP_SIZE * self.width):
@@ -70,35 +70,61 @@ class Tiles:
         """The warp's part of the positions from `begin` to `stop`, in which `total` is one lane's share. `keys` and `values`
         start at the lane's place in row 0."""
         last = (stop - 1) * self.head_dim
-        round_of_lane = k.lane % self.rounds
-        place = round_of_lane * self.rows + k.lane // self.rounds
-        largest, total = k.f32(float("-inf")), k.f32(0.0)
-        weighted = [k.f32(0.0) for _ in query]
-        own = k.warp * WARP_SIZE
-        for start in k.strided(own if isinstance(begin, int) else begin + own, stop, step=self.warps * WARP_SIZE):
+        place, round_of_lane = self.place(k)
+        part = self.nothing(k)
+        first = k.warp * WARP_SIZE
+        own = k.shuffle(
+            first if isinstance(begin, int) else begin + first, 0
+        )  # so the assembler knows that warps stay together
+        stop = k.shuffle(stop, 0)
+        for start in k.strided(own, stop, step=self.warps * WARP_SIZE):
             score = k.f32(float("-inf"))
-            for turn in k.strided(0, self.rounds):
-                dots = [dot(k, query, row) for row in self._rows(k, keys, start, turn, last)]
+            for turn in self._turns(k):
+                dots = [dot(k, query, row) for row in self.rows_of(k, keys, start, turn, last)]
                 score @= k.select(round_of_lane == turn, transposed_sum(k, dots) * scale, score)
-            score = k.select(start + place < stop, score, float("-inf"))
-            now_largest = k.max(largest, k.warp_max(score))
-            shrink = mathlib.exp(k, largest - now_largest)
-            weight = mathlib.exp(k, score - now_largest)
-            largest @= now_largest
-            total @= k.fma(total, shrink, weight)
-            for each in weighted:
-                each @= each * shrink
-            for turn in k.strided(0, self.rounds):
-                shares = k.shuffle(weight, k.lane - round_of_lane + turn)
-                for i, row in enumerate(self._rows(k, values, start, turn, last)):
-                    share = k.shuffle(shares, i * self.rounds)
-                    for v, each in zip(row, weighted, strict=True):
-                        each @= k.fma(share, v, each)
-        return Softmax(largest, total, weighted)
+            weight = self.weigh(k, part, k.select(start + place < stop, score, float("-inf")))
+            for turn in self._turns(k):
+                self.add_rows(k, part, weight, turn, self.rows_of(k, values, start, turn, last))
+        return part
 
-    def _rows(self, k: KernelBuilder, cache: GlobalArray, start: Value, turn: Value, last: Value) -> list[list[Value]]:
-        """The lane's values of the rows of a round. A position past the end reads the last one again: it must be memory that
-        somebody wrote, and its weight will be zero."""
+    def _turns(self, k: KernelBuilder) -> Iterable[Value | int]:
+        """The rounds of a tile. Two are written one after the other, so that the rows of both are under way together."""
+        return range(2) if self.rounds == 2 else k.strided(0, self.rounds)
+
+    def nothing(self, k: KernelBuilder) -> Softmax:
+        """The softmax of no position."""
+        return Softmax(k.f32(float("-inf")), k.f32(0.0), [k.f32(0.0) for _ in range(self.head_dim // WARP_SIZE)])
+
+    def place(self, k: KernelBuilder) -> tuple[Value, Value]:
+        """The position that the lane stands for, from the first of a tile on, and the round that has it."""
+        round_of_lane = k.lane % self.rounds
+        return round_of_lane * self.rows + k.lane // self.rounds, round_of_lane
+
+    def weigh(self, k: KernelBuilder, part: Softmax, score: Value) -> Value:
+        """The weight of the lane's position of a tile, of which `score` is -inf if there is none; what the part holds is made
+        relative to the new peak, and its total has the weight."""
+        largest, total, weighted = part
+        now_largest = k.max(largest, k.warp_max(score))
+        shrink = mathlib.exp(k, largest - now_largest)
+        weight = mathlib.exp(k, score - now_largest)
+        largest @= now_largest
+        total @= k.fma(total, shrink, weight)
+        for each in weighted:
+            each @= each * shrink
+        return weight
+
+    def add_rows(self, k: KernelBuilder, part: Softmax, weight: Value, turn: Value | int, rows: list[list[Value]]) -> None:
+        """Add the rows of a round of the tile, each times the weight of its position."""
+        shares = k.shuffle(weight, k.lane - k.lane % self.rounds + turn)
+        for i, row in enumerate(rows):
+            share = k.shuffle(shares, i * self.rounds)
+            for v, each in zip(row, part.weighted, strict=True):
+                each @= k.fma(share, v, each)
+
+    def rows_of(self, k: KernelBuilder, cache: GlobalArray, start: Value, turn: Value | int, last: Value) -> list[list[Value]]:
+        """The lane's values of the rows of a round of the tile from position `start` on; `last`: where the last row is in
+        `cache`. A position past the end reads that one again: it must be memory that somebody wrote, and its weight will be
+        zero."""
         begin = (start + turn * self.rows) * self.head_dim
         return [self.row(k, cache.at(k.min(begin + i * self.head_dim, last))) for i in range(self.rows)]
 

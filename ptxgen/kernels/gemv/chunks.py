@@ -111,9 +111,11 @@ class Warp:
         self.first_row: Value = (
             kernel.first_row(k) if self.matrix is None else k.mad(k.warp, kernel.warp_results, self.matrix.first_row)
         )
+        self._first_of_lane = self.first_row + self.lane.share if self.fragments.shares > 1 else self.first_row
+        numbers = [self.number(i) for i in range(kernel.lane_results)]
         # Rows past the end are computed again as the last row, because all warps have to stage and to shuffle.
-        numbers = [self.first_row + i if i else self.first_row for i in range(kernel.results_at_once)]
         self.numbers: list[Value] = []
+        """The rows that the lane has fragments of at once, all below n."""
         self.rows: list[GlobalArray] = []
         """Of the first number that of each matrix, then those of the second."""
         for number in numbers:
@@ -129,6 +131,25 @@ class Warp:
             row: GlobalArray = getattr(self.k.arg, name).at(number, 0)
             return row
         return self.matrix.array(name).at(number * self.kernel.format.row_bytes(self.kernel.k))
+
+    def number(self, i: int) -> Value:
+        """The number of row i of those that the lane has fragments of at once: neighbouring shares have neighbouring rows. It
+        may be past the end."""
+        return self._first_of_lane + i * self.fragments.shares if i else self._first_of_lane
+
+    @property
+    def own(self) -> Value:
+        """The number among the warp's results of the one that the lane has where each lane has one at most: the first lanes of
+        all shares have the first, a row of each share."""
+        if self.fragments.shares == 1:
+            return self.k.lane
+        return self.k.mad(self.lane.place, self.fragments.shares, self.lane.share)
+
+    def sum(self, total: Value) -> Value:
+        """The sum of a row's lanes, in each of them."""
+        if self.fragments.shares > 1:
+            total = total + 0.0  # as a whole warp adds the zeros of its other lanes first, which makes 0.0 of -0.0
+        return self.k.warp_sum(total, width=self.fragments.lanes)
 
     def result(self) -> GlobalArray:
         """Where the products go of the matrix that the warp has rows of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
@@ -15,18 +16,37 @@ from ptxgen.formats.packed import Bytes, Run
 from ptxgen.kernels.gemv.iteration import advance
 from ptxgen.target import WARP_SIZE
 
+MOST_SHARES: Final = 4
+"""Rows that a warp goes along side by side. Rows that an eighth of a warp would have lanes for are of no model."""
+
 
 @dataclass(frozen=True)
 class Fragments:
-    """The steps of a warp over a row of `k` values: consecutive lanes take consecutive fragments."""
+    """The steps of a warp, or of a share of so many of its lanes, over a row of `k` values: consecutive lanes take consecutive
+    fragments."""
 
     format: Format
     k: int
+    lanes: int = WARP_SIZE
+
+    @classmethod
+    def of_shares(cls, format: Format, k: int) -> Fragments:
+        """Those of a half or a quarter of a warp if it has a lane for every fragment of a row, so that the other lanes can have
+        other rows; else of a warp."""
+        needed, lanes = k // format.block * format.fragments, WARP_SIZE
+        while lanes > WARP_SIZE // MOST_SHARES and needed <= lanes // 2:
+            lanes //= 2
+        return cls(format, k, lanes)
+
+    @property
+    def shares(self) -> int:
+        """Rows that a warp goes along side by side."""
+        return WARP_SIZE // self.lanes
 
     @property
     def blocks(self) -> int:
         """Blocks of a step."""
-        return WARP_SIZE // self.format.fragments
+        return self.lanes // self.format.fragments
 
     @property
     def values(self) -> int:
@@ -56,16 +76,17 @@ class Fragments:
 
     def lane(self, k: KernelBuilder) -> FragmentLane:
         """The place of each lane in a step."""
-        block, fragment = _divided(k.lane, self.format.fragments)
+        share, place = (k.lane // self.lanes, k.lane % self.lanes) if self.shares > 1 else (0, k.lane)
+        block, fragment = _divided(place, self.format.fragments, self.lanes)
         group, column = _divided(fragment, self.format.columns // self.format.packed_width)
-        return FragmentLane(self, block, group, column * self.format.packed_width)
+        return FragmentLane(self, share, place, block, group, column * self.format.packed_width)
 
 
-def _divided(index: Index, divisor: int) -> tuple[Index, Index]:
-    """Quotient and remainder, as constants where they are."""
+def _divided(index: Index, divisor: int, size: int = WARP_SIZE) -> tuple[Index, Index]:
+    """Quotient and remainder of an index below `size`, as constants where they are."""
     if divisor == 1:
         return index, 0
-    if divisor == WARP_SIZE:
+    if divisor == size:
         return 0, index
     return index // divisor, index % divisor
 
@@ -88,9 +109,12 @@ class Cursor:
 
 @dataclass(frozen=True)
 class FragmentLane:
-    """Which fragment of a step a lane takes: its block, and there its group and its first column. Constants or u32."""
+    """Which fragment of a step a lane takes: its block, and there its group and its first column. Before that its share of the
+    warp, and its place among the lanes of that. Constants or u32."""
 
     fragments: Fragments
+    share: Index
+    place: Value
     block: Index
     group: Index
     column: Index

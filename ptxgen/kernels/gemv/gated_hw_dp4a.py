@@ -53,7 +53,8 @@ class GatedHwDp4aGemv(RowDigits):
         """The one for a plain product, or None where y has no whole groups of 32. A block has one, in turns where all its
         activations fit shared memory at once: see HwDp4aGemvResidualNormed.suited."""
         at_once = len(chunks(gate.format, gate.k, 1, gate.digits)) == 1
-        settings = {**gate.parameters(), **({"num_warps": 8, "turns": 4} if at_once else {"num_warps": 16, "pairs": 2})}
+        turns = {"num_warps": 8, "turns": 4 // gate.fragments.shares}
+        settings = {**gate.parameters(), **(turns if at_once else {"num_warps": 16, "pairs": 2})}
         del settings["rows_per_warp"]
         return None if gate.n % BLOCK else cls(**settings, format=gate.format, out_digits=digits)
 
@@ -103,7 +104,7 @@ class GatedHwDp4aGemv(RowDigits):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[GatedHwDp4aGemv]:
         three = fixed | {"digits": 3, "out_digits": 3}
-        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, pairs=2, **three)  # eight blocks a group
+        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, pairs=2, **three)  # two blocks a group
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=8, turns=8, digits=2, out_digits=3, **fixed)  # half of a block is past the end
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, **fixed)  # a loop

@@ -140,11 +140,11 @@ class HwDp4aGemv(HwDp4aType):
         return None
 
     def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
-        sums = [[k.warp_sum(total) for total in totals] for totals in warp.totals]
+        sums = [[warp.sum(total) for total in totals] for totals in warp.totals]
         y = warp.result()
-        with k.when(k.lane == 0):
+        with k.when(warp.lane.place == 0):
             for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
-                row = warp.first_row + i if i else warp.first_row
+                row = warp.number(i)
                 with nullcontext() if warp.whole else k.when(row < warp.n):
                     self._store_row(k, y, row, of_row, loaded)
 
@@ -158,6 +158,7 @@ class HwDp4aGemv(HwDp4aType):
         if fixed["format"].name == "Q4_K":
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
             yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
+            yield cls(k=1024, n=27, digits=3, **cls._narrow() | {"rows_per_warp": 2}, **fixed)  # two rows side by side
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q3_K":

@@ -46,7 +46,9 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
     def suited(cls, product: HwDp4aGemv, digits: int) -> HwDp4aGemvResidualNormed | None:
         """The one for a plain product, or None where y has no whole groups of 32. A block has one: what the blocks of a group
         count each other by takes longer than a norm."""
-        settings = {**product.parameters(), "num_warps": 16, "rows_per_warp": 2}
+        rows = max(1, 2 // product.fragments.shares)
+        warps = BLOCK // (rows * product.fragments.shares)
+        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows}
         return None if product.n % BLOCK else cls(**settings, format=product.format, out_digits=digits)
 
     def signature(self) -> Signature:
@@ -97,7 +99,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemvResidualNormed]:
         three = fixed | {"digits": 3, "out_digits": 3}
-        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, **three)  # eight blocks a group
+        yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, **three)  # two blocks a group
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=16, rows_per_warp=2, turns=2, **three)  # half of a block is past the end
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, rows_per_warp=1, **fixed)  # a loop

@@ -17,6 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
+from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.joined import MatrixOfBlock
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
@@ -28,9 +29,11 @@ from ptxgen.types import F32
 
 @dataclass(frozen=True)
 class HwDp4aType(DigitGemvType):
-    """A warp takes rows_per_warp rows, a block num_warps warps. The loads of the first `ahead` steps of weights are issued
-    before the activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent
-    launch, sm_90 and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
+    """A warp takes rows_per_warp rows, a block num_warps warps. Where a half or a quarter of a warp has a lane for every
+    fragment of a row (k up to 1024 or 512 of Q4_K), each half or quarter takes rows_per_warp rows of its own, so a warp has two
+    or four times as many, with the bits of a whole warp. The loads of the first `ahead` steps of weights are issued before the
+    activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent launch, sm_90
+    and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
     resident_threads threads.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
@@ -39,7 +42,7 @@ class HwDp4aType(DigitGemvType):
 
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
-    # One warp has a row to itself.
+    # One warp, or share of it, has a row to itself.
     bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
@@ -66,13 +69,22 @@ class HwDp4aType(DigitGemvType):
         return None
 
     @property
+    def fragments(self) -> Fragments:
+        return Fragments.of_shares(self.format, self.k)
+
+    @property
     def chain(self) -> int:
         return self.fragments.steps * self.runs + (WARP_SIZE.bit_length() - 1)
 
     @property
-    def results_at_once(self) -> int:
-        """Results whose rows of weights a warp has at once, which share each read of the activations."""
+    def lane_results(self) -> int:
+        """Results whose rows of weights a lane has fragments of at once, which share each read of the activations."""
         return self.rows_per_warp // len(self.weights)
+
+    @property
+    def results_at_once(self) -> int:
+        """Results whose rows of weights a warp has at once."""
+        return self.lane_results * self.fragments.shares
 
     @property
     def warp_results(self) -> int:

@@ -40,8 +40,8 @@ class RowDigits(HwDp4aGemv):
     y_sums: s32[1, n / 32], the digits of values that belong to its results.
 
     A warp takes its rows in `turns`, one after another (see Turns), so a block of threads has num_warps * rows_per_warp * turns
-    of them: a multiple of 32, or 1, 2, 4, 8 or 16. Then counters: u32[n / 32], zeros before and after, count the blocks of each
-    group. More than one turn needs all activations in shared memory at once."""
+    of them, of short rows two or four times as many: a multiple of 32, or 1, 2, 4, 8 or 16. Then counters: u32[n / 32], zeros
+    before and after, count the blocks of each group. More than one turn needs all activations in shared memory at once."""
 
     out_digits: int = field(kw_only=True)
     turns: int = field(default=1, kw_only=True)
@@ -132,17 +132,17 @@ class RowDigits(HwDp4aGemv):
         return [_loaded(k, live, self.for_result(k, own)), _loaded(k, leads, self.for_digits(k, row))]
 
     def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
-        rows = [k.warp_sum(total) for (total,) in warp.totals]
+        rows = [warp.sum(total) for (total,) in warp.totals]
         sums = []
         for number in range(len(self.weights)):
             mine, *others = rows[number :: len(self.weights)]
-            for lane, other in enumerate(others, 1):
-                mine = k.select(k.lane == lane, other, mine)
+            for place, other in enumerate(others, 1):
+                mine = k.select(warp.lane.place == place, other, mine)
             sums.append(mine)
         self._finish(k, warp, sums, before)
 
     def _finish(self, k: KernelBuilder, warp: Warp, sums: list[Value], early: list[Value | None]) -> None:
-        """From the sums of row i of the warp, which lane i has, all that is written."""
+        """From the sums of each row of the warp, in the lane that has it (Warp.own), all that is written."""
         if self.blocks_of_group == 1:
             self._finish_in_block(k, warp, sums, *early)
         else:
@@ -153,8 +153,8 @@ class RowDigits(HwDp4aGemv):
     ) -> None:  # fmt: skip
         """A warp for each group of the block has a lane a row."""
         shared = [k.shared(F32, self.block_rows) for _ in sums]
-        with k.when(k.lane < self.warp_results) if self.warp_results < WARP_SIZE else nullcontext():
-            place = k.warp * self.warp_results + k.lane
+        with k.when(warp.own < self.warp_results) if self.warp_results < WARP_SIZE else nullcontext():
+            place = k.warp * self.warp_results + warp.own
             for view, own in zip(shared, sums, strict=True):
                 k.store(view[place], own)
         k.barrier()
@@ -185,7 +185,7 @@ class RowDigits(HwDp4aGemv):
     def _own_row(self, k: KernelBuilder, warp: Warp) -> tuple[Value, Value]:
         """The row whose result the lane computes, and whether there is one."""
         if self.blocks_of_group > 1:
-            return warp.first_row + k.lane, k.lane < self.warp_results
+            return warp.first_row + warp.own, warp.own < self.warp_results
         row = k.ctaid.x * self.block_rows + k.tid.x
         live = k.tid.x < self.block_rows
         return row, live if self.n % self.block_rows == 0 else live & (row < self.n)

@@ -29,7 +29,9 @@ class Turns:
         kernel, self.steps = warp.kernel, warp.fragments.steps
         self.turns = kernel.warp_results // kernel.results_at_once
         self.ahead, self.in_text = _pass(self.turns, self.steps, min(kernel.ahead, _most_ahead(kernel)))
-        self._at_once, self._row_bytes = kernel.results_at_once, kernel.format.row_bytes(kernel.k)
+        self._at_once = kernel.lane_results
+        self._row_bytes = kernel.format.row_bytes(kernel.k) * warp.fragments.shares
+        """From a row of the lane to its next one."""
         self._rest = warp.fragments.rest > 0
         self._cursors = warp.cursors[: len(kernel.weights)]
         """Of the first row of each matrix: the others are so many bytes further."""
@@ -44,14 +46,15 @@ class Turns:
         self._raw = [[tuple(in_variable(self.k, one) for one in raw) for raw in self._load(step)] for step in range(count)]
 
     def sums(self) -> list[Value]:
-        """Write all turns; returns, for each matrix, the sum of row i of the warp in lane i. Activations are staged."""
+        """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
+        Activations are staged."""
         k = self.k
         kept = [k.variable(0.0, F32) for _ in self.warp.kernel.weights]
         if not self._loops:
-            self._write_pass(kept, k.lane, None)
+            self._write_pass(kept, self.warp.lane.place, None)
             return kept
-        place = k.variable(k.lane, k.lane.type)
-        """The lane's number among the rows from those of this pass on, modulo 2^32."""
+        place = in_variable(k, self.warp.lane.place)
+        """The lane's number among the rows of its share from those of this pass on, modulo 2^32."""
         rows = self.in_text * self._at_once
         for turn in k.strided(0, self.turns, step=self.in_text):
             self._write_pass(kept, place, turn < self.turns - self.in_text)
@@ -88,7 +91,7 @@ class Turns:
         for number, (total,) in enumerate(self.warp.totals):
             row, matrix = divmod(number, weights)
             mine = place == turn * self._at_once + row
-            k.assign(kept[matrix], k.select(mine, k.warp_sum(total), kept[matrix]))
+            k.assign(kept[matrix], k.select(mine, self.warp.sum(total), kept[matrix]))
 
     def _load_again(self, raw: Raw, step: int) -> None:
         for old, new in zip(raw, self._load(step), strict=True):

@@ -27,11 +27,15 @@ def normalised(k: KernelBuilder, x: GlobalArray, gamma: GlobalArray, head_dim: i
     mean square plus the argument eps. The whole warp must come here."""
     places = range(0, head_dim, WARP_SIZE)
     values = [k.load(x[place]) for place in places]
-    gammas = [k.load(gamma[place]) for place in places]
+    return normed(k, values, [k.load(gamma[place]) for place in places])
+
+
+def normed(k: KernelBuilder, values: list[Value], gammas: list[Value]) -> Iterator[Value]:
+    """The same of values and gammas that were loaded before."""
     total = k.f32(0.0)
     for value in values:
         total @= k.fma(value, value, total)
-    scale = mathlib.rsqrt(k, k.warp_sum(total) / float(head_dim) + k.arg.eps)
+    scale = mathlib.rsqrt(k, k.warp_sum(total) / float(len(values) * WARP_SIZE) + k.arg.eps)
     for value, factor in zip(values, gammas, strict=True):
         yield value * scale * factor
 

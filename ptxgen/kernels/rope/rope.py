@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import HIDDEN, KernelType, LaunchConfig, Signature, Work, read, update
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
@@ -43,7 +43,7 @@ def turned(k: KernelBuilder, pair: Pair, cosine: Value, sine: Value) -> Pair:
     return k.fma(first, cosine, -(second * sine)), k.fma(first, sine, second * cosine)
 
 
-def store_pair(k: KernelBuilder, x: GlobalArray, distance: int, pair: Pair) -> None:
+def store_pair(k: KernelBuilder, x: GlobalArray | SharedPart, distance: int, pair: Pair) -> None:
     """x[0] and x[distance] become the pair. At distance 1 x is aligned to it."""
     if distance == 1:
         k.store(x[0], pair)
@@ -62,7 +62,7 @@ def load_pairs(k: KernelBuilder, x: GlobalArray, distance: int, count: int) -> l
     return list(zip(k.load_vector(x[0], count), k.load_vector(x[distance], count), strict=True))
 
 
-def store_pairs(k: KernelBuilder, x: GlobalArray, distance: int, pairs: Sequence[Pair]) -> None:
+def store_pairs(k: KernelBuilder, x: GlobalArray | SharedPart, distance: int, pairs: Sequence[Pair]) -> None:
     """Store pairs where `load_pairs` has them."""
     if len(pairs) == 1:
         store_pair(k, x, distance, pairs[0])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from executor.device.protocol import Device
 from executor.model.generation import LanguageModel
 from executor.model.step import Row
-from tests.executor.model.variants import TOKENS, VARIANTS
+from tests.executor.model.variants import TOKENS, VARIANTS, with_blocks_of_file
 from tests.paths import GOLDEN
 
 RECORDED: Final = GOLDEN / "outputs" / "rows_logits.json"
@@ -36,7 +36,7 @@ known for each format."""
 
 def mixed_logits(path: Path, device: Device, kv_type: str = "f32") -> NDArray[np.float32]:
     """The logits of STEPS, f32[rows, vocab]."""
-    with LanguageModel.load(path, device) as model:
+    with LanguageModel.load(path, device, profile=with_blocks_of_file(device)) as model:
         engine = model.engine(slots=2, context=64, rows=8, kv_type=kv_type)
         engine.set_table(0, [3, 0])
         engine.set_table(1, [1, 2])

@@ -25,7 +25,14 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
 NORMS = GpuProfile(fused_norms=True)
-ALL = GpuProfile(fused_norms=True, gated_products=True, joined_products=True, merged_attention=True, early_launches=True)
+ALL = GpuProfile(
+    fused_norms=True,
+    gated_products=True,
+    joined_products=True,
+    merged_attention=True,
+    rotating_attention=True,
+    early_launches=True,
+)
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def test_a_bundle_is_of_the_blocks_of_the_file_and_says_so_where_others_are_aske
             return executor.load_model(path, context=CONTEXT).logits(TOKENS)
 
     expected = logits(profile=GpuProfile())
-    for name in ("REPACK", "MERGED_ATTENTION", "EARLY_LAUNCHES", "JOINED_PRODUCTS"):
+    for name in ("REPACK", "MERGED_ATTENTION", "ROTATING_ATTENTION", "EARLY_LAUNCHES", "JOINED_PRODUCTS"):
         monkeypatch.setenv(f"PTXGEN_{name}", "1")
     write_bundle(path, tmp_path / "bundle", Target(90), context=CONTEXT)
     names = [file.name for file in (tmp_path / "bundle" / "kernels").iterdir()]

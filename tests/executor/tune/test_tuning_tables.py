@@ -196,9 +196,17 @@ def test_weights_are_repacked_attention_merged_products_joined_and_launches_earl
         profile = GpuProfile.for_device(device)
         return profile.merged_attention, profile.early_launches, profile.joined_products, profile.repack
 
+    def rotates(device: Device) -> bool:
+        return GpuProfile.for_device(device).rotating_attention
+
     with CudaDevice() as device, EmulatedDevice() as emulator:
         assert switches(device) == (True, True, True, True)
         assert switches(emulator) == (False, False, False, False)
+        assert (rotates(device), rotates(emulator)) == (True, False)
+        for value, allowed in (("0", False), ("1", True)):
+            monkeypatch.setenv("PTXGEN_ROTATING_ATTENTION", value)
+            assert (rotates(device), rotates(emulator)) == (allowed, allowed)
+        monkeypatch.delenv("PTXGEN_ROTATING_ATTENTION")
         for table in shipped_tables():  # of no GPU before sm_90 is there one
             assert table.gpu.target == "sm_90"
         monkeypatch.setenv("PTXGEN_MERGED_ATTENTION", "0")

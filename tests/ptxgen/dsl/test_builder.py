@@ -6,6 +6,7 @@ import inspect
 import operator
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from ptxgen import types
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Signature, read, write
 from ptxgen.dsl.value import Value
+from ptxgen.emulator import run
 from ptxgen.errors import AuthorError, TypeMismatch, UnavailableInstruction, UnknownInstruction
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -185,6 +187,24 @@ def test_storing_another_type_is_refused() -> None:
         k.store(k.arg.y[0], k.tid.x)
 
     assert "store of u32 into f32 memory" in message(body, TypeMismatch)
+
+
+def test_a_guarded_load_changes_registers_that_there_are_where_the_guard_holds() -> None:
+    def body(k: KernelBuilder) -> None:
+        held = [k.variable(0.5, F32) for _ in range(2)]
+        k.load_where(k.tid.x < 3, k.arg.x.at(k.tid.x * 2)[0], held)
+        k.store(k.arg.y.at(k.tid.x * 2)[0], held)
+
+    x, y = np.arange(1.0, 257.0, dtype=np.float32), np.zeros(256, np.float32)
+    assert run(text(body), "probe", grid=1, block=64, args=[x, np.zeros(256, np.uint32), y]) == []
+    assert y[:8].tolist() == [1, 2, 3, 4, 5, 6, 0.5, 0.5]
+
+
+def test_a_guarded_load_into_another_type_is_refused() -> None:
+    def body(k: KernelBuilder) -> None:
+        k.load_where(k.tid.x < 3, k.arg.x[0], [k.u32(0)])
+
+    assert "load of f32 into a register of u32" in message(body, TypeMismatch)
 
 
 def test_break_out_of_a_strided_loop_is_refused() -> None:

@@ -16,7 +16,15 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK, unwritten
 from ptxgen.kernels.quantize.quantize import Quantize
 from tests.ptxgen.kernels.checking import run
 
-SHAPES = [("Q4_K", 4096, 3), ("Q4_K", 1536, 1), ("Q6_K", 2048, 3), ("Q6_K_ALIGNED", 3584, 3), ("Q8_0", 896, 3)]
+SHAPES = [
+    ("Q4_K", 4096, 3),
+    ("Q4_K", 1536, 1),
+    ("Q6_K", 2048, 3),
+    ("Q6_K_ALIGNED", 3584, 3),
+    ("Q8_0", 896, 3),
+    ("Q4_K", 1024, 3),
+    ("Q8_0", 256, 2),
+]
 
 
 def left(k: int, digits: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -43,6 +43,19 @@ DEALT_IN_PAIRS = (
     {"num_warps": 2, "pairs": 2, "turns": 8},
     {"num_warps": 3, "pairs": 1, "turns": 32},
 )
+# Of rows that a half of a warp has, twice as many.
+DEALT_SHORT = (
+    {"num_warps": 1, "rows_per_warp": 1},  # 16 blocks a group
+    {"num_warps": 4, "rows_per_warp": 2, "turns": 2},  # a group a block
+    {"num_warps": 8, "rows_per_warp": 2, "turns": 4, "ahead": 1},  # four, of which one is past the end
+    {"num_warps": 3, "rows_per_warp": 4, "turns": 4, "ahead": 3},  # three, each in a warp
+)
+DEALT_SHORT_IN_PAIRS = (
+    {"num_warps": 2, "pairs": 2},  # four blocks a group
+    {"num_warps": 8, "pairs": 1, "turns": 2},  # a group a block
+    {"num_warps": 16, "pairs": 2, "turns": 2, "ahead": 1},  # four, of which one is past the end
+    {"num_warps": 3, "pairs": 1, "turns": 16, "ahead": 3},  # three, each in a warp
+)
 
 
 def normed(format: str, **shape: int) -> HwDp4aGemvResidualNormed:
@@ -117,6 +130,9 @@ def assert_is_its_parts(kernel: RowDigits) -> None:
         ("q6k_aligned", 2304, {"num_warps": 8, "rows_per_warp": 2, "turns": 2}),
         ("q8_0", 896, {"num_warps": 8, "rows_per_warp": 4}),
         ("q8_0", 1056, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),
+        ("q4k", 1024, {"num_warps": 16, "rows_per_warp": 1}),  # two rows a warp side by side
+        ("q6k_aligned", 512, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),  # four
+        ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 2}),
     ],
 )
 def test_a_normed_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -126,6 +142,11 @@ def test_a_normed_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: d
 @pytest.mark.parametrize("dealt", DEALT, ids=str)
 def test_how_rows_are_dealt_out_leaves_the_bits_of_a_normed_product_alone(dealt: dict[str, int]) -> None:
     assert_is_its_parts(normed("q4k", k=2560, n=96, digits=3, out_digits=3, **dealt))
+
+
+@pytest.mark.parametrize("dealt", DEALT_SHORT, ids=str)
+def test_how_short_rows_are_dealt_out_leaves_the_bits_of_a_normed_product_alone(dealt: dict[str, int]) -> None:
+    assert_is_its_parts(normed("q4k", k=768, n=96, digits=3, out_digits=3, **dealt))
 
 
 @pytest.mark.parametrize("num_warps", [4, 16])
@@ -146,6 +167,9 @@ def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_part
         ("q6k_aligned", 2304, {"num_warps": 4, "pairs": 2}),
         ("q8_0", 896, {"num_warps": 8, "turns": 4}),
         ("q8_0", 1056, {"num_warps": 2, "pairs": 2, "turns": 2}),  # rows that are no multiple of 16 bytes
+        ("q4k", 1024, {"num_warps": 8, "turns": 2}),  # two pairs a warp side by side
+        ("q5k", 512, {"num_warps": 4, "turns": 2}),  # four
+        ("q8_0", 160, {"num_warps": 4, "pairs": 2, "turns": 4}),
     ],
 )
 def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -155,6 +179,11 @@ def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: di
 @pytest.mark.parametrize("dealt", DEALT_IN_PAIRS, ids=str)
 def test_how_rows_are_dealt_out_leaves_the_bits_of_a_gated_product_alone(dealt: dict[str, int]) -> None:
     assert_is_its_parts(gated("q4k", k=2560, n=96, digits=3, out_digits=3, **dealt))
+
+
+@pytest.mark.parametrize("dealt", DEALT_SHORT_IN_PAIRS, ids=str)
+def test_how_short_rows_are_dealt_out_leaves_the_bits_of_a_gated_product_alone(dealt: dict[str, int]) -> None:
+    assert_is_its_parts(gated("q4k", k=768, n=96, digits=3, out_digits=3, **dealt))
 
 
 @pytest.mark.parametrize("num_warps", [4, 32])
@@ -198,7 +227,7 @@ def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() 
     ids=str,
 )
 def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], message: str) -> None:
-    usual = {"k": 512, "n": 64, "digits": 3, "out_digits": 3}
+    usual = {"k": 2048, "n": 64, "digits": 3, "out_digits": 3}
     with pytest.raises(ArgumentError, match=message):
         normed("q4k", **usual | settings)
 
@@ -214,4 +243,4 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
 )
 def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        gated("q4k", **{"k": 512, "n": 64, "digits": 3, "out_digits": 3} | settings)
+        gated("q4k", **{"k": 2048, "n": 64, "digits": 3, "out_digits": 3} | settings)

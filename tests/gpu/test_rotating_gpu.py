@@ -1,0 +1,30 @@
+"""Attention that rotates and appends by itself, on a GPU: models have the bits of two launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executor.choice import attention as choice
+from executor.device import Device
+from tests.executor.model.test_rotating_attention import APART, ROTATING, SHORT, STYLES, decoded, made
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(("arch", "shape", "style"), [*STYLES, ("llama", {"head_dim": 128}, "rope_")], ids=str)
+@pytest.mark.parametrize("short", [SHORT, 512])
+def test_a_token_has_the_bits_of_two_launches(
+    arch: str, shape: dict[str, int], style: str, short: int, gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if gpu.target.sm < 90:
+        pytest.skip("merged attention needs sm_90")
+    monkeypatch.setattr(choice, "SHORT", short)
+    monkeypatch.setattr(choice, "LEAST", 32)
+    path = made(tmp_path, arch, **shape)
+    apart, _ = decoded(path, replace(APART, early_launches=True), gpu)
+    together, names = decoded(path, replace(ROTATING, early_launches=True), gpu)
+    assert names[0].startswith(style)
+    assert together == apart

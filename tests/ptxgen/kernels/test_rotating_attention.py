@@ -1,0 +1,175 @@
+"""Attention that rotates and appends by itself: the bits are those of the two launches that it stands for, whatever stood in
+the caches from the position on, and no block reads what another one writes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.memory import GlobalArray, SharedPart
+from ptxgen.dsl.value import Value
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.attention.group_tiles import Load
+from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
+from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
+from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
+from ptxgen.kernels.registry import find
+from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels.checking import check, run
+from tests.ptxgen.kernels.running import emulate
+
+SHORT = 64
+STYLES = {"llama": "rope_", "qwen2": "bias_rope_neox_", "qwen3": "norm_rope_neox_"}
+
+
+def made(style: str, **shape: int) -> RotatingAttention:
+    sizes = {"heads": 3, "kv_heads": 1, "head_dim": 64, "max_len": 300, "splits": 4, "least": 32, "short": SHORT, **shape}
+    digits = "_digits" if "digits" in shape else ""
+    kernel = find(f"{style}grouped_attention{digits}_indirect").make(**sizes)
+    assert isinstance(kernel, RotatingAttention)
+    return kernel
+
+
+def at(kernel: RotatingAttention, position: int) -> dict[str, Any]:
+    """Random arguments; the caches hold NaN at the position and after it."""
+    rng = np.random.default_rng(position)
+    arguments = kernel.inputs(rng)
+    for name in ("k_cache", "v_cache"):
+        arguments[name] = rng.normal(size=arguments[name].shape).astype(np.float32)
+        arguments[name][:, position:] = np.nan
+    return arguments | {"position": np.array([position], np.uint32)}
+
+
+def by_two_launches(kernel: RotatingAttention, arguments: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """What the kernels leave that this one stands for."""
+    scatter = kernel.scatter
+    rotated = run(scatter, {name: arguments[name] for name in scatter.signature()})
+    shape = {name: value for name, value in kernel.parameters().items() if name != "indirect"}
+    attention = find(kernel.name.removeprefix(kernel.style)).make(**shape)
+    given = {**arguments, **rotated, "length": arguments["position"] + np.uint32(1)}
+    attended = run(attention, {name: given[name] for name in attention.signature()})
+    return attended | {name: rotated[name] for name in ("k_cache", "v_cache")}
+
+
+def same(kernel: RotatingAttention, position: int) -> None:
+    arguments = at(kernel, position)
+    found, wanted = check(kernel, arguments, seed=position), by_two_launches(kernel, arguments)
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert found[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("length", [1, 2, 31, 32, 33, 64, 65, 96, 97, 129, 255, 256, 257, 300])
+@pytest.mark.parametrize("model", STYLES)
+def test_a_token_has_the_bits_of_two_launches_at_any_length(model: str, length: int) -> None:
+    same(made(STYLES[model], digits=2), length - 1)
+
+
+@pytest.mark.parametrize("length", [225, 256, 257, 511])
+def test_a_warp_with_several_tiles_loads_the_later_ones_itself(length: int) -> None:
+    same(made("rope_", heads=1, head_dim=128, max_len=512, short=512), length - 1)
+
+
+@pytest.mark.parametrize("length", [1, 70])
+@pytest.mark.parametrize("style", ["rope_", "rope_neox_", "bias_rope_", "bias_rope_neox_", "norm_rope_neox_"])
+@pytest.mark.parametrize("head_dim", [32, 96, 128, 192, 256])
+def test_every_layout_has_the_bits_of_two_launches(head_dim: int, style: str, length: int) -> None:
+    if style.startswith("norm_") and head_dim % 64:
+        with pytest.raises(ArgumentError, match="normalises heads of 64, 128, 192 or 256 values in the style of neox"):
+            made(style, head_dim=head_dim)
+        return
+    same(made(style, heads=5, head_dim=head_dim, max_len=100, splits=3, short=40, digits=3), length - 1)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (2, 2), (4, 2), (7, 1), (8, 1), (12, 2)])
+def test_every_size_of_a_group_has_the_bits_of_two_launches(heads: int, kv_heads: int) -> None:
+    kernel = made("bias_rope_neox_", heads=heads, kv_heads=kv_heads, max_len=100, digits=1)
+    for position in (40, 99):
+        same(kernel, position)
+
+
+@pytest.mark.parametrize("style", STYLES.values())
+@pytest.mark.parametrize("position", [300, 2**32 - 1])
+def test_a_position_out_of_range_changes_nothing(position: int, style: str) -> None:
+    kernel = made(style, digits=2)
+    arguments = at(kernel, 100) | {"position": np.array([position], np.uint32)}
+    assert all(array.tobytes() == arguments[name].tobytes() for name, array in check(kernel, arguments).items())
+
+
+class PastTheNewest(NewestTiles):
+    """Reads the newest row, too, from the cache."""
+
+    def _load(self, k: KernelBuilder, into: Rows, cache: GlobalArray, start: Value, position: Value) -> None:
+        super()._load(k, into, cache, start, position + 1)
+
+
+@dataclass(frozen=True)
+class FromTheCache(RotatingAttentionDigits):
+    """As if the row that one block writes were there for all."""
+
+    @property
+    def _newest(self) -> NewestTiles:
+        return PastTheNewest(self.head_dim, self.warps)
+
+    def _load_before(
+        self, k: KernelBuilder, cache: GlobalArray, start: Value, position: Value, newest: SharedPart
+    ) -> Load:  # fmt: skip
+        return super()._load_before(k, cache, start, position + 1, newest)
+
+
+class EveryBlockStores(TokenHeads):
+    """Has every block write key and value into the caches."""
+
+    def fetch(self, k: KernelBuilder, token: BlockToken, start: int = 0) -> Any:
+        object.__setattr__(token, "stores", token.position < (1 << 31))
+        return super().fetch(k, token, start)
+
+
+@dataclass(frozen=True)
+class ManyWriters(RotatingAttentionDigits):
+    """With several writers of one row, which all write the same."""
+
+    def _token(self, queries: int) -> TokenHeads:
+        return EveryBlockStores(self.neox, self.bias, self.normed, self.head_dim, queries, self.warps * 32)
+
+
+@pytest.mark.parametrize("position", [20, 150])
+@pytest.mark.parametrize("wrong", [FromTheCache, ManyWriters])
+def test_the_sanitiser_finds_who_reads_or_writes_the_row_of_another_block(
+    wrong: type[RotatingAttentionDigits], position: int
+) -> None:
+    right = made("rope_", heads=8, head_dim=128, digits=2)
+    shape = {name: value for name, value in right.parameters().items() if name != "indirect"}
+    kernel = wrong(indirect=True, neox=False, bias=False, normed=False, **shape)
+    for one, races in ((right, False), (kernel, True)):
+        _, findings = emulate(one, at(right, position))
+        assert any("race" in str(finding) for finding in findings) == races
+
+
+@pytest.mark.parametrize(
+    ("style", "heads", "kv_heads", "head_dim"),
+    [
+        ("rope_", 32, 8, 128),
+        ("rope_", 32, 8, 64),
+        ("bias_rope_neox_", 28, 4, 128),
+        ("norm_rope_neox_", 32, 8, 128),
+    ],
+)
+def test_for_models_a_multiprocessor_has_the_registers_and_little_more_code(
+    style: str, heads: int, kv_heads: int, head_dim: int
+) -> None:
+    shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "max_len": 4096, "splits": 16, "digits": 3}
+    apart, together = (
+        assemble(emit(find(f"{prefix}grouped_attention_digits_indirect").make(**shape), Target(90)).text, Target(90))
+        for prefix in ("", style)
+    )
+    assert together.spill_stores == together.spill_loads == together.stack == 0
+    assert together.code <= apart.code + 8 * 1024
