@@ -40,11 +40,13 @@ class Choice:
 @dataclass(frozen=True)
 class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
-    of a norm, before it or behind; gated: of gate and up, what the one makes of the other."""
+    of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: what it multiplies may be
+    gathered in the form in which it reads it."""
 
     joined: bool = False
     normed: bool = False
     gated: bool = False
+    gathered: bool = False
 
 
 NONE: Final = Fusions()
@@ -69,9 +71,10 @@ class GpuProfile:
     dependent launch, `starts_early`): same bits. joined_products: the products of one row with q, k and v, and with gate and
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
-    makes of the other, are one launch where their kernels can be: same bits. persistent_layers: one row goes from the attention
-    of a layer to that of the next by one launch whose blocks stay and wait for each other (executor/layers/persistent.py),
-    where its matrices have hw_dp4a: same bits.
+    makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
+    the digits of a row where these are what is read, and no f32 values: same bits. persistent_layers: one row goes from the
+    attention of a layer to that of the next by one launch whose blocks stay and wait for each other
+    (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -86,6 +89,7 @@ class GpuProfile:
     joined_products: bool = False
     fused_norms: bool = False
     gated_products: bool = False
+    gathered_digits: bool = True
     persistent_layers: bool = False
 
     def __post_init__(self) -> None:
@@ -106,6 +110,7 @@ class GpuProfile:
         instance("joined_products", self.joined_products, bool)
         instance("fused_norms", self.fused_norms, bool)
         instance("gated_products", self.gated_products, bool)
+        instance("gathered_digits", self.gathered_digits, bool)
         instance("persistent_layers", self.persistent_layers, bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
@@ -170,12 +175,12 @@ class GpuProfile:
     @property
     def with_outputs(self) -> Self:
         """This one with a launch for each operation whose output somebody wants to look at: the same bits."""
-        return replace(self, persistent_layers=False, fused_norms=False, gated_products=False)
+        return replace(self, persistent_layers=False, fused_norms=False, gated_products=False, gathered_digits=False)
 
     @property
     def fusions(self) -> Fusions:
         """What the product of one row with a matrix may be one launch with."""
-        return Fusions(joined=self.joined_products, normed=self.fused_norms, gated=self.gated_products)
+        return Fusions(self.joined_products, self.fused_norms, self.gated_products, self.gathered_digits)
 
     def starts_early(self, target: Target) -> bool:
         """Whether the launches of a step start early on this target. ArgumentError if they should and the target cannot."""

@@ -16,7 +16,15 @@ from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
 from executor.layers.gather import gather
-from executor.layers.gemv import NextNorm, Product, form_read, project_all, project_onto, project_onto_and_leave_norm
+from executor.layers.gemv import (
+    NextNorm,
+    Product,
+    digits_gathered,
+    form_read,
+    project_all,
+    project_onto,
+    project_onto_and_leave_norm,
+)
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
 from executor.layers.persistent import enqueue_persistent, persistent_layer
@@ -57,8 +65,10 @@ def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attenti
     if a.split is None:
         attention(launch, s, w, a, form=form_read(w.attn_output))
         return
-    attention(launch, s.own, w, a, form=None)
-    gather(launch, "attention", _flat(a.attended, a.rows), a.split.attended)
+    own = _flat(a.attended, a.rows)
+    digits = digits_gathered(launch, w.attn_output, own)
+    attention(launch, s.own, w, a, form=digits)
+    gather(launch, "attention", own, a.split.attended, digits)
 
 
 def after_attention(
@@ -76,11 +86,12 @@ def add_to_stream(
     launch: LaunchQueue, operation: str, s: LayerShape, matrix: Projection, x: GpuBuffer, a: Activations, norm: NextNorm | None
 ) -> None:  # fmt: skip
     """a.hidden += x W^T; `norm`, which comes next, is left to its readers where that can be done at once. Of a matrix that is
-    split each rank adds its own rows to its own part of the stream, and then has all."""
-    if norm is not None and a.split is None:
+    split each rank adds its own rows to its own part of the stream, and then has all: of the norm, if that was left, and else
+    of the stream."""
+    if norm is not None:
         left = project_onto_and_leave_norm(
-            launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.hidden, normed=a.normed
-        )  # fmt: skip
+            launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.stream, whole=a.hidden, normed=a.normed
+        )
         if left:
             return
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
@@ -145,6 +156,7 @@ def normalise(
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
     if launch.packed.has_norm(a.hidden, a.normed, gamma, NextNorm(gamma, readers).left_as):
         return
+    assert not launch.packed.lacks(a.hidden), f"{operation} is of a stream of which another norm was gathered alone"
     if form is None or (isinstance(form, HalfForm) and not launch.fused):
         enqueue_rows(launch, operation, RmsNorm(hidden=s.hidden), a.rows, **arguments)
         return

@@ -194,7 +194,9 @@ class TokenDecoder(PreparedModel):
 
     def hidden(self) -> NDArray[np.float32]:
         """f32[hidden]: the residual stream behind the last layer, of the token that `step` has just run."""
-        return (self._plans or self.prepare()).launches.hidden.to_numpy()
+        plans = self._plans or self.prepare()
+        plans.complete_stream()
+        return plans.launches.hidden.to_numpy()
 
     def argmax(self) -> int:
         """The likeliest token after the last one that ran with its head, found on the device. ModelError as for `logits`, if it

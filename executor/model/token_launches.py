@@ -38,7 +38,8 @@ from ptxgen.types import U32
 
 @dataclass(frozen=True)
 class TokenLaunches:
-    """The calls of one token: embed, the layers, the head (which makes the logits), argmax, advance.
+    """The calls of one token: embed, the layers, the head (which makes the logits), argmax, advance. whole_stream: those that
+    make `hidden` whole behind these, where ranks have a part of it each and nothing else needs more.
 
     `token` holds the token's id, u32[1], `position` its place and `length` that plus 1. argmax writes the
     likeliest next token to `token`; advance adds 1 to position and length: after them the calls can be run again as they are.
@@ -54,6 +55,7 @@ class TokenLaunches:
     head: tuple[KernelCall, ...]
     argmax: KernelCall
     advance: KernelCall
+    whole_stream: tuple[KernelCall, ...] = ()
 
     @classmethod
     def build(
@@ -109,7 +111,10 @@ class TokenLaunches:
         enqueue_rows(recorder, "argmax", ArgMax(n=config.vocab), 1, out=token, x=logits)
         recorder("advance", AdvancePosition(max_len=cache.max_len), position=position, length=length)
         argmax, advance = recorder.take()
-        return cls(token, position, length, logits, a.hidden, embed[0], tuple(layers), head, argmax, advance)
+        if recorder.packed.lacks(a.hidden):
+            gather(recorder, "hidden", a.stream, a.hidden)
+        whole = recorder.take()
+        return cls(token, position, length, logits, a.hidden, embed[0], tuple(layers), head, argmax, advance, whole)
 
     @property
     def calls(self) -> list[KernelCall]:

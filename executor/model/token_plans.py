@@ -29,6 +29,7 @@ class TokenPlans:
         self.argmax = argmax
         self.drawn: tuple[Plan, ...] = ()
         self._choices: RowDraws | None = None
+        self._whole_stream: tuple[Plan, ...] | None = None
         self._launcher, self._early = launcher, early
         self._device = launcher.device
         self._graphs: dict[tuple[bool, bool, bool], LaunchGraph] = {}  # by head, draw and stamped
@@ -47,6 +48,13 @@ class TokenPlans:
             row = logits.view(0, (1, *logits.shape))
             self._choices = RowDraws(self._launcher, workspace, row, self.launches.token, early=self._early)
         return self._choices
+
+    def complete_stream(self) -> None:
+        """Have `launches.hidden` hold the residual stream of the token that has just run."""
+        if self._whole_stream is None:
+            self._whole_stream = plans_of(self._launcher, self.launches.whole_stream, early=False)
+        for plan in self._whole_stream:
+            plan()
 
     def graph(self, *, head: bool, stamped: bool, draw: bool = False) -> LaunchGraph:
         """One launch of all of them, captured unless it has been. stamped: as LaunchGraph."""

@@ -13,7 +13,7 @@ from ptxgen.dsl.mistakes import no_array, no_element, no_register
 from ptxgen.dsl.value import Value
 from ptxgen.errors import AuthorError, TypeMismatch
 from ptxgen.target import FULL_WARP, WARP_SIZE, Target
-from ptxgen.types import U32, DType
+from ptxgen.types import U32, U64, DType
 
 Combine = Callable[[Value, Value], Value]
 
@@ -211,13 +211,47 @@ class Cooperation(MemoryAccess, ControlFlow):
             self._poll(flags[block, thread], "sys", lambda now: now - number >= 1 << 31)
         self.barrier()
 
-    def _require_flags(self, what: str, flags: GlobalArray, rank: Value) -> None:
-        self._require_one_dimensional(what)
+    def send_word(self, place: Element, word: Value, number: Value) -> None:
+        """Store a word (u32) and the number of its message (u32) where another rank waits for it with k.receive_word: both in
+        one access, of a u64 in its memory. The launch must be one of several ranks.
+
+        Nothing else is made visible by it and nothing has to be waited for, as nothing but the word itself is told: 8 aligned
+        bytes are one access that nobody sees half of (PTX ISA 8.10.3, single-copy atomicity)."""
+        self._require_inbox("k.send_word", place)
+        self.store(place, self.op("mov", (word, number), result=U64), order="relaxed", scope="sys")
+
+    def receive_word(self, place: Element, number: Value) -> Value:
+        """Wait until a place in this rank's memory has the word of this number (k.send_word), and return that. It must have
+        another number before. After MOST_POLLS looks the thread traps: a rank is not there."""
+        self._require_inbox("k.receive_word", place)
+        looks = self.variable(0, U32)
+        again = self.new_label("poll")
+        self.place(again)
+        word, told = self.write("mov", [self.load(place, order="relaxed", scope="sys")], result=U32)
+        waits = told != number
+        self.write("nanosleep", [POLL_NS], guard=waits)
+        self.assign(looks, looks + 1)
+        self.write("trap", [], guard=looks == MOST_POLLS)
+        self.branch(again, waits)
+        return word
+
+    def _require_inbox(self, what: str, place: Element) -> None:
+        self._require_ranks(what)
+        if not isinstance(place, Element):
+            raise no_element(what, place, self.where)
+        if place.dtype != U64 or place.space != "global":
+            raise TypeMismatch(f"{what} takes an element of u64 in global memory, this is {place}", self.where())
+
+    def _require_ranks(self, what: str) -> None:
         if self._function.ranks < 2:
             raise AuthorError(
                 f"{what} is for launches of several ranks, and this is one by itself", self.where(),
                 "say so in launch(): LaunchConfig(..., ranks=R)",
             )  # fmt: skip
+
+    def _require_flags(self, what: str, flags: GlobalArray, rank: Value) -> None:
+        self._require_one_dimensional(what)
+        self._require_ranks(what)
         if not isinstance(flags, GlobalArray):
             raise no_array(what, flags, self.where)
         if not isinstance(rank, Value):

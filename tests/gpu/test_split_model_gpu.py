@@ -20,6 +20,8 @@ from tests.executor.model.variants import TOKENS, Variant
 
 pytestmark = pytest.mark.gpu
 
+NORMS = GpuProfile(fused_norms=True, merged_attention=True, joined_products=True, early_launches=True)
+"""All that a layer of several ranks gathers are digits."""
 SHARED = [variant for variant in MIXED_VARIANTS if variant.name != "llama-576"]
 """Two ranks divide their heads of keys and values."""
 
@@ -39,7 +41,7 @@ def test_rows_have_the_bits_that_the_emulator_gave(variant: Variant, two: Severa
 
 def test_tokens_have_the_bits_of_one_gpu(two: SeveralDevices, tmp_path: Path) -> None:
     path = SHARED[1].write(tmp_path)
-    for profile in (None, GpuProfile("fast")):
+    for profile in (None, GpuProfile("fast"), NORMS):
         with LanguageModel.load(path, two.devices[0], profile=profile) as one:
             alone = one.logits(TOKENS), one.generate(TOKENS, max_tokens=40).tokens
         with LanguageModel.load(path, two, profile=profile) as model:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from executor.choice.choice import GpuProfile
-from executor.device import open_device
+from executor.device import open_devices
 from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Plan
 from executor.model.engine import Engine
@@ -17,13 +17,13 @@ from executor.model.step import Row
 
 
 def logits_and_plans(
-    path: Path, profile: GpuProfile, tokens: Sequence[int], context: int, *, sanitize: bool
+    path: Path, profile: GpuProfile, tokens: Sequence[int], context: int, *, sanitize: bool, ranks: int = 1
 ) -> tuple[bytes, list[tuple[Plan, ...]]]:
     """The logits after each token, and those of the first as the one row of an engine's step, on the emulator; the plans of a
-    token and of that row."""
+    token and of that row. ranks: so many devices share the model."""
     logits = []
     with (
-        open_device("emulator", sanitize=sanitize) as device,
+        open_devices(["emulator"] * ranks, sanitize=sanitize) as device,
         LanguageModel.load(path, device, context=context, profile=profile) as model,
     ):
         engine = Engine(model.decoder, slots=1)

@@ -1,5 +1,6 @@
-"""Arrays of other ranks, and k.signal_peers with k.wait_for_peers: what keeps them right is asked for at the author's line, and
-a wait ends. That the sanitiser finds what breaks them: tests/ptxgen/emulator/test_several_devices.py."""
+"""Arrays of other ranks, k.signal_peers with k.wait_for_peers, k.send_word with k.receive_word: what keeps them right is
+asked for at the author's line, and a wait ends. That the sanitiser finds what breaks them: test_several_devices.py and
+test_words_of_ranks.py of tests/ptxgen/emulator."""
 
 from __future__ import annotations
 
@@ -79,6 +80,14 @@ def test_what_signals_and_waits_need_is_said() -> None:
     assert '"peers": addresses("flags", ranks)' in other
     assert "k.wait_for_peers takes a register" in said(lambda k: k.wait_for_peers(k.arg.flags, 0, 0, k.u32(1)), TypeMismatch)  # type: ignore[arg-type]
     assert "k.signal_peers takes an argument that is an array" in said(lambda k: k.signal_peers(1, k.arg.peers, k.arg.rank, 0))  # type: ignore[arg-type]
+
+
+def test_words_of_ranks_are_sent_to_elements_of_u64() -> None:
+    alone = said(lambda k: k.send_word(k.arg.flags[0, 0], k.u32(1), k.u32(1)), ranks=1)
+    assert "k.send_word is for launches of several ranks, and this is one by itself" in alone
+    narrow = said(lambda k: k.send_word(k.arg.flags[0, 0], k.u32(1), k.u32(1)), TypeMismatch)
+    assert "k.send_word takes an element of u64 in global memory, this is an element in global memory (u32)" in narrow
+    assert "k.receive_word takes an element" in said(lambda k: k.receive_word(k.arg.flags, k.u32(1)))
 
 
 @pytest.mark.parametrize("name", ["lost", "of_rank"])

@@ -1,0 +1,151 @@
+"""A model that devices share gathers the digits of a row, not its values, where these are what is read: the bits of one device,
+and no launch that makes digits or norms of what was gathered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from executor import CudaExecutor
+from executor.base.errors import DeviceFailed
+from executor.choice.choice import GpuProfile
+from executor.device.several import SeveralDevices
+from ptxgen.errors import ArgumentError
+from tests.executor.model.one_row import logits_and_plans
+from tests.synthetic import Q, write_model
+
+TOKENS = [3, 17, 101]
+CONTEXT = 64
+SIZES: dict[str, Any] = {
+    "layers": 2, "hidden": 256, "heads": 8, "kv_heads": 4, "ff": 512, "vocab": 256, "context": CONTEXT, "tokenizer": "none",
+}  # fmt: skip
+MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
+NORMS = GpuProfile(fused_norms=True)
+ALL = GpuProfile(
+    fused_norms=True,
+    gated_products=True,
+    joined_products=True,
+    merged_attention=True,
+    rotating_attention=True,
+    early_launches=True,
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "m.gguf", "llama", MIXED, **SIZES)
+
+
+def decoded(path: Path, profile: GpuProfile, ranks: int, *, sanitize: bool = False) -> tuple[bytes, list[Counter[str]]]:
+    """The logits of a sequence and of a step of one row, and how often each launches which kernel."""
+    logits, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=sanitize, ranks=ranks)
+    return logits, [Counter(plan.kernel.name for plan in plans) for plans in both]
+
+
+@pytest.mark.parametrize("profile", [GpuProfile(), NORMS, ALL], ids=["plain", "norms", "all"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_any_number_of_devices_has_the_bits_of_one(path: Path, profile: GpuProfile, ranks: int) -> None:
+    alone, _ = decoded(path, profile, 1)
+    shared, (token, step) = decoded(path, profile, ranks, sanitize=True)
+    assert shared == alone
+    assert token["gather_digits"] >= 4
+    assert step["gather_digits"] >= 4
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("types", [MIXED, {"": Q.Q8_0}], ids=["mixed", "q8_0"])
+def test_so_has_every_architecture(architecture: str, types: dict[str, Any], tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", architecture, types, **{**SIZES, "layers": 1})
+    for profile in (NORMS, ALL):
+        shared, (token, _) = decoded(path, profile, 2)
+        assert shared == decoded(path, profile, 1)[0]
+        assert token["gather_digits"] == 4
+
+
+def test_fast_with_outliers_has_them_too(path: Path) -> None:
+    """Outliers are looked for in values, which are gathered then."""
+    profile = GpuProfile("fast", fused_norms=True, gated_products=True)
+    found = []
+    for ranks in (1, 2):
+        with CudaExecutor(devices=["emulator"] * ranks, profile=profile) as executor:
+            decoder = executor.load_model(path, context=CONTEXT).decoder
+            flagged = decoder.outliers()
+            decoder.feed(TOKENS)
+            decoder.step(5)
+            found.append((flagged, decoder.logits().tobytes()))
+            kernels = {plan.kernel.name for plan in decoder.prepare().whole}
+    assert found[0] == found[1]
+    assert found[0][0]
+    assert "gather_digits" in kernels
+
+
+def test_nothing_makes_digits_or_norms_of_what_was_gathered(path: Path) -> None:
+    _, (token, step) = decoded(path, ALL, 2)
+    assert not [name for name in (*token, *step) if name.endswith("_quantize")]
+    assert token["rmsnorm_digits"] == 1  # of the embedding
+    assert (token["gather_digits"], token["all_gather"]) == (8, 1)  # the logits
+    assert step["rmsnorm_digits"] == 2  # behind the last layer nobody knows which rows are scored
+    assert (step["gather_digits"], step["all_gather"]) == (7, 2)
+
+
+def test_without_fused_norms_the_stream_is_gathered(path: Path) -> None:
+    _, (token, _) = decoded(path, GpuProfile(), 2)
+    assert not [name for name in token if name.endswith("_quantize")]
+    assert (token["gather_digits"], token["all_gather"], token["rmsnorm_digits"]) == (4, 5, 5)
+
+
+def test_a_profile_can_have_values_gathered(path: Path) -> None:
+    shared, (token, step) = decoded(path, GpuProfile(fused_norms=True, gathered_digits=False), 2)
+    assert shared == decoded(path, NORMS, 1)[0]
+    assert (token["gather_digits"], step["gather_digits"]) == (0, 0)
+    with pytest.raises(ArgumentError, match="gathered_digits is 1; allowed: a bool"):
+        GpuProfile(gathered_digits=1)  # type: ignore[arg-type]
+
+
+def test_parts_that_are_no_whole_blocks_of_digits_are_gathered_as_values(tmp_path: Path) -> None:
+    sizes = {**SIZES, "layers": 1, "hidden": 96, "heads": 4, "kv_heads": 2, "head_dim": 32, "ff": 96}
+    path = write_model(tmp_path / "m.gguf", "qwen3", Q.Q8_0, **sizes)
+    shared, (token, _) = decoded(path, ALL, 2)
+    assert shared == decoded(path, ALL, 1)[0]
+    assert (token["gather_digits"], token["all_gather"]) == (1, 4)  # attention's heads alone
+
+
+def test_the_residual_stream_is_whole_for_who_asks(path: Path) -> None:
+    """For vectors of texts; before the next token and behind it, too."""
+    streams = []
+    for ranks in (1, 2):
+        with CudaExecutor(devices=["emulator"] * ranks, profile=ALL) as executor:
+            decoder = executor.load_model(path, context=CONTEXT).decoder
+            own = []
+            for head in (False, False, True):
+                decoder.step(17, head=head)
+                own += [decoder.hidden(), decoder.hidden()]
+            streams.append((np.array(own).tobytes(), decoder.logits().tobytes()))
+    assert streams[0] == streams[1]
+
+
+def test_norms_that_are_written_count(path: Path) -> None:
+    """Each rank has a copy of its part of those that a product leaves."""
+    with CudaExecutor(devices=["emulator"] * 2, profile=NORMS) as executor:
+        decoder = executor.load_model(path, context=CONTEXT).decoder
+        before = decoder.prepare()
+        decoder.step(17)
+        assert decoder.prepare() is before
+        decoder.weights["blk.1.ffn_norm.weight"].buffer.allocation.writes.count += 1  # as an upload does
+        assert decoder.prepare() is not before
+
+
+def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path) -> None:
+    with CudaExecutor(devices=["emulator"] * 2, profile=ALL) as executor:
+        decoder, device = executor.load_model(path, context=CONTEXT).decoder, executor.device
+        assert isinstance(device, SeveralDevices)
+        decoder.step(3)
+        gather = next(plan for plan in decoder.graph().plans if plan.kernel.name == "gather_digits")
+        numbers = gather.arguments["numbers"]
+        device.devices[1].fill(device.peers(numbers.pointer)[1], numbers.nbytes, 0x40)  # it takes all others to be far ahead
+        with pytest.raises(DeviceFailed, match="gather_digits"):
+            decoder.step(17)
