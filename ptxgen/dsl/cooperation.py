@@ -20,6 +20,8 @@ Combine = Callable[[Value, Value], Value]
 MOST_POLLS = 1 << 22
 """How often a thread looks whether a grid's barrier has opened before it gives up: some seconds of a GPU."""
 POLL_NS = 20
+REDUX_SM = 80
+"""The oldest GPU that reduces over a warp by one instruction."""
 
 
 class Cooperation(MemoryAccess, ControlFlow):
@@ -81,6 +83,18 @@ class Cooperation(MemoryAccess, ControlFlow):
     def warp_max(self, value: Value, *, width: int = WARP_SIZE) -> Value:
         """The largest over the warp, in every lane."""
         return self.warp_reduce(value, lambda a, b: self.op("max", a, b), width=width)
+
+    def largest_integer(self, value: Value) -> Value:
+        """The largest u32 or s32 of the warp, in every lane: by one instruction where the GPU has it."""
+        if self.target.sm < REDUX_SM:
+            return self.warp_max(value)
+        return self.op("redux", value, FULL_WARP, op="max", type=str(value.type))
+
+    def sum_of_integers(self, value: Value) -> Value:
+        """The sum of the u32 or s32 of the warp, modulo 2^32, in every lane: by one instruction where the GPU has it."""
+        if self.target.sm < REDUX_SM:
+            return self.warp_sum(value)
+        return self.op("redux", value, FULL_WARP, op="add", type=str(value.type))
 
     def block_sum(self, value: Value) -> Value:
         """The sum over the block, in every thread. All threads must reach it."""

@@ -214,8 +214,9 @@ class MemoryAccess(Core):
             modifiers["space"] = element.space
         elif element.space != "global":
             raise AuthorError(f"nc loads from global memory only, this element is in {element.space} memory", self.where())
-        name = "ld_nc" if nc else "ld"
-        return self.write(name, [element.address], modifiers, result=_register_type(type), into=into, guard=guard)
+        return self.write(
+            "ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type), into=into, guard=guard
+        )
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str

@@ -18,7 +18,6 @@ from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST, arrays, quantize, unwritten
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import MOST_ROWS, require
-from ptxgen.target import FULL_WARP
 from ptxgen.types import F32, S32, U32
 
 THREADS = 128
@@ -29,7 +28,6 @@ LANE_VALUES = 4
 LEAST_USUAL = (127 - 60) << 23  # 2^-60 as bits: so large a peak, over LARGEST, gives a scale of 2^-83 or more
 LIFT = 64  # a power of two that what is smaller is multiplied by, and by which nothing is rounded
 INFINITE = 0x7F800000  # as bits; those of NaN are larger
-REDUX_SM = 80  # the oldest GPU with redux.sync
 
 
 @register(count=LARGEST)
@@ -136,8 +134,8 @@ def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[l
     peak = magnitude(k, xs[0])
     for x in xs[1:]:
         peak = k.max(peak, magnitude(k, x))
-    alone = len(xs) == 1 and k.target.sm >= REDUX_SM  # a warp has the block, and an instruction for what all its lanes have
-    peak = k.redux(peak, FULL_WARP, op="max", type="u32") if alone else k.warp_max(peak, width=BLOCK // len(xs))
+    alone = len(xs) == 1  # the block is a warp's
+    peak = k.largest_integer(peak) if alone else k.warp_max(peak, width=BLOCK // len(xs))
     rare = peak < LEAST_USUAL  # what is so small is computed with larger by 2^64
     lift, drop = (k.select(rare, k.f32(2.0**power), 1.0) for power in (LIFT, -LIFT))
     found = _over_largest(k, k.bits(peak, F32) * lift, float(LARGEST[count])) * drop
@@ -148,7 +146,7 @@ def block_integers(k: KernelBuilder, count: int, xs: Sequence[Value]) -> tuple[l
     total = integers[0]
     for integer in integers[1:]:
         total = total + integer
-    total = k.redux(total, FULL_WARP, op="add", type="s32") if alone else k.warp_sum(total, width=BLOCK // len(xs))
+    total = k.sum_of_integers(total) if alone else k.warp_sum(total, width=BLOCK // len(xs))
     return integers, scale, total
 
 
