@@ -195,8 +195,8 @@ def rounded(speed: float) -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
-    "check": check, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences, "memory": memory,
-    "pipeline": pipeline, "hosts": hosts, "experts": experts,
+    "check": check, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences,
+    "memory": memory, "pipeline": pipeline, "hosts": hosts, "experts": experts,
 }  # fmt: skip
 
 
