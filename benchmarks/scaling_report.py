@@ -14,6 +14,7 @@ import click
 from benchmarks import scaling
 from benchmarks.report import DOCS, replaced, table_row
 from benchmarks.scaling import VALUE, gpu_hours, shape, step
+from ptxgen.errors import ArgumentError
 
 PAGE: Final = DOCS / "scaling.md"
 NAMES: Final = {
@@ -30,6 +31,7 @@ HOP: Final = 20.0
 """Us from one stage of a pipeline to the next; nobody has measured it here."""
 ONE: Final = "decode-switches-h200.json"
 VARIANT: Final = "repack, joined_products"
+TWO, PEER = "several-{}-two-h100.json", "several-{}-llama-cpp-two-h100.json"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -52,6 +54,24 @@ def check() -> str:
         said = count * 1e6 / step(shape(models[name]), rows=count).total
         cells.append((name, str(count), rounded(measured), rounded(said), f"{said / measured - 1:+.1%}", f"`{file}`"))
     return table(["model", "sequences", "measured, tokens/s", "by the model", "off by", "file"], cells)
+
+
+def two_gpus() -> str:
+    """One sequence on one H100 and on two, of both precisions, beside what the model says of two H200s, and llama.cpp."""
+    cells = []
+    for model in MUST:
+        s = shape(model)
+        said = step(s).total / step(s, ranks=2).total
+        by_peer = max(one["x"] for one in scaling.record(PEER.format(model))["results"] if one["gpus"] == 2 and "x" in one)
+        runs = {(one["gpus"], one["way"]): one for one in scaling.record(TWO.format(model))["results"]}
+        for way in ("accurate", "fast"):
+            one, two = runs[1, way], runs[2, way]
+            if not (two["same_tokens"] and two["same_logits"]):
+                raise ArgumentError(f"{TWO.format(model)}: two GPUs have other bits than one")
+            speeds = [rounded(of["tokens_per_second"]["median"]) for of in (one, two)]
+            told = [f"{said:.2f}", f"{by_peer:.2f}"] if way == "accurate" else ["", ""]
+            cells.append([NAMES[model], way, *speeds, f"{two['x']:.2f}", *told])
+    return table(["model", "precision", "one, tokens/s", "two", "x", "x by the model", "x of llama.cpp"], cells)
 
 
 def one_sequence() -> str:
@@ -175,8 +195,8 @@ def rounded(speed: float) -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
-    "check": check, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences, "memory": memory,
-    "pipeline": pipeline, "hosts": hosts, "experts": experts,
+    "check": check, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences,
+    "memory": memory, "pipeline": pipeline, "hosts": hosts, "experts": experts,
 }  # fmt: skip
 
 

@@ -40,8 +40,8 @@ class Choice:
 @dataclass(frozen=True)
 class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
-    of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: what it multiplies may be
-    gathered in the form in which it reads it."""
+    of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
+    gather digits of what it reads, or has made for others that read these."""
 
     joined: bool = False
     normed: bool = False

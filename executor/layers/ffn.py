@@ -8,7 +8,6 @@ from typing import Self
 from executor.layers.calls import LaunchQueue
 from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import Product, digits_gathered, form_read, project, project_all, project_gated, rows
-from executor.layers.packed import Form
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
@@ -52,22 +51,10 @@ def swiglu_ffn(
 
 def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer) -> None:
     """b.result = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
-    are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic. What is gathered is digits
-    (digits_gathered) or f32, whose digits or halves are made by each rank."""
-    if b.gathered is None:
-        _activate(launch, gate, up, form_read(down), b, x=x)
-        return
-    digits = digits_gathered(launch, down, b.activated)
-    _activate(launch, gate, up, digits, b, x=x)
-    gather(launch, "ffn_swiglu", b.activated, b.gathered, digits)
-
-
-def _activate(
-    launch: LaunchQueue, gate: Projection, up: Projection, form: Form | None, b: FfnBuffers, *, x: GpuBuffer
-) -> None:  # fmt: skip
-    """b.activated = silu(gate(x)) * up(x), ready for who reads this form."""
-    n, m = up.weight.n, rows(x)
-    if isinstance(form, int) and project_gated(launch, gate, up, form, x=x, y=b.activated):
+    are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic. What ranks gather
+    is the digits (digits_gathered), or f32: then each makes digits or halves of all."""
+    n, m, form = up.weight.n, rows(x), form_read(down) if b.gathered is None else None
+    if b.gathered is None and isinstance(form, int) and project_gated(launch, gate, up, form, x=x, y=b.activated):
         return
     project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     read = {"gate": b.gate, "up": b.up}
@@ -80,6 +67,8 @@ def _activate(
     else:
         digits = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
         launch.packed.write(launch, "ffn_swiglu", digits, b.activated, form, **shaped(digits, **arguments))
+    if b.gathered is not None:
+        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits_gathered(launch, down, b.activated))
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

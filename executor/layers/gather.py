@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,23 +24,20 @@ COMPUTED_IN_PARTS: Final = ("attention", "ffn_swiglu")
 
 def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer, digits: int | None = None) -> None:
     """whole, f32[n] or f32[rows, n], becomes on every rank what the ranks have in `own`, f32[n / ranks] or f32[rows, n / ranks]
-    each, side by side in their order. `operation` is the one that made it. digits: so many of one row are gathered instead of
-    its values: `whole` is not written, but counts as packed.
+    each, side by side in their order. `operation` is the one that made it. digits: so many of a single row are gathered instead
+    of its values: `whole` is not written, but counts as packed.
 
     A rank that is ahead may store into `whole` of the others as soon as they have told that they have come to the gather before
     (AllGather). So no buffer may be gathered into twice in a row. In a layer they are, in this order: attended, hidden,
     activated, hidden, and behind the last one logits; so between two gathers into one buffer there always is one into another,
     be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
-    of it. Digits that are gathered in between count as well: a rank sends them behind all that it has read before, and they do
-    not come into anybody's `whole` themselves (GatherDigits)."""
+    of it. Digits that are gathered in between count as well: a rank sends them behind all that it has read, and into no
+    `whole` (GatherDigits)."""
     workspace = launch.packed.workspace
     if digits is not None:
-        numbered = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits)
-        made = launch.packed.of(launch, f"{operation}{GATHERED}", own, digits)
-        mine = {f"own_{name}": buffer for name, buffer in made.items()}
-        launch.packed.write(
-            launch, f"{operation}{GATHERED}", numbered, whole, digits, **mine, **_inboxes(workspace, numbered), rank=0
-        )
+        made = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits)
+        given = {"x": own.view(0, (made.columns,)), **_inboxes(workspace, made)}
+        launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, **given)
         return
     ranks, n = workspace.device.ranks, whole.shape[-1]
     kernel = AllGather(n=n, ranks=ranks, m=whole.size // n)
@@ -57,22 +54,15 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
     )
 
 
-def gather_norm(launch: LaunchQueue, operation: str, whole: GpuBuffer, digits: int) -> None:
-    """The norm of a row whose parts the ranks have just left (PackedActivations.leave_norm), as so many digits, becomes that of
-    `whole`, f32[n], which is not written itself."""
+def gather_norm(
+    launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer, digits: int, *, normed: GpuBuffer, gamma: GpuBuffer,
+    eps: float,
+) -> None:  # fmt: skip
+    """As `gather` of a single row's digits, but of its norm, which readers complete: `normed` counts as that."""
     workspace = launch.packed.workspace
-    kernel = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits, squares=True)
-    launch.packed.gather_norm(
-        launch, f"{operation}{GATHERED}", kernel, x=whole, **_inboxes(workspace, kernel), rank=0
-    )  # fmt: skip
-
-
-def own_part(workspace: Workspace, vector: GpuBuffer) -> GpuBuffer:
-    """f32[n / ranks]: of a vector f32[n] that all ranks have, the rank's part: a copy, as it is now."""
-    device, values = workspace.device, vector.to_numpy().reshape(workspace.device.ranks, -1)
-    own = workspace.buffer(f"own part of {vector.name}", values.shape[1:])
-    device.upload_from(own.pointer, own.nbytes, ReadOwn(lambda rank: copying(values[rank])))
-    return own
+    kernel = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
+    given = {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps, **_inboxes(workspace, kernel)}
+    launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, **given)
 
 
 def own_lines(workspace: Workspace, rows: int) -> GpuBuffer:
@@ -90,11 +80,11 @@ def own_shape(rows: int, n: int, ranks: int) -> tuple[int, ...]:
     return lines(rows, n // ranks)
 
 
-def _inboxes(workspace: Workspace, kernel: GatherDigits) -> dict[str, GpuBuffer]:
+def _inboxes(workspace: Workspace, kernel: GatherDigits) -> dict[str, Any]:
     """By which the ranks send each other what is gathered; gathers of one kernel share them."""
     numbers = workspace.buffer(f"numbers of {kernel}", (kernel.blocks,), U32, zeros=True)
     inbox = workspace.buffer(f"inbox of {kernel}", (2, kernel.ranks, kernel.words), U64, zeros=True)
-    return {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox)}
+    return {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox), "rank": 0}
 
 
 def _addresses(workspace: Workspace, buffer: GpuBuffer) -> GpuBuffer:

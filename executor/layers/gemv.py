@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
-from executor.layers.gather import gather_norm, own_part
 from executor.layers.packed import Form, form_of
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
@@ -117,7 +116,7 @@ def project_gated(
         return False
     operation = "ffn_gate+ffn_up+ffn_swiglu"
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})
-    kernel, read = _reading(launch, operation, gate.own(kernel), x)
+    kernel, read = _reading(launch, operation, kernel, x)
     given = {
         "w": gate.weight.buffer,
         "w2": up.weight.buffer,
@@ -146,25 +145,19 @@ class NextNorm(NamedTuple):
 
 def project_onto_and_leave_norm(
     launch: LaunchQueue, operation: str, projection: Projection, norm: NextNorm, eps: float, *,
-    x: GpuBuffer, stream: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
+    x: GpuBuffer, stream: GpuBuffer, normed: GpuBuffer,
 ) -> bool:  # fmt: skip
     """As `project_onto` of one row where one launch can do that and leave the norm of the stream, which `normed` counts as for
-    its readers, but is not written. Of a matrix that ranks share, the stream is a
-    rank's part of `whole`, whose norm is then gathered from all. Whether there was one: nothing is launched if not."""
-    digits, ranks = norm.left_as, projection.weight.ranks
+    its readers, but is not written. Whether there was one: nothing is launched if not."""
+    digits = norm.left_as
     if not (launch.fused and projection.fusions.normed and rows(x) == 1 and digits is not None):
-        return False
-    if ranks > 1 and not (projection.fusions.gathered and stream.size % BLOCK == 0):
         return False
     kernel = projection.kernel.with_residual_norm(digits)
     if kernel is None:
         return False
-    kernel, read = _reading(launch, operation, projection.own(kernel), x)
+    kernel, read = _reading(launch, operation, kernel, x)
     given = {"w": projection.weight.buffer, **shaped(kernel, **read), **scratch_of(launch, operation, kernel)}
-    part = None if ranks == 1 else own_part(launch.packed.workspace, norm.gamma)
-    launch.packed.leave_norm(launch, operation, kernel, x=stream, normed=normed, gamma=norm.gamma, eps=eps, part=part, **given)
-    if ranks > 1:
-        gather_norm(launch, operation, whole, digits)
+    launch.packed.leave_norm(launch, operation, kernel, x=stream, normed=normed, gamma=norm.gamma, eps=eps, **given)
     return True
 
 
@@ -198,9 +191,13 @@ def form_read(*readers: Projection) -> Form | None:
     return next((form for form in forms if form is not None), None)
 
 
+def gathers_digits(launch: LaunchQueue, projection: Projection, own: GpuBuffer) -> bool:
+    """Whether ranks may gather digits of what the projection reads or has made, of which each has `own`, f32[n] or f32[rows,
+    n]: those of a single row, whose blocks are of one rank each."""
+    return launch.fused and projection.fusions.gathered and rows(own) == 1 and own.size % BLOCK == 0
+
+
 def digits_gathered(launch: LaunchQueue, reader: Projection, own: GpuBuffer) -> int | None:
-    """As how many digits ranks gather what the projection reads, of which each has `own`, f32[n] or f32[rows, n]; None for f32
-    values. Blocks of digits are of one rank, and the rows of a prompt are read as they come."""
+    """As how many digits ranks gather what the projection reads; None for values."""
     form = form_read(reader)
-    able = launch.fused and reader.fusions.gathered and rows(own) == 1 and own.shape[-1] % BLOCK == 0
-    return form if able and isinstance(form, int) else None
+    return form if isinstance(form, int) and gathers_digits(launch, reader, own) else None

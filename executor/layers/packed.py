@@ -4,7 +4,7 @@ these are is defined in ptxgen/kernels/quantize."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -48,7 +48,7 @@ class _Packed:
 @dataclass(frozen=True)
 class _Norm:
     """An RMSNorm that is not complete: what it is the norm of and where that would go, as they were, the gammas, and the
-    arguments that stand for it. gathered: what it is the norm of was gathered in this form alone."""
+    arguments that stand for it. alone: of what it is the norm of, nothing else was gathered."""
 
     x: State
     normed: State
@@ -56,7 +56,7 @@ class _Norm:
     form: Form
     made: State
     arguments: Mapping[str, Any]
-    gathered: bool = False
+    alone: bool = False
 
 
 class PackedActivations:
@@ -103,33 +103,32 @@ class PackedActivations:
 
     def leave_norm(
         self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer,
-        eps: float, part: GpuBuffer | None = None, **arguments: Any,
+        eps: float, **arguments: Any,
     ) -> None:  # fmt: skip
         """Launch a kernel that writes x, f32[k], as `y`, and what its norm needs (KernelType.with_residual_norm): `normed` is
-        not written, but counts as the norm for whoever reads it by `of`. part: of gamma, where x is a rank's part of what the
-        norm is of; then `gather_norm` comes next. `arguments`: all that it takes but these."""
+        not written, but counts as the norm for whoever reads it by `of`. `arguments`: all that it takes but these."""
         form = kernel.parameters()["out_digits"]
         made = self.workspace.arrays(kernel, f"norm of {x.shape[-1]} in {form} digits", (*OWN_DIGITS, "squares"))
-        launch(operation, kernel, y=x, gamma=gamma if part is None else part, **arguments, **made)
+        launch(operation, kernel, y=x, gamma=gamma, **arguments, **made)
         read = {name: made[digits] for digits, name in OWN_DIGITS.items()} | {"squares": made["squares"], "eps": eps}
         self._norm = _Norm(self._state(x), self._state(normed), gamma.pointer, form, self._state(made["y_digits"]), read)
 
     def gather_norm(
-        self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, **arguments: Any
+        self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
+        gamma: GpuBuffer, eps: float, **arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch a kernel that gathers what all ranks have left of a norm of their parts of x (`leave_norm`), f32[k]: of x, of
-        which nothing else is gathered. `arguments`: all that it takes but what is left and gathered."""
-        norm = self._norm
-        assert norm is not None, f"{operation} gathers a norm that nobody has left"
-        names = ("digits", "scales", "sums", "squares")
-        made = self.workspace.arrays(kernel, f"norm of {x.shape[-1]} in {norm.form} digits, gathered", names)
-        launch(operation, kernel, **made, **{f"own_{name}": norm.arguments[name] for name in names}, **arguments)
-        read = {**norm.arguments, **made}
-        self._norm = replace(norm, x=self._state(x), made=self._state(made["digits"]), arguments=read, gathered=True)
+        """Launch a kernel that makes of the x of all ranks, parts of `whole`, f32[k], what the norm of that needs: `normed` and
+        `whole` are not written, but the first counts as the norm as after `leave_norm`. `arguments`: all that it takes but
+        these."""
+        form = kernel.parameters()["digits"]
+        made = self.workspace.arrays(kernel, f"norm of {whole.size} in {form} digits", (*OWN_DIGITS.values(), "squares"))
+        launch(operation, kernel, x=x, gamma=gamma, **arguments, **made)
+        read, states = {**made, "eps": eps}, (self._state(whole), self._state(normed))
+        self._norm = _Norm(*states, gamma.pointer, form, self._state(made["digits"]), read, alone=True)
 
     def lacks(self, x: GpuBuffer) -> bool:
-        """Whether x itself is not what it stands for: its norm alone was gathered."""
-        return self._norm is not None and self._norm.gathered and self._norm.x == self._state(x)
+        """Whether x itself is not there: its norm alone was gathered."""
+        return self._norm is not None and self._norm.alone and self._norm.x == self._state(x)
 
     def has_norm(self, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer, form: Form | None) -> bool:
         """Whether `normed` counts as this norm of x, for readers of this form."""

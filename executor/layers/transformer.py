@@ -15,12 +15,13 @@ from executor.choice.persistent import PersistentGrid
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
 from executor.layers.ffn import swiglu
-from executor.layers.gather import gather
+from executor.layers.gather import gather, gather_norm
 from executor.layers.gemv import (
     NextNorm,
     Product,
     digits_gathered,
     form_read,
+    gathers_digits,
     project_all,
     project_onto,
     project_onto_and_leave_norm,
@@ -65,10 +66,9 @@ def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attenti
     if a.split is None:
         attention(launch, s, w, a, form=form_read(w.attn_output))
         return
+    attention(launch, s.own, w, a, form=None)
     own = _flat(a.attended, a.rows)
-    digits = digits_gathered(launch, w.attn_output, own)
-    attention(launch, s.own, w, a, form=digits)
-    gather(launch, "attention", own, a.split.attended, digits)
+    gather(launch, "attention", own, a.split.attended, digits_gathered(launch, w.attn_output, own))
 
 
 def after_attention(
@@ -86,17 +86,24 @@ def add_to_stream(
     launch: LaunchQueue, operation: str, s: LayerShape, matrix: Projection, x: GpuBuffer, a: Activations, norm: NextNorm | None
 ) -> None:  # fmt: skip
     """a.hidden += x W^T; `norm`, which comes next, is left to its readers where that can be done at once. Of a matrix that is
-    split each rank adds its own rows to its own part of the stream, and then has all: of the norm, if that was left, and else
-    of the stream."""
-    if norm is not None:
+    split each rank adds its own rows to its own part of the stream, and then has all: of the norm where that is left, else of
+    the stream."""
+    if norm is not None and a.split is None:
         left = project_onto_and_leave_norm(
-            launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.stream, whole=a.hidden, normed=a.normed
-        )
+            launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.hidden, normed=a.normed
+        )  # fmt: skip
         if left:
             return
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
-    if a.split is not None:
+    if a.split is None:
+        return
+    digits = norm.left_as if norm is not None and matrix.fusions.normed else None
+    if norm is None or digits is None or not gathers_digits(launch, matrix, a.stream):
         gather(launch, operation, a.stream, a.hidden)
+    else:
+        gather_norm(
+            launch, operation, a.stream, a.hidden, digits, normed=a.normed, gamma=norm.gamma, eps=s.rms_eps
+        )  # fmt: skip
 
 
 def take_own_stream(launch: LaunchQueue, s: LayerShape, a: Activations) -> None:

@@ -115,13 +115,13 @@ class Engine:
         """Run rows, at most `self.rows`. Raises ArgumentError for none or too many, a slot, token or position that there is
         not, and a position without a page; nothing has run then."""
         self._check(rows)
-        self.steps.use((self.model, self.decoder.copied), self._step_model)
+        self.steps.use(self.model, self._step_model)
         return self.steps.run(rows)
 
     def prepare(self, progress: Progress | None = None) -> None:
         """As StepEngine.prepare: writes, compiles and loads kernels, and captures graphs. Raises what a step would raise, above
         all DeviceError when memory is full."""
-        self.steps.use((self.model, self.decoder.copied), self._step_model)
+        self.steps.use(self.model, self._step_model)
         self.steps.prepare(likely_sizes(self.rows, self.slots, self.attention), progress)
 
     def step_ahead(self) -> StepScores | None:
@@ -129,7 +129,7 @@ class Engine:
         last step is none that it could follow, or the model is another one by now, and as `step`."""
         if self.launcher.observers or self.device.sanitize:
             return None
-        self.steps.use((self.model, self.decoder.copied), self._step_model)
+        self.steps.use(self.model, self._step_model)
         self._check(self.steps.next_rows)
         return self.steps.run_next()
 

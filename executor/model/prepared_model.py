@@ -162,13 +162,7 @@ class PreparedModel(ABC):
 
     def _dependencies(self) -> object:
         """What the launches depend on: equal while they need not be made anew."""
-        memory = self.workspace.generation, self.cache.generation
-        return memory, self.weights.generation, self.copied, self.profile, self.flagged
-
-    @property
-    def copied(self) -> int:
-        """How often the weights were written of which launches use copies: ranks have such of their parts of norms."""
-        return self.weights.writes if self.config.ranks > 1 else 0
+        return self.workspace.generation, self.cache.generation, self.weights.generation, self.profile, self.flagged
 
     def _launch(self, plans: TokenPlans, position: int, head: bool, *, draw: bool) -> None:
         if self.launcher.observers:

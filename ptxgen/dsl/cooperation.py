@@ -3,8 +3,10 @@ the same bits on every run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
+from operator import or_
 
 from ptxgen.dsl.flow import ControlFlow
 from ptxgen.dsl.ir import Function
@@ -226,28 +228,31 @@ class Cooperation(MemoryAccess, ControlFlow):
         self.barrier()
 
     def send_word(self, place: Element, word: Value, number: Value) -> None:
-        """Store a word (u32) and the number of its message (u32) where another rank waits for it with k.receive_word: both in
-        one access, of a u64 in its memory. The launch must be one of several ranks.
+        """Store a word (u32) and the number of its message (u32) where another rank waits for it with k.receive_words: both
+        in one access, of a u64 in its memory. The launch must be one of several ranks.
 
         Nothing else is made visible by it and nothing has to be waited for, as nothing but the word itself is told: 8 aligned
         bytes are one access that nobody sees half of (PTX ISA 8.10.3, single-copy atomicity)."""
         self._require_inbox("k.send_word", place)
         self.store(place, self.op("mov", (word, number), result=U64), order="relaxed", scope="sys")
 
-    def receive_word(self, place: Element, number: Value) -> Value:
-        """Wait until a place in this rank's memory has the word of this number (k.send_word), and return that. It must have
-        another number before. After MOST_POLLS looks the thread traps: a rank is not there."""
-        self._require_inbox("k.receive_word", place)
+    def receive_words(self, places: Sequence[Element], number: Value) -> list[Value]:
+        """Wait until places in this rank's memory have their words of this number (k.send_word), and return these. They must
+        have another number before. They are all looked at together. After MOST_POLLS looks the thread traps: a rank is not
+        there."""
+        for place in places:
+            self._require_inbox("k.receive_words", place)
         looks = self.variable(0, U32)
         again = self.new_label("poll")
         self.place(again)
-        word, told = self.write("mov", [self.load(place, order="relaxed", scope="sys")], result=U32)
-        waits = told != number
+        found = [self.load(place, order="relaxed", scope="sys") for place in places]
+        words, numbers = zip(*(self.write("mov", [one], result=U32) for one in found), strict=True)
+        waits = reduce(or_, (told != number for told in numbers))
         self.write("nanosleep", [POLL_NS], guard=waits)
         self.assign(looks, looks + 1)
         self.write("trap", [], guard=looks == MOST_POLLS)
         self.branch(again, waits)
-        return word
+        return list(words)
 
     def _require_inbox(self, what: str, place: Element) -> None:
         self._require_ranks(what)

@@ -1,5 +1,5 @@
-"""The gather of activation digits: what a product of int8 digits reads of a row whose parts the ranks have made, put together
-on each of them with one launch. A row is short, so it takes the way there and no more: each word carries its own flag."""
+"""The gather of activation digits: what products of int8 digits read of a row whose parts the ranks have computed, made and put
+together on each of them with one launch. A row is short, so it takes the way there and no more: each word is its own flag."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ptxgen.arrays import numpy_dtype
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, addresses, read, update, write
-from ptxgen.dsl.memory import GlobalArray
+from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS, THREADS
+from ptxgen.kernels.accuracy import OUTLIER
+from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS
+from ptxgen.kernels.norm.squares import group_squares, rounded_squares
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
+from ptxgen.kernels.quantize.quantize import LANE_VALUES, Quantize, block_integers, digits_of, packed
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32, U64
 
-OWN: Final = "own_"
-"""Before the names of what a rank has of an array that is gathered."""
+THREADS: Final = 128
+BLOCK_LANES: Final = BLOCK // LANE_VALUES
 
 
-class Part(NamedTuple):
-    """Words of a rank's slice that are of one array: from the word `first` on, so many."""
+class Word(NamedTuple):
+    """Four bytes of an array that is gathered: its place among the words of a slice, its place in the whole of a rank, and
+    whether the first lane of a block alone has to do with it."""
 
-    name: str
-    first: int
-    words: int
+    place: Value
+    whole: Element
+    leads: bool
 
 
 @register
 @dataclass(frozen=True)
 class GatherDigits(KernelType):
-    """digits, scales and sums = those of all ranks side by side, of one row of n values, in the memory of each rank.
+    """digits, scales and sums = those of the slices x of all ranks side by side, of one row of n values, in the memory of each.
 
-    own_digits: s8[1, digits, n / ranks], own_scales: f32[1, n / 32 / ranks], own_sums: s32[1, n / 32 / ranks]: this rank's, of
-    whole blocks of 32 (activation_digits.py); digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1, n / 32], of which
-    the values from rank * n / ranks on are those. With `squares` also own_squares: f32[n / 32 / ranks] and squares: f32[n / 32]
-    (norm/squares.py). numbers: u32[blocks], inbox: u64[2, ranks, words]: zeros before the first launch, and nobody else's;
-    inboxes: u64[ranks], the addresses of the inbox of each rank, this one's included; rank: u32.
+    x: f32[n / ranks], this rank's slice, of whole blocks of 32; digits: s8[1, digits, n], scales: f32[1, n / 32], sums: s32[1,
+    n / 32]: what q8_quantize (digits=1), q16_quantize (2) or q24_quantize (3) make of the whole row. `normed`: what an RMSNorm
+    of the row needs, for kernels that complete it (KernelType.with_norm): the digits are those of the f32 products x * gamma,
+    gamma: f32[n], and squares: f32[n / 32] the sums of x^2 of each 32, as group_squares makes them (norm/squares.py). numbers:
+    u32[blocks], inbox: u64[2, ranks, words]: zeros before the first launch, and nobody else's; inboxes: u64[ranks], the
+    addresses of the inbox of each rank, this one's included; rank: u32.
 
-    Bits are moved, none is computed with. One launch on each rank is one gather (LaunchConfig.ranks). Four bytes of a slice are
-    a word. A thread has one, or few: it sends each to the inboxes of the others, with the number of the gather beside it, waits
-    a bounded time until words of this number are in its own, and puts them in their places. So nothing is told but the words
-    themselves: no fence waits until stores have arrived, as before the flags of all_gather, and no flag goes behind them. It is
-    twice the bytes, of which a row has few. Nothing changes from launch to launch but the numbers.
+    One launch on each rank is one gather (LaunchConfig.ranks). A thread has four values. Each word, four bytes, of what it
+    makes of them it sends to the inboxes of the others, with the number of the gather beside it; then it waits, a bounded time,
+    until their words of this number are in its own, and puts them in their places. So nothing is told but the words themselves:
+    no fence waits until stores have arrived, as before the flags of all_gather, and no flag goes behind them. It is twice the
+    bytes, of which a row has few. Nothing changes from launch to launch but the numbers.
 
     **Two inboxes in turn.** Even gathers use the first, odd ones the second. Let rank A be ahead, and B still wait in gather k.
     A sends words of gather k + 1 into the other inbox, and of gather k + 2 only when its own k + 1 has ended, for which it has
@@ -63,7 +67,7 @@ class GatherDigits(KernelType):
     n: int
     ranks: int
     digits: int
-    squares: bool = False
+    normed: bool = False
 
     def __post_init__(self) -> None:
         require(self, "ranks", low=2, high=MOST_RANKS)
@@ -75,39 +79,37 @@ class GatherDigits(KernelType):
         """Values of a rank's slice."""
         return self.n // self.ranks
 
-    def arrays(self, n: int) -> dict[str, Array]:
-        """What is gathered, of n values."""
-        squares = {"squares": read(F32, n // BLOCK)} if self.squares else {}
-        return {**activation_digits.arrays(1, self.digits, n, "in"), **squares}
-
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """Of a slice, one after another."""
-        found: list[Part] = []
-        for name, array in self.arrays(self.columns).items():
-            first = found[-1].first + found[-1].words if found else 0
-            found.append(Part(name, first, array.nbytes // U32.bytes))
-        return tuple(found)
+    def lanes(self) -> int:
+        """Threads that have values, where each has four at a time."""
+        return self.columns // LANE_VALUES
 
     @property
     def words(self) -> int:
-        """Of a slice."""
-        return sum(part.words for part in self.parts)
+        """Of what is made of a slice: digits, four in a word, then scales, sums and squares."""
+        return self.digits * self.lanes + (2 + self.normed) * (self.columns // BLOCK)
 
     @property
     def blocks(self) -> int:
         """Of the grid."""
-        return min(-(-self.words // THREADS), MOST_BLOCKS)
+        return min(-(-self.lanes // THREADS), MOST_BLOCKS)
 
     @property
-    def each(self) -> int:
-        """Words of a thread."""
-        return -(-self.words // (self.blocks * THREADS))
+    def turns(self) -> int:
+        """How often a thread has four values."""
+        return -(-self.lanes // (self.blocks * THREADS))
+
+    @property
+    def gathered(self) -> dict[str, Array]:
+        """What is put together on each rank."""
+        squares = {"squares": write(F32, self.n // BLOCK)} if self.normed else {}
+        return {**activation_digits.arrays(1, self.digits, self.n, "out"), **squares}
 
     def signature(self) -> Signature:
         return {
-            **{name: write(array.dtype, *array.shape) for name, array in self.arrays(self.n).items()},
-            **{OWN + name: array for name, array in self.arrays(self.columns).items()},
+            **self.gathered,
+            "x": read(F32, self.columns),
+            **({"gamma": read(F32, self.n, constant=True)} if self.normed else {}),
             "numbers": update(U32, self.blocks),
             "inbox": update(U64, 2, self.ranks, self.words),
             "inboxes": addresses("inbox", self.ranks),
@@ -118,91 +120,126 @@ class GatherDigits(KernelType):
         return LaunchConfig(grid=self.blocks, block=THREADS, ranks=self.ranks)
 
     def emit(self, k: KernelBuilder) -> None:
-        rank = k.arg.rank
+        rank, step = k.arg.rank, self.blocks * THREADS
         others = [(rank + away) % self.ranks for away in range(1, self.ranks)]  # each begins with another one
         inboxes = [k.arg.inboxes[other] for other in others]
-        step = self.blocks * THREADS
-        places = [k.ctaid.x * THREADS + k.tid.x + first for first in range(0, self.each * step, step)]
+        places = [k.ctaid.x * THREADS + k.tid.x + first for first in range(0, self.turns * step, step)]
+        # Lanes past the end do the last lane's work again, because shuffles need them all.
+        lanes = [k.min(place, self.lanes - 1) for place in places]
+        gammas = [self._gamma(k, rank * self.columns + lane * LANE_VALUES) for lane in lanes]
         k.wait_for_launch_before()
         number = k.load(k.arg.numbers[k.ctaid.x]) + 1
-        words = [self._load(k, place) for place in places]
         turn = number & 1
-        for place, word in zip(places, words, strict=True):
-            with k.when(place < self.words):
-                for inbox in inboxes:
-                    k.send_word(inbox[turn, rank, place], word, number)
+        loaded = [k.load_vector(k.arg.x[lane * LANE_VALUES], LANE_VALUES) for lane in lanes]
+        for place, lane, xs, gamma in zip(places, lanes, loaded, gammas, strict=True):
+            made = self._made(k, xs, gamma)
+            for (at, whole, leads), value in zip(self._words(k, rank, lane), made, strict=True):
+                with k.when(self._lives(k, place, leads)):
+                    for inbox in inboxes:
+                        k.send_word(inbox[turn, rank, at], value, number)
+                    k.store(whole, value)
         k.barrier()  # all of the block have read the number
         with k.when(k.tid.x == 0):
             k.store(k.arg.numbers[k.ctaid.x], number)
-        for place, word in zip(places, words, strict=True):
-            self._store(k, rank, place, word)
-        for place in places:
-            with k.when(place < self.words):
-                for other in others:
-                    self._store(k, other, place, k.receive_word(k.arg.inbox[turn, other, place], number))
+        for place, lane in zip(places, lanes, strict=True):
+            for other in others:
+                words = self._words(k, other, lane)
+                found = k.receive_words([k.arg.inbox[turn, other, word.place] for word in words], number)
+                for word, value in zip(words, found, strict=True):
+                    with k.when(self._lives(k, place, word.leads)):
+                        k.store(word.whole, value)
 
-    def _load(self, k: KernelBuilder, place: Value) -> Value:
-        """A word of this rank's slice; past its end something."""
-        word = k.variable(0, U32)
-        for name, first, words in self.parts:
-            with k.when((place >= first) & (place < first + words)):
-                own: GlobalArray = getattr(k.arg, OWN + name)
-                k.assign(word, k.load(own.at(*[0] * len(own.shape))[(place - first) * (U32.bytes // own.dtype.bytes)], U32))
-        return word
+    def _gamma(self, k: KernelBuilder, first: Value) -> tuple[Value, ...]:
+        return k.load_vector(k.arg.gamma[first], LANE_VALUES) if self.normed else ()
 
-    def _store(self, k: KernelBuilder, rank: Value, place: Value, word: Value) -> None:
-        """A word of the slice of a rank goes to its place in the whole, if there is one."""
-        for name, first, words in self.parts:
-            with k.when((place >= first) & (place < first + words)):
-                whole: GlobalArray = getattr(k.arg, name)
-                at = place - first
-                if name == "digits":  # a slice of each digit
-                    digit = at // (self.columns // U32.bytes)
-                    index = at * U32.bytes + digit * (self.n - self.columns) + rank * self.columns
-                else:
-                    index = at + rank * words
-                k.store(replace(whole.at(*[0] * len(whole.shape))[index], dtype=U32), word)
+    def _made(self, k: KernelBuilder, xs: tuple[Value, ...], gamma: tuple[Value, ...]) -> list[Value]:
+        """What stands for the lane's values, as u32, in the order of `_words`; the last of these are alike in the lanes of a
+        block."""
+        quantised = [x * factor for x, factor in zip(xs, gamma, strict=True)] if self.normed else list(xs)
+        integers, scale, total = block_integers(k, self.digits, quantised)
+        words = [packed(k, parts) for parts in digits_of(integers, self.digits)]
+        of_block = [scale, total, *([group_squares(k, xs)] if self.normed else [])]
+        return [*words, *(k.bits(value, U32) for value in of_block)]
+
+    def _words(self, k: KernelBuilder, rank: Value, lane: Value) -> list[Word]:
+        """Those of a lane of a rank."""
+        of_slice = self.columns // BLOCK
+        block = lane // BLOCK_LANES
+        found = []
+        for digit in range(self.digits):
+            whole = k.arg.digits[0, digit, rank * self.columns + lane * LANE_VALUES]
+            found.append(Word(lane + digit * self.lanes, replace(whole, dtype=U32), leads=False))
+        for number, name in enumerate(name for name in self.gathered if name != "digits"):
+            array: GlobalArray = getattr(k.arg, name)
+            whole = array.at(*[0] * len(array.shape))[rank * of_slice + block]
+            place = block + (self.digits * self.lanes + number * of_slice)
+            found.append(Word(place, replace(whole, dtype=U32), leads=True))
+        return found
+
+    def _lives(self, k: KernelBuilder, place: Value, leads: bool) -> Value:
+        live = place < self.lanes
+        return live & ((k.lane & (BLOCK_LANES - 1)) == 0) if leads else live
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
+        """The very bits: what is made of f32 values is correctly rounded, in one order."""
         numbers = arguments["numbers"] + np.uint32(1)
+        x: NDArray[np.float32] = arguments["x"]
+        row = x.reshape(1, self.n) * arguments["gamma"][:1] if self.normed else x.reshape(1, self.n)
+        whole: dict[str, NDArray[Any]] = activation_digits.quantize(row, self.digits)._asdict()
+        if self.normed:
+            whole["squares"] = rounded_squares(x.reshape(self.n))
+        slices = [self._slices(array).view(np.uint32).astype(np.uint64) for array in whole.values()]
+        sent = np.concatenate(slices, axis=1) | numbers[:, :1].astype(np.uint64) << np.uint64(32)
         inbox = arguments["inbox"].copy()
-        own = [arguments[OWN + part.name].reshape(self.ranks, -1).view(np.uint32) for part in self.parts]
-        sent = np.concatenate(own, axis=1) | numbers[:, :1].astype(np.uint64) << np.uint64(32)
         for rank in range(self.ranks):
             others = np.arange(self.ranks) != rank
             inbox[rank, int(numbers[rank, 0]) % 2, others] = sent[others]
-        wholes = {part.name: np.concatenate(list(arguments[OWN + part.name]), axis=-1) for part in self.parts}
-        gathered = {name: np.stack([whole] * self.ranks) for name, whole in wholes.items()}
-        return {**gathered, "numbers": numbers, "inbox": inbox}
+        of_each = {name: np.stack([array] * self.ranks) for name, array in whole.items()}
+        return {**of_each, "numbers": numbers, "inbox": inbox}
+
+    def _slices(self, whole: NDArray[Any]) -> NDArray[Any]:
+        """What of an array each rank has made, one after another: [ranks, ...]."""
+        parts = np.split(whole, self.ranks, axis=-1)
+        return np.stack([np.ascontiguousarray(part).reshape(-1) for part in parts])
 
     def tolerance(self, **arguments: Any) -> Mapping[str, NDArray[Any] | float]:
-        """None: values are copied."""
-        return dict.fromkeys((*(part.name for part in self.parts), "numbers", "inbox"), 0.0)
+        """Nothing but correctly rounded operations in a fixed order."""
+        return dict.fromkeys((*self.gathered, "numbers", "inbox"), 0.0)
 
     def work(self) -> Work:
-        """Of a rank: its slice is read once and sent to each other with numbers, theirs are read with these; all is written."""
-        return Work(flops=0, bytes=U32.bytes * self.words * (1 + self.ranks) + 2 * U64.bytes * self.words * (self.ranks - 1))
+        """Of a rank: that of quantising its slice, of which squares take two operations a value and gamma one; each word is
+        sent to each other with a number, theirs are read with these, and all are written."""
+        quantize, more = Quantize(self.digits, self.columns).work(), 3 * self.columns * self.normed
+        received = self.words * (self.ranks - 1)
+        squares = F32.bytes * self.normed * (self.columns + self.columns // BLOCK)
+        return Work(quantize.flops + more, quantize.bytes + squares + received * (2 * U64.bytes + U32.bytes))
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[KernelType]:
-        yield cls(n=64, ranks=2, digits=3, squares=True)
-        yield cls(n=4096, ranks=2, digits=3, squares=True)
-        yield cls(n=896, ranks=4, digits=1, squares=True)
+        yield cls(n=64, ranks=2, digits=3, normed=True)
+        yield cls(n=4096, ranks=2, digits=3, normed=True)
+        yield cls(n=896, ranks=4, digits=1, normed=True)
         yield cls(n=4096, ranks=4, digits=2)
-        yield cls(n=28672, ranks=2, digits=3)  # two words a thread
+        yield cls(n=36864, ranks=2, digits=3)  # two turns
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Slices of all ranks, and the numbers of some gather, the last before 2^32 among them."""
+        """Slices of all ranks, with a massive value and a block of zeros, and the numbers of some gather, the last before 2^32
+        among them."""
         ranks = self.ranks
+        x = rng.standard_normal((ranks, self.columns), np.float32)
+        x[0, 0], x[-1, -BLOCK:] = OUTLIER, 0.0
+        gamma = {"gamma": np.tile(rng.uniform(-0.5, 2.0, self.n).astype(np.float32), (ranks, 1))} if self.normed else {}
         number = int(rng.choice([0, 1, 2**31 - 1, 2**32 - 1]))
         latest = [number - (number % 2 != turn) for turn in range(2)]  # that went into either inbox
         inbox = np.array([one % 2**32 << 32 for one in latest], np.uint64).reshape(1, 2, 1, 1)
-        shapes = {name: (ranks, *array.shape) for name, array in self.arrays(self.columns).items()}
-        own = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-        own["digits"], own["sums"] = (np.rint(30 * own[name]).astype(type) for name, type in (("digits", "i1"), ("sums", "i4")))
+        made = activation_digits.unwritten(ranks, self.digits, self.n)
+        unwritten = {name: array.reshape(ranks, *self.gathered[name].shape) for name, array in made.items()}
+        if self.normed:
+            unwritten["squares"] = np.full((ranks, self.n // BLOCK), np.nan, np.float32)
         return {
-            **{name: np.zeros((ranks, *array.shape), numpy_dtype(array.dtype)) for name, array in self.arrays(self.n).items()},
-            **{OWN + name: array for name, array in own.items()},
+            **unwritten,
+            "x": x,
+            **gamma,
             "numbers": np.full((ranks, self.blocks), number, np.uint32),
             "inbox": np.broadcast_to(inbox, (ranks, 2, ranks, self.words)).copy(),
             "inboxes": np.zeros((ranks, ranks), np.uint64),

@@ -98,6 +98,14 @@ def exact_squares(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return squares
 
 
+def rounded_squares(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The very bits of group_squares, of f32[n] values: f32[n / 32]."""
+    sums = values.reshape(-1, BLOCK) ** 2
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    return sums[:, 0]
+
+
 def squares_bound(values: NDArray[np.float64], bound: NDArray[np.float64]) -> NDArray[np.float64]:
     """How far group_squares of f32 values within `bound` of these may be from exact_squares of these. The smallest normal
     number covers squares that underflow."""

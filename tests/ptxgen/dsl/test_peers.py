@@ -1,4 +1,4 @@
-"""Arrays of other ranks, k.signal_peers with k.wait_for_peers, k.send_word with k.receive_word: what keeps them right is
+"""Arrays of other ranks, k.signal_peers with k.wait_for_peers, k.send_word with k.receive_words: what keeps them right is
 asked for at the author's line, and a wait ends. That the sanitiser finds what breaks them: test_several_devices.py and
 test_words_of_ranks.py of tests/ptxgen/emulator."""
 
@@ -87,7 +87,7 @@ def test_words_of_ranks_are_sent_to_elements_of_u64() -> None:
     assert "k.send_word is for launches of several ranks, and this is one by itself" in alone
     narrow = said(lambda k: k.send_word(k.arg.flags[0, 0], k.u32(1), k.u32(1)), TypeMismatch)
     assert "k.send_word takes an element of u64 in global memory, this is an element in global memory (u32)" in narrow
-    assert "k.receive_word takes an element" in said(lambda k: k.receive_word(k.arg.flags, k.u32(1)))
+    assert "k.receive_words takes an element" in said(lambda k: k.receive_words([k.arg.flags], k.u32(1)))
 
 
 @pytest.mark.parametrize("name", ["lost", "of_rank"])

@@ -1,5 +1,5 @@
-"""k.send_word and k.receive_word: words that ranks send each other with the number of their message beside them. What is broken
-in any one place is found, whatever the order of turns; what is right never is."""
+"""k.send_word and k.receive_words: words that ranks send each other with the number of their message beside them. What is
+broken in any one place is found, whatever the order of turns; what is right never is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BROKEN = {
     "it is looked for on its own device": (replaced(r"ld\.relaxed\.sys", "ld.relaxed.gpu"), "race"),
     "it has another number": (replaced(r"mov\.b64 (%rd\d+), \{(%r\d+), %r\d+\}", r"mov.b64 \1, {\2, 7}"), "deadlock"),
 }
-GATHER = GatherDigits(n=64, ranks=2, digits=3, squares=True)
+GATHER = GatherDigits(n=128, ranks=2, digits=3, normed=True)
 
 
 def gathered(broken: Broken, seed: int | None = None) -> tuple[list[Finding], Mapping[str, Any], dict[str, NDArray[Any]]]:
@@ -109,8 +109,9 @@ class Messages(KernelType):
             number = first + message
             for other in others:
                 k.send_word(k.arg.inboxes[other][message % self.turns, rank], x + message, number)
-            for other in others:
-                k.store(k.arg.out[message, other], k.receive_word(k.arg.inbox[message % self.turns, other], number))
+            found = k.receive_words([k.arg.inbox[message % self.turns, other] for other in others], number)
+            for other, word in zip(others, found, strict=True):
+                k.store(k.arg.out[message, other], word)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[Any]]:
         raise NotImplementedError
