@@ -6,6 +6,7 @@ fastest alone. It measures no time.
 cd benchmarks/results
 PYTHONPATH=../.. python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
     --rows tune-rows-8b-h200.json $(printf -- '--steps %s ' tune-steps-*-h200.json)
+PYTHONPATH=../.. python -m benchmarks.tuning_table $(printf -- '--steps %s ' tune-steps-*-h100.json)
 """
 
 from __future__ import annotations
@@ -77,14 +78,16 @@ def with_steps(shipped: TuningTable, kept: Sequence[TuningTable]) -> TuningTable
             raise ArgumentError(f"the results are of {shipped.gpu}; so must be what was kept in steps")
         for entry in one.entries:
             strategy, free = default_strategy(formats[entry.format], entry.precision), bit_free(entry.kernel)
-            fixed = {name: value for name, value in entry.parameters.items() if name not in free}
-            if entry.rows > 1 or (entry.kernel, fixed) != (strategy.kernel, dict(strategy.parameters)):
+            usual = {**find(strategy.kernel).parameters, **strategy.parameters}
+            given = {name: value for name, value in entry.parameters.items() if name not in free}
+            alike = entry.kernel == strategy.kernel and {**usual, **given} == usual
+            if entry.rows > 1 or not alike or not given.items() >= strategy.parameters.items():
                 continue
             parameters = {name: value for name, value in entry.parameters.items() if name in free}
             found = replace(entry, parameters=parameters, error=None, clock=CLOCKS[0], measured="", note=IN_STEPS)
             place = found.precision, found.format, found.k, found.n, found.rows
-            others = [old for old in shipped.entries if (old.precision, old.format, old.k, old.n, old.rows) != place]
-            shipped = replace(shipped, entries=(found, *others))
+            elsewhere = [old for old in shipped.entries if (old.precision, old.format, old.k, old.n, old.rows) != place]
+            shipped = replace(shipped, entries=(found, *elsewhere))
     return replace(shipped, entries=tuple(sorted(shipped.entries, key=lambda entry: entry.rows > 1)))
 
 
@@ -206,13 +209,17 @@ def _versions(record: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("results", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--rows", "several", multiple=True, type=click.Path(exists=True, path_type=Path), help="A table of ptxrun tune.")
 @click.option("--steps", multiple=True, type=click.Path(exists=True, path_type=Path), help="What ptxrun tune kept, of one row.")
 def main(results: tuple[Path, ...], several: tuple[Path, ...], steps: tuple[Path, ...]) -> None:
-    """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of."""
-    shipped = whole([json.loads(path.read_text()) for path in results], [load(path) for path in several])
-    shipped = with_steps(shipped, [load(path) for path in steps])
+    """Write the shipped table of the GPU that these RESULTS of benchmarks/gemv.py are of; without any, what --steps holds."""
+    kept = [load(path) for path in steps]
+    if not results and (several or not kept):
+        raise click.UsageError("nothing to make a table of; give RESULTS, or --steps alone")
+    records = [json.loads(path.read_text()) for path in results]
+    shipped = whole(records, [load(path) for path in several]) if records else TuningTable("steps", kept[0].gpu, shipped=True)
+    shipped = with_steps(shipped, kept)
     path = shipped_path(shipped.gpu)
     save(path, shipped)
     click.echo(f"{path}: {len(shipped.entries)} entries")

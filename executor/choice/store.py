@@ -25,8 +25,8 @@ PRIVATE: Final = 0o700
 
 
 def tables_for(gpu: GpuModel, environment: Settings, own: TuningTable | None = None) -> tuple[TuningTable, ...]:
-    """What was measured on this GPU: the user's table first, then a shipped one. own: instead of the user's, whatever the
-    environment says.
+    """What was measured on this GPU: the user's table first, then those that are shipped of it and of its generation. own:
+    instead of the user's, whatever the environment says.
 
     The emulator has no shipped table, and uses one of the user's only where the environment names it: its bits are
     what those of all GPUs are compared with. Raises ArgumentError for a table that is broken or of another GPU."""
@@ -41,9 +41,7 @@ def tables_for(gpu: GpuModel, environment: Settings, own: TuningTable | None = N
         assert environment.cache_dir is not None
         cache_folder(environment.cache_dir, FOLDER)
         tables.append(load_for(path, gpu))
-    if gpu.name != EMULATOR and (table := shipped_for(gpu)) is not None:
-        tables.append(table)
-    return tuple(tables)
+    return (*tables, *(shipped_for(gpu) if gpu.name != EMULATOR else ()))
 
 
 def own_path(gpu: GpuModel, environment: Settings) -> Path | None:
@@ -117,14 +115,15 @@ def shipped_tables() -> tuple[TuningTable, ...]:
     return tuple(load(path, shipped=True) for path in sorted(SHIPPED.glob("*.json")))
 
 
-def shipped_for(gpu: GpuModel) -> TuningTable | None:
-    """The shipped table of this GPU; else that of a GPU of the same generation, the one with the nearest number of
-    multiprocessors: what it holds changes no bits. None if there is none of the generation."""
+def shipped_for(gpu: GpuModel) -> tuple[TuningTable, ...]:
+    """The shipped tables of this GPU and of its generation, its own first, then the one with the nearest number of
+    multiprocessors: what they hold changes no bits, and what one has not measured another may have."""
+
+    def apart(table: TuningTable) -> tuple[bool, int]:
+        return table.gpu.name != gpu.name, abs(table.gpu.multiprocessors - gpu.multiprocessors)
+
     related = [table for table in shipped_tables() if table.gpu.name == gpu.name or table.gpu.target == gpu.target]
-    if not related:
-        return None
-    apart = [(table.gpu.name != gpu.name, abs(table.gpu.multiprocessors - gpu.multiprocessors)) for table in related]
-    return related[apart.index(min(apart))]
+    return tuple(sorted(related, key=apart))
 
 
 def shipped_path(gpu: GpuModel) -> Path:

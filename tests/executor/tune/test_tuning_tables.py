@@ -89,10 +89,19 @@ def test_one_measurement_of_repacked_weights_leaves_other_shapes_to_those_of_the
 
 
 def test_a_gpu_without_a_table_takes_that_of_its_generation_and_none_of_another() -> None:
-    shipped = shipped_for(GpuModel("NVIDIA GH200 480GB", "sm_90", 132))
-    assert shipped is not None
-    assert shipped.gpu == H200
-    assert shipped_for(GpuModel("NVIDIA L4", "sm_89", 58)) is None
+    of_generation = {table.gpu.name for table in shipped_tables() if table.gpu.target == "sm_90"}
+    assert {table.gpu.name for table in shipped_for(GpuModel("NVIDIA GH200 480GB", "sm_90", 132))} == of_generation
+    assert shipped_for(GpuModel("NVIDIA L4", "sm_89", 58)) == ()
+
+
+def test_a_gpu_with_a_table_has_its_own_first_and_what_that_does_not_say_from_its_generation() -> None:
+    own, *others = shipped_for(H200)
+    assert own.gpu == H200
+    assert others
+    first, second, *_ = shipped_for(GpuModel("NVIDIA H100 80GB HBM3", "sm_90", 132))
+    assert (first.gpu.name, second.gpu) == ("NVIDIA H100 80GB HBM3", H200)
+    assert not any(entry.rows > 1 for entry in first.entries)
+    assert any(entry.rows > 1 for entry in second.entries)
 
 
 GOOD = {"precision": "accurate", "format": "q4k", "k": 4096, "n": 64, "kernel": HW, "parameters": {"num_warps": 4}}
