@@ -25,7 +25,7 @@ from ptxgen.target import WARP_SIZE
 MULTIPROCESSORS = 132  # of a large GPU
 WORTH_IT = 0.8
 """The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 592 (75 %)
-lost 4 %, 280 (53 %) 5 %; rows of eight steps (Q8_0) lost 3 %."""
+lost 4 %, 280 (53 %) 5 %; rows of eight steps (Q8_0) lost 3 %, and with one digit 256 (97 %) lost 4 %."""
 
 STEEPEST = 1.1
 """No slope of silu is more than that: 1.0999."""
@@ -55,13 +55,14 @@ class GatedHwDp4aGemv(RowDigits):
 
     @classmethod
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
-        """The one for a plain product, or None where two launches are faster: rows of more steps than are loaded ahead, and
-        groups of 32 results, a block each, of which the last round leaves many multiprocessors idle."""
+        """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows of
+        more steps than are loaded ahead; and groups of 32 results, a block each, of which the last round leaves many
+        multiprocessors idle."""
         groups = gate.n // BLOCK
         warps = min(16 if groups <= MULTIPROCESSORS else 8, BLOCK // gate.fragments.shares)
         at_once = MULTIPROCESSORS * max(1, gate.resident_threads // (warps * WARP_SIZE))
         idle = groups > at_once and groups < WORTH_IT * -(-groups // at_once) * at_once
-        if gate.n % BLOCK or gate.fragments.steps > gate.ahead or idle:
+        if gate.n % BLOCK or gate.digits == 1 or gate.fragments.steps > gate.ahead or idle:
             return None
         settings = {**gate.parameters(), "num_warps": warps, "turns": max(1, BLOCK // (warps * gate.fragments.shares))}
         del settings["rows_per_warp"]
