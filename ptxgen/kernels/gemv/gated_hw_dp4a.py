@@ -55,8 +55,8 @@ class GatedHwDp4aGemv(RowDigits):
 
     @classmethod
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
-        """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows of
-        more steps than are loaded ahead; and groups of 32 results, a block each, of which the last round leaves many
+        """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows
+        of more steps than are loaded ahead; and groups of 32 results, a block each, of which the last round leaves many
         multiprocessors idle."""
         groups = gate.n // BLOCK
         warps = min(16 if groups <= MULTIPROCESSORS else 8, BLOCK // gate.fragments.shares)
