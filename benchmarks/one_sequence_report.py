@@ -2,6 +2,7 @@
 measures nothing.
 
 python -m benchmarks.one_sequence_report benchmarks/results/one-sequence-*h200.json    # needs the extra `bench`
+python -m benchmarks.one_sequence_report --of h100 benchmarks/results/one-sequence-h100.json
 """
 
 from __future__ import annotations
@@ -22,14 +23,28 @@ from executor.measure.roofline import FAINT, GREY, STYLE
 from executor.measure.speed_plot import OURS, THEIRS
 from ptxgen.files import replacing
 
-BEGIN: Final = "<!-- one sequence figures: written by benchmarks/one_sequence_report.py -->"
-END: Final = "<!-- end of one sequence figures -->"
+USUAL: Final = "h200"
+"""The GPU whose figures are meant where none is named."""
 COLOURS: Final = {"accurate": OURS, "fast": "#2da44e"}
 MUST: Final = "#cf4a55"
 WIDTH: Final = 0.36
 """Of a bar; models are 1 apart."""
 
 Record = Mapping[str, Any]
+
+
+def markers(of: str) -> tuple[str, str]:
+    """What stands before and after the figures of a GPU."""
+    which = "" if of == USUAL else f" of {of}"
+    return (
+        f"<!-- one sequence figures{which}: written by benchmarks/one_sequence_report.py -->",
+        f"<!-- end of one sequence figures{which} -->",
+    )
+
+
+def picture_of(of: str) -> Path:
+    """Where the bars of a GPU are drawn."""
+    return DOCS / ("one-sequence.svg" if of == USUAL else f"one-sequence-{of}.svg")
 
 
 @dataclass(frozen=True)
@@ -162,12 +177,14 @@ def section(records: Sequence[Record], picture: str) -> str:
 
 @click.command()
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--of", default=USUAL, show_default=True, help="The GPU, as its section of the page is called.")
 @click.option("--page", type=click.Path(exists=True, path_type=Path), default=DOCS / "performance.md", help="Gets the table.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), default=DOCS / "one-sequence.svg", help="Gets the bars.")
-def main(results: tuple[Path, ...], page: Path, picture: Path) -> None:
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Gets the bars (default: beside the page's others).")
+def main(results: tuple[Path, ...], of: str, page: Path, picture: Path | None) -> None:
     """Write the table and the picture of these RESULTS of benchmarks/one_sequence.py."""
     records = [json.loads(path.read_text()) for path in results]
-    text = replaced(page.read_text(), section(records, picture.name), BEGIN, END)
+    picture = picture or picture_of(of)
+    text = replaced(page.read_text(), section(records, picture.name), *markers(of))
     draw(records, picture)
     page.write_text(text)
 

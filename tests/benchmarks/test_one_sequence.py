@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from benchmarks import one_sequence, one_sequence_report
 from benchmarks.models import MODELS, Shape, write_q4_k_m, write_q8_0
 from benchmarks.one_sequence import SIX, Subject
-from benchmarks.one_sequence_report import BEGIN, END, figures, markdown, section
+from benchmarks.one_sequence_report import USUAL, figures, markdown, markers, picture_of, section
 from benchmarks.report import replaced
 from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig, check_tensors
@@ -73,6 +73,9 @@ def test_a_model_twice_a_strange_one_and_two_gpus_are_refused() -> None:
         figures([record(SMALL), record(LARGE, product="NVIDIA L4")])
 
 
+BEGIN, END = markers(USUAL)
+
+
 def test_a_rerun_changes_what_stands_between_the_markers_and_the_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'bench' is not installed")
     (tmp_path / "page.md").write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
@@ -87,13 +90,14 @@ def test_a_rerun_changes_what_stands_between_the_markers_and_the_picture(tmp_pat
     assert all(text in picture for text in ("200 by llama.cpp", "limit of reading", "must be", "times llama.cpp"))
 
 
-def test_the_documents_say_what_the_recorded_results_give_and_nothing_without_them() -> None:
-    paths = sorted((ROOT / "benchmarks" / "results").glob("one-sequence-*h200.json"))
-    page, picture = (ROOT / "docs" / "performance.md").read_text(), ROOT / "docs" / "one-sequence.svg"
+@pytest.mark.parametrize("gpu", ["h200", "h100"])
+def test_the_documents_say_what_the_recorded_results_give_and_nothing_without_them(gpu: str) -> None:
+    paths = sorted((ROOT / "benchmarks" / "results").glob(f"one-sequence-*{gpu}.json"))
+    page, picture = (ROOT / "docs" / "performance.md").read_text(), picture_of(gpu)
     if paths:
         assert section([json.loads(path.read_text()) for path in paths], picture.name) in page
     else:
-        assert replaced(page, "", BEGIN, END) == page
+        assert replaced(page, "", *markers(gpu)) == page
     assert picture.exists() == bool(paths)
     shown = [path.name for path in (ROOT / "README.md", ROOT / "docs" / "performance.md") if picture.name in path.read_text()]
     assert bool(shown) == bool(paths)

@@ -58,14 +58,14 @@ def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:
     assert fused == apart
 
 
-def test_one_norm_is_left_as_a_launch(path: Path) -> None:
+def test_the_first_norm_and_that_of_the_head_are_left_as_launches(path: Path) -> None:
     _, (token, step) = decoded(path, ALL)
     norms = [name for name in token if "rmsnorm" in name]
-    assert norms == ["rmsnorm_digits"]
-    assert token.count(LEAVES) == 4
+    assert norms == ["rmsnorm_digits"] * 2
+    assert token.count(LEAVES) == 3
     assert token.count(GATES) == 2
     assert "fused_swiglu_digits" not in token
-    assert step.count(LEAVES) == 3  # the last one does not know which rows are scored
+    assert step.count(LEAVES) == 3
     assert [name for name in step if "rmsnorm" in name] == ["rmsnorm_digits"] * 2
 
 
