@@ -100,19 +100,6 @@ class RmsNorm(KernelType):
         loads it no sooner than it is needed."""
         k.prefetch(k.arg.gamma[start].address, space="global", level="L2")
 
-    def _chunk(self, k: KernelBuilder, row: Value | int) -> tuple[Value, Value, list[Value]]:
-        """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results. Each
-        block adds up the squares of the whole row by itself, so that nobody waits for another block."""
-        x = k.arg.x.at(row, 0)
-        start, inside = self.place(k, k.ctaid.x)
-        self._fetch_gamma(k, start)
-        values, gammas = self.load_values(k, x, start), self.load_values(k, k.arg.gamma, start)
-        total = k.f32(0.0)
-        for chunk in range(self.chunks):
-            place, counted = self.place(k, chunk)
-            self.add_squares(k, total, self.load_values(k, x, place), counted)
-        return start, inside, self.scaled(values, self._scale(k, total), gammas)
-
     def add_squares(self, k: KernelBuilder, total: Value, values: list[Value], inside: Value) -> None:
         """Add the squares of a chunk's values, where these are in the row, to a variable: chunk after chunk."""
         for value in values:

@@ -116,6 +116,19 @@ class BatchedRmsNormHalves(RmsNorm):
             xs += run.or_zeros(k, results)
         write_halves(k, self.form, row, window, xs)
 
+    def _chunk(self, k: KernelBuilder, row: Value | int) -> tuple[Value, Value, list[Value]]:
+        """Where the thread's values of the block's chunk of a row start, whether they are in the row, and their results. Each
+        block adds up the squares of the whole row by itself, so that nobody waits for another block."""
+        x = k.arg.x.at(row, 0)
+        start, inside = self.place(k, k.ctaid.x)
+        self._fetch_gamma(k, start)
+        values, gammas = self.load_values(k, x, start), self.load_values(k, k.arg.gamma, start)
+        total = k.f32(0.0)
+        for chunk in range(self.chunks):
+            place, counted = self.place(k, chunk)
+            self.add_squares(k, total, self.load_values(k, x, place), counted)
+        return start, inside, self.scaled(values, self._scale(k, total), gammas)
+
     def _write_chunk(self, k: KernelBuilder) -> None:
         """1024 values of a row, the squares of which each block adds up by itself."""
         row, values = k.ctaid.y, THREADS * self.width
