@@ -132,11 +132,14 @@ def quotient(k: KernelBuilder, x: Value, divisor: Value, inverse: Value) -> Valu
 
 def _over_one_or_more(k: KernelBuilder, x: Value, divisor: Value) -> Value:
     """x / divisor, with the bits of a division and without its branch, for a divisor that is 1 or more, infinity or NaN: a
-    large one, whose reciprocal would be subnormal, is made smaller by 2^64 with x, which must be 2^-60 or more then."""
+    large one, whose reciprocal would be subnormal, is made smaller by 2^64 with x, which must be 2^-60 or more then. An
+    infinite x has an infinite divisor if it is negative and 1 if it is not."""
     smaller = k.select(divisor > LARGE, k.f32(2.0**-64), 1.0)
     scaled = divisor * smaller
     result = quotient(k, x * smaller, scaled, reciprocal_of_normal(k, scaled))
-    return k.op("copysign", x, k.select(divisor == float("inf"), 0.0, result))  # of zeros the corrections lose the sign
+    signed = k.op("copysign", x, result)  # of zeros the corrections lose the sign
+    finite = k.select(divisor == float("inf"), x * 0.0, signed)
+    return k.select(x == float("inf"), x, finite)  # the corrections would take infinity from infinity
 
 
 def rsqrt_of_normal(k: KernelBuilder, x: Value) -> Value:

@@ -402,6 +402,12 @@ def own_layer(executor: CudaExecutor, layer: int, hidden: GpuBuffer, position: A
     executor.residual_add(hidden, executor.matmul(weight("ffn_down"), activated))
 
 
+def rounding(expected: Rows) -> float:
+    """A norm's digits are those of its values before they are rounded (RmsNormDigits), which a block's products do not see: 32
+    units of the largest result, for the two norms and the seven products that follow them in each layer."""
+    return float(32 * 2.0**-23 * np.abs(expected).max())
+
+
 class TestLayersOfOnesOwn:
     def own(self, ways: FiveWays, given: Sequence[NDArray[np.float32]], captured: bool) -> Rows:
         executor, made = ways.executor, []
@@ -422,20 +428,22 @@ class TestLayersOfOnesOwn:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
-    def test_a_llama_layer_of_blocks_has_the_bits_of_the_librarys(self, ways: FiveWays, captured: bool) -> None:
+    def test_a_llama_layer_of_blocks_is_the_librarys_but_for_rounding(self, ways: FiveWays, captured: bool) -> None:
         given = inputs(3)
         expected = ways.in_workspace(given)
         ways.executor.sequence.reset()
-        np.testing.assert_array_equal(self.own(ways, given, captured), expected)
+        np.testing.assert_allclose(self.own(ways, given, captured), expected, rtol=0, atol=rounding(expected))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
-    def test_biases_and_norms_of_heads_have_the_bits_of_the_librarys(self, arch: str, tmp_path: Path, kernels: Path) -> None:
+    def test_biases_and_norms_of_heads_are_the_librarys_but_for_rounding(
+        self, arch: str, tmp_path: Path, kernels: Path
+    ) -> None:
         with opened(written(tmp_path, arch), arch, kernels) as executor:
             ways = FiveWays(executor, 1, HIDDEN, FF, EPS_OF[arch])
             expected = ways.in_workspace(inputs(2))
             executor.sequence.reset()
-            np.testing.assert_array_equal(self.own(ways, inputs(2), captured=False), expected)
+            np.testing.assert_allclose(self.own(ways, inputs(2), captured=False), expected, rtol=0, atol=rounding(expected))
 
     def test_a_kernel_of_ones_own_waits_in_a_graph_for_what_it_reads_and_no_more(
         self, layered: CudaExecutor, monkeypatch: pytest.MonkeyPatch

@@ -95,8 +95,8 @@ def test_a_bundle_has_no_stamped_forms_and_its_launches_are_timed_one_by_one(mod
         assert (profiler.steps, profiler.untimed) == (len(TOKENS), 0)
         assert len(profiler.tiles) == len(TOKENS) * len(loaded.decoder.graph().records)
         modules = executor.modules
-        with pytest.raises(BundleError, match=r"has no rmsnorm with stamps, by which launches are timed"):
-            modules.load(find("rmsnorm").make(hidden=64), stamped=True)
+        with pytest.raises(BundleError, match=r"has no rmsnorm_digits with stamps, by which launches are timed"):
+            modules.load(find("rmsnorm_digits").make(hidden=64, digits=3), stamped=True)
 
 
 def test_layers_run_from_the_bundle_of_their_model_in_every_way(model: Path, bundle: Path) -> None:
@@ -172,14 +172,17 @@ def spoil(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-RMSNORM = "rmsnorm(hidden=64)"
+RMSNORM = "rmsnorm_digits(hidden=64, digits=3)"
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda m: m["kernels"].pop(RMSNORM), r"has no kernel rmsnorm\(hidden=64\); it was written for another model"),
-        (lambda m: m["kernels"][RMSNORM]["ptx"].update(sha256="0" * 64), r"rmsnorm_hidden_64.ptx has sha256 .* damaged"),
+        (lambda m: m["kernels"].pop(RMSNORM), r"has no kernel rmsnorm_digits\(.*\); it was written for another model"),
+        (
+            lambda m: m["kernels"][RMSNORM]["ptx"].update(sha256="0" * 64),
+            r"rmsnorm_digits_hidden_64_digits_3.ptx has sha256 .* damaged",
+        ),
         (lambda m: m["kernels"][RMSNORM]["ptx"].update(path="../m.gguf"), "m.gguf, which is not in the folder"),
         (lambda m: m["kernels"][RMSNORM]["ptx"].update(path="kernels/none.ptx"), "none.ptx cannot be read: No such file"),
         (lambda m: m["kernels"][RMSNORM].update(grid=[2, 1, 1]), r"has grid \[2, 1, 1\], .* launches it with \[1, 1, 1\]"),
@@ -290,7 +293,7 @@ def test_a_manifest_names_no_file_that_would_hang_or_fill_the_memory(small: tupl
     with (folder / "large").open("wb") as stream:
         stream.truncate(20 << 30)  # takes no room on the disk
     (folder / "circle").symlink_to("circle")
-    kernel = find("rmsnorm").make(hidden=64)
+    kernel = find("rmsnorm_digits").make(hidden=64, digits=3)
     for name, why in {
         "pipe": "cannot be read: it is not a regular file",
         "large": f"cannot be read: it has {20 << 30} bytes",

@@ -22,7 +22,8 @@ NOTHING = -1
 
 
 class FakeScores:
-    """Logits of rows by hash: a row's likeliest token is that of its hash, and the others follow from it."""
+    """Logits of rows by hash: a row's likeliest token is that of its hash, and the others follow from it. Of a row with
+    allowed tokens, the others are -infinity when one is chosen."""
 
     def __init__(self, engine: FakeEngine, hashes: list[int]) -> None:
         self._engine = engine
@@ -44,10 +45,16 @@ class FakeScores:
         return logits
 
     def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
-        assert not allowed
         self._engine.order.append("draw")
-        for row, draw in draws.items():
-            self._drawn[row] = sample(self.logits(row), draw.settings, random_bits(draw.key, draw.number))
+        for row in draws.keys() | allowed.keys():
+            logits = self.logits(row)
+            if row in allowed:
+                bits = np.unpackbits(allowed[row].view(np.uint8), bitorder="little", count=logits.size)
+                logits = np.where(bits, logits, np.float32(-np.inf))
+            draw = draws.get(row)
+            self._drawn[row] = (
+                int(logits.argmax()) if draw is None else sample(logits, draw.settings, random_bits(draw.key, draw.number))
+            )
 
 
 class FakeEngine:

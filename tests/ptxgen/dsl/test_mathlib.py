@@ -142,11 +142,12 @@ def test_a_reciprocal_is_correctly_rounded_for_every_significand() -> None:
 
 
 def test_silu_has_the_bits_of_a_division() -> None:
-    special = np.array([0.0, -0.0, -88.8, 3e38], np.float32)
+    special = np.array([0.0, -0.0, -88.8, 3e38, np.inf], np.float32)
     x = np.concatenate([between(-90.0, 90.0), between(-1e-3, 1e-3), every_size(), special])
     divisor = evaluate(mathlib.exp, -x) + np.float32(1)
     with np.errstate(under="ignore"):
         assert evaluate(mathlib.silu, x).tobytes() == (x / divisor).tobytes()
+    assert np.isnan(evaluate(mathlib.silu, np.array([-np.inf, np.nan], np.float32))).all()
 
 
 def test_rsqrt_of_normal_of_infinity_and_nan() -> None:
