@@ -24,10 +24,10 @@ PADDED = 128
 PIECE = 16
 """Values (of one digit) that a thread moves at a time, with one 16-byte load."""
 
-MOST_SHARED = 53 * 1024
+MOST_SHARED = 59 * 1024
 """Bytes that all activations of a row may take, where more than MAX_STATIC_SHARED are asked for by the launch: every GPU has
-so many for a block. It is what 14336 values of the largest digits take; with as many steps in one piece as longer rows have, a
-lane's registers no longer hold what it keeps (mxfp4 of 17408 values spills 32 bytes)."""
+so many for a block. 14336 values of any format take 57344 at most; 17408 of MXFP4, three digits of which take 60928, have more
+steps in one piece than a lane's registers hold: 32 bytes are spilt."""
 
 # Pieces that a thread loads before it stores the first.
 LOADS_AHEAD = 8

@@ -285,6 +285,11 @@ def test_chunks_cover_a_row_once_and_fit_shared_memory(id: str, rows: int, block
     assert not asked_for or len(parts) == rows == 1
 
 
+@pytest.mark.parametrize("id", sorted(PACKED))
+def test_14336_activations_are_there_at_once(id: str) -> None:
+    assert len(chunks(PACKED[id], 14336, 1, max(LARGEST))) == 1
+
+
 @pytest.mark.parametrize("id", ["q4k", "q5k", "q6k", "q4_0", "q8_0"])
 def test_lanes_read_staged_activations_without_bank_conflicts(id: str) -> None:
     from ptxgen.kernels.gemv.fragments import Fragments
