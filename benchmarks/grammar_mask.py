@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,7 +17,8 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.given_model import given_model
+from benchmarks.models import MODELS
 from benchmarks.record import write
 from executor.api.load import load_model
 from executor.model.engine import PAGE_LEN
@@ -65,16 +65,10 @@ def main(
     output: Path,
 ) -> None:  # fmt: skip
     """Time steps with a grammar and without one, and write the result as JSON."""
-    if (model is None) == (synthetic is None):
-        raise click.UsageError("give either --model or --synthetic")
     counts = whole_numbers("--sequences", sequences, "numbers of sequences", "1,8,32", low=1)
-    with tempfile.TemporaryDirectory() as folder:
-        if synthetic is not None:
-            model = Path(folder) / f"{synthetic}.gguf"
-            write_q4_k_m(synthetic, model, vocabulary=True)
-        assert model is not None
+    with given_model(model, synthetic) as path:
         context = -(-(PROMPT + tokens) // PAGE_LEN) * PAGE_LEN
-        with load_model(model, device, context=context) as loaded:
+        with load_model(path, device, context=context) as loaded:
             grammar = Grammar.json_schema(SCHEMA)
             results = [timed(loaded, grammar, count, tokens, rounds) for count in (0, *counts)]
             machine = loaded.device.describe()
@@ -82,7 +76,7 @@ def main(
         "what": "a step of greedy answers that a JSON schema holds to its form, and of free ones; share: what the first takes "
         "longer; mask and accept: what the host does for the grammars of a step, beside the GPU",
         "unit": f"us a step, the median of {rounds} rounds, each the mean of its steps; mask, accept: over all steps",
-        "model": synthetic or model.name,
+        "model": synthetic or path.name,
         "synthetic_weights": synthetic is not None,
         "prompt_tokens": PROMPT,
         "answer_tokens": tokens,

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.given_model import given_model
+from benchmarks.models import MODELS
 from benchmarks.record import write
 
 STAGES: Final = ("imported", "opened", "read", "uploaded", "kernels", "loaded", "answered")
@@ -35,20 +36,14 @@ the weights; the other weights; kernels; what is left of loading; the prompt, en
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True)
 def main(model: Path | None, synthetic: str | None, device: str, runs: int, commit: str | None, output: Path) -> None:
     """Time starts and write the result as JSON."""
-    if (model is None) == (synthetic is None):
-        raise click.UsageError("give either --model or --synthetic")
-    with tempfile.TemporaryDirectory() as folder:
-        if synthetic is not None:
-            model = Path(folder) / f"{synthetic}.gguf"
-            write_q4_k_m(synthetic, model, vocabulary=True)
-        assert model is not None
-        _read_through(model)
+    with given_model(model, synthetic) as path, tempfile.TemporaryDirectory() as folder:
+        _read_through(path)
         cache = Path(folder) / "cache"
-        starts = [_start(model, device, cache) for _ in range(runs + 1)]
+        starts = [_start(path, device, cache) for _ in range(runs + 1)]
     cold, warm = starts[0], starts[1:]
     record = {
         "what": "start of a process until its first token; seconds; warm: with compiled kernels on disk, medians",
-        "model": synthetic or model.name,
+        "model": synthetic or path.name,
         "synthetic_weights": synthetic is not None,
         "weight_bytes": cold["weight_bytes"],
         "cold": cold["seconds"],

@@ -15,7 +15,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,8 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.given_model import given_model
+from benchmarks.models import MODELS
 from benchmarks.record import write
 from executor.api.load import load_model
 from executor.model.engine import PAGE_LEN
@@ -55,17 +55,11 @@ def main(
     client_processes: int, precision: str, kv_type: str, commit: str | None, output: Path,
 ) -> None:  # fmt: skip
     """Time the scheduler and the server, and write the result as JSON."""
-    if (model is None) == (synthetic is None):
-        raise click.UsageError("give either --model or --synthetic")
     counts = whole_numbers("--clients", clients, "numbers of clients", "64,256", low=1)
-    with tempfile.TemporaryDirectory() as folder:
-        if synthetic is not None:
-            model = Path(folder) / f"{synthetic}.gguf"
-            write_q4_k_m(synthetic, model, vocabulary=True)
-        assert model is not None
+    with given_model(model, synthetic) as path:
         context = -(-(prompt + tokens) // PAGE_LEN) * PAGE_LEN
         cache = max(counts) * (context + PAGE_LEN)  # one page more each: who comes later leaves one to all who run
-        with load_model(model, device, context=context, precision=precision) as loaded:
+        with load_model(path, device, context=context, precision=precision) as loaded:
             scheduler = loaded.scheduler(
                 slots=max(counts), pages=cache // PAGE_LEN, context=context, rows=max(CHUNK, *counts), kv_type=kv_type
             )
@@ -75,7 +69,7 @@ def main(
                 lone[count] = _scheduled(scheduler, count, vocab, prompt, tokens, rounds)
                 click.echo(f"{count} clients: scheduler {statistics.median(lone[count]):.0f} tokens/s")
         words = ["--slots", max(counts), "--context", context, "--cache-tokens", cache, "--precision", precision]
-        with _server(model, device, [*words, "--kv-type", kv_type]) as url:
+        with _server(path, device, [*words, "--kv-type", kv_type]) as url:
             served = {
                 count: [_served(url, count, client_processes, seed, vocab, prompt, tokens) for seed in range(rounds + 1)][1:]
                 for count in counts
@@ -84,7 +78,7 @@ def main(
     record = {
         "what": "answers of the server to many clients, streamed, and of the scheduler by itself; tokens of answers a second, "
         "prompts included in the time",
-        "model": synthetic or model.name,
+        "model": synthetic or path.name,
         "synthetic_weights": synthetic is not None,
         "precision": precision,
         "kv_type": kv_type,
