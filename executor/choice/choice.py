@@ -121,9 +121,9 @@ class GpuProfile:
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
         """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        weights are repacked, attention is merged, attention rotates, products are joined and launches start early, they are on
-        a GPU from sm_90 on whose generation has a shipped table; weights only if it names no kernel for their blocks. own:
-        instead of the user's table."""
+        weights are repacked, attention is merged, attention rotates, products are joined or gated, norms are fused and launches
+        start early, they are on a GPU from sm_90 on whose generation has a shipped table; weights only if it names no kernel
+        for their blocks. own: instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
