@@ -3,15 +3,16 @@ folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.device import Device, open_device
+from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
-from tests.executor.model.recording import Recording
+from tests.executor.model.recording import Compare, Recording
 from tests.synthetic import Q, write_model
 
 
@@ -46,3 +47,21 @@ def recorded(recorded_path: Path, recording: Recording) -> Iterator[LanguageMode
     """A model on it, with room for 32 tokens."""
     with LanguageModel.load(recorded_path, recording, context=32, profile=GpuProfile()) as loaded:
         yield loaded
+
+
+@pytest.fixture
+def same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Compare:
+    """What it gives is what it gives without steps ahead, and where the host chooses."""
+
+    def compare(something: Callable[[], object]) -> None:
+        found = []
+        for patches in ({}, {"run_ahead": lambda self: None}, {"can_draw": property(lambda self: False)}):
+            with monkeypatch.context() as patch:
+                for name, value in patches.items():
+                    patch.setattr(Decoder, name, value)
+                model.forget()
+                found.append(something())
+        assert found[0] == found[1]
+        assert found[0] == found[2]
+
+    return compare

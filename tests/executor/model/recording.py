@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
 
 from executor.device.emulated import EmulatedDevice
 from executor.device.protocol import Fetch, ReadInto
+
+Compare = Callable[[Callable[[], object]], None]
+"""Compares what something gives in several ways."""
 
 
 class Recording(EmulatedDevice):

@@ -3,7 +3,7 @@ order of things."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,19 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.model.answer import Generation
-from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
 from executor.model.row_steps import StepScores
 from executor.model.sampling import Sampler
 from executor.model.scheduling.token_sequence import TokenSequence
 from executor.text.grammar import Grammar
 from ptxgen.errors import ArgumentError
-from tests.executor.model.recording import Recording
+from tests.executor.model.recording import Compare, Recording
 from tests.synthetic import Q, write_model
 
 PROMPT = [5, 77, 301, 12]
 CONTEXT = 64
 LETTERS = Grammar.regex("[a-z ]{12}")
 SETTINGS: list[dict[str, Any]] = [{}, {"temperature": 1.5, "top_k": 30, "top_p": 0.95, "min_p": 0.01, "seed": 3}]
-
-Compare = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +52,6 @@ def model(loaded: LanguageModel, recording: Recording) -> LanguageModel:
     loaded.forget()
     recording.order.clear()
     return loaded
-
-
-@pytest.fixture
-def same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Compare:
-    """What it gives is what it gives without steps ahead, and where the host chooses."""
-
-    def compare(something: Callable[[], object]) -> None:
-        found = []
-        for patches in ({}, {"run_ahead": lambda self: None}, {"can_draw": property(lambda self: False)}):
-            with monkeypatch.context() as patch:
-                for name, value in patches.items():
-                    patch.setattr(Decoder, name, value)
-                model.forget()
-                found.append(something())
-        assert found[0] == found[1]
-        assert found[0] == found[2]
-
-    return compare
 
 
 def generate(model: LanguageModel, sampler: Sampler, count: int = 6, **options: Any) -> Generation:

@@ -3,7 +3,6 @@ things."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from executor.base.errors import ModelError
 from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.model.answer import Generation
-from executor.model.decoder import Decoder
 from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
-from tests.executor.model.recording import Recording
+from tests.executor.model.recording import Compare, Recording
 
 PROMPT = [5, 77, 301, 12]
 CONTEXT = 32
@@ -32,27 +30,6 @@ def model(recorded: LanguageModel, recording: Recording) -> LanguageModel:
     recorded.forget()
     recording.order.clear()
     return recorded
-
-
-Compare = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def same(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> Compare:
-    """What it gives is what it gives without steps ahead, and where the host draws."""
-
-    def compare(something: Callable[[], object]) -> None:
-        found = []
-        for patches in ({}, {"run_ahead": lambda self: None}, {"can_draw": property(lambda self: False)}):
-            with monkeypatch.context() as patch:
-                for name, value in patches.items():
-                    patch.setattr(Decoder, name, value)
-                model.forget()
-                found.append(something())
-        assert found[0] == found[1]
-        assert found[0] == found[2]
-
-    return compare
 
 
 def generate(model: LanguageModel, sampler: Sampler, count: int = 6, **options: Any) -> Generation:
