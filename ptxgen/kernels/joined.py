@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,42 @@ def further(others: Sequence[KernelType], alike: Callable[[Any], bool]) -> tuple
     return n2, n3
 
 
+class BlockMatrix(Protocol):
+    """The matrix that a block of threads has rows of."""
+
+    n: Index
+    """Its rows."""
+    whole: bool
+    """Whether no block has fewer rows than others."""
+    first_row: Value
+    """The first row of the block."""
+
+    def array(self, name: str) -> GlobalArray:
+        """The matrix's array that the first one's is the argument of this name of, flat."""
+        ...
+
+
+class LastMatrix:
+    """The matrix whose arguments have this number behind their names, of whose rows a block has `block_rows`; block: its number
+    among those that have rows of it."""
+
+    def __init__(self, k: KernelBuilder, *, number: int, n: int, block: Value, block_rows: int) -> None:
+        self._k, self._number = k, number
+        self.n: Index = n
+        self.whole = n % block_rows == 0
+        self.first_row: Value = block * block_rows
+
+    def array(self, name: str) -> GlobalArray:
+        """See BlockMatrix."""
+        return flat(self._k, f"{name}{self._number}")
+
+
+def flat(k: KernelBuilder, name: str) -> GlobalArray:
+    """The argument of this name from its first element on."""
+    array: GlobalArray = getattr(k.arg, name)
+    return array.at(*[0] * len(array.shape))
+
+
 class MatrixOfBlock:
     """The matrix that the block of this number along the rows of all has rows of: its rows `n`, and the first of them that is
     the block's. Its arrays are chosen with it where they are named in `at_once`, others when they are asked for, so that
@@ -119,8 +155,7 @@ class MatrixOfBlock:
     def __init__(self, kernel: Joined, k: KernelBuilder, block: Value, at_once: Sequence[str] = ()) -> None:
         self.kernel, self.k, self._block = kernel, k, block
         self.whole = all(n % kernel.block_rows == 0 for n in kernel.matrices)
-        """Whether no block has fewer rows than others."""
-        self._arrays = {name: self._array(name) for name in at_once}
+        self._arrays = {name: flat(k, name) for name in at_once}
         self.n: Index = kernel.n
         number = block
         for matrix, before in self._others():
@@ -131,9 +166,9 @@ class MatrixOfBlock:
         self.first_row: Value = number * kernel.block_rows
 
     def array(self, name: str) -> GlobalArray:
-        """The matrix's array that the first one's is the argument of this name of, flat."""
+        """See BlockMatrix."""
         if name not in self._arrays:
-            self._arrays[name] = self._array(name)
+            self._arrays[name] = flat(self.k, name)
             for matrix, before in self._others():
                 self._take(self._block >= before, matrix, (name,))
         return self._arrays[name]
@@ -145,12 +180,8 @@ class MatrixOfBlock:
             before += -(-n // self.kernel.block_rows)
             yield matrix, before
 
-    def _array(self, name: str) -> GlobalArray:
-        array: GlobalArray = getattr(self.k.arg, name)
-        return array.at(*[0] * len(array.shape))
-
     def _take(self, mine: Value, matrix: int, names: Sequence[str]) -> None:
         """These arrays of this matrix instead, where it is the block's."""
-        for name, array in [(name, self._array(f"{name}{matrix}")) for name in names]:
+        for name, array in [(name, flat(self.k, f"{name}{matrix}")) for name in names]:
             before = self._arrays[name]
             self._arrays[name] = replace(before, base=self.k.select(mine, array.base, before.base))

@@ -123,7 +123,7 @@ class Warp:
             self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         norm = NormOfReader(k, kernel.k) if kernel.normed else None
-        self.shared = SharedDigits(k, layout, self.lane, dynamic=kernel.launch().dynamic_shared > 0, norm=norm)
+        self.shared = SharedDigits(k, layout, self.lane, dynamic=kernel.asked_for > 0, norm=norm)
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:

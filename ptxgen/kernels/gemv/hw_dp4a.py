@@ -73,18 +73,24 @@ class HwDp4aGemv(HwDp4aType):
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 
     def joined(self, others: Sequence[KernelType]) -> KernelType | None:
-        """With this one's settings, and the bits that each has alone."""
+        """With this one's settings, and the bits that each has alone. The last of three may have another format."""
         from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv  # is an HwDp4aGemv itself
+        from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
+
+        def alike(one: KernelType, names: Sequence[str] = SHARED) -> bool:
+            return type(one) is HwDp4aGemv and all(getattr(one, name) == getattr(self, name) for name in names)
 
         if type(self) is not HwDp4aGemv:
             return None
-        more = further(
-            others,
-            lambda one: type(one) is HwDp4aGemv and all(getattr(one, name) == getattr(self, name) for name in SHARED),
-        )
-        if more is None:
+        more = further(others, alike)
+        if more is not None:
+            return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=more[0], n3=more[1])
+        if len(others) != 2:
             return None
-        return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=more[0], n3=more[1])
+        same, other = others
+        if not (alike(same) and alike(other, [name for name in SHARED if name != "format"])):
+            return None
+        return MixedHwDp4aGemv.of(self, same, other)
 
     def emit(self, k: KernelBuilder) -> None:
         together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)

@@ -19,7 +19,7 @@ from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.shared_digits import dynamic_bytes
-from ptxgen.kernels.joined import MatrixOfBlock
+from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -65,7 +65,7 @@ class HwDp4aType(DigitGemvType):
     def least_sm(self) -> int:
         return EARLY_SM if self.pdl else 75
 
-    def matrix_of_block(self, k: KernelBuilder) -> MatrixOfBlock | None:
+    def matrix_of_block(self, k: KernelBuilder) -> BlockMatrix | None:
         """Which of several matrices a block has rows of; None where there is one."""
         return None
 
@@ -107,12 +107,16 @@ class HwDp4aType(DigitGemvType):
         first: Value = (k.ctaid.x * self.num_warps + k.warp) * self.warp_results
         return first
 
+    @property
+    def asked_for(self) -> int:
+        """Bytes of shared memory that the launch asks for; 0 where what is static does."""
+        return dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
+
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE
         resident = max(1, self.resident_threads // threads)
-        dynamic = dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
         blocks = -(-self.n // self.block_rows)
-        return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=dynamic)
+        return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for)
 
     def signature(self) -> Signature:
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}

@@ -1,0 +1,125 @@
+"""hw_dp4a for matrices of two formats that are multiplied by the same activations, in one launch: q, k and v of files whose v is
+of a better format than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import HIDDEN, LaunchConfig, Signature
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import REPACKED, Format, find
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
+from ptxgen.kernels.gemv.shared_digits import Layout, chunks
+from ptxgen.kernels.joined import LastMatrix
+from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
+
+
+@register(format=(find("Q4_K"), find("Q5_K")), last=(find("Q6_K"), REPACKED["Q6_K_ALIGNED"]))
+@dataclass(frozen=True)
+class MixedHwDp4aGemv(JoinedHwDp4aGemv):
+    """y = W x and y2 = W2 x of one format, y3 = W3 x of another, on quantised activations: hw_dp4a for matrices of n, n2 and n3
+    rows in one launch, with the very bits of a launch each.
+
+    y: f32[n], y2: f32[n2], y3: f32[n3]; w and w2: u8[n, row_bytes] and so on in `format`, w3 in `last`; digits, scales and sums
+    as in hw_dp4a. A block of threads has rows of one matrix; the last blocks have those of the third, last_rows_per_warp a
+    warp. The activations stand in shared memory as the format of a block's rows wants them, all at once."""
+
+    last: Format = field(kw_only=True, metadata=HIDDEN)
+    last_rows_per_warp: int = field(default=2, kw_only=True)
+
+    bit_free = (*JoinedHwDp4aGemv.bit_free, "last_rows_per_warp")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "n3", low=1)
+        require(self, "last_rows_per_warp", high=8)
+        if self.last == self.format:
+            raise ArgumentError(f"{self.name} is for two formats, got {self.format} for both: one is joined_hw_dp4a's")
+        if any(len(chunks(part.format, self.k, 1, self.digits)) > 1 for part in self._parts):
+            raise ArgumentError(f"{self.name}: {self.digits} digits of k={self.k} do not fit shared memory at once")
+
+    @classmethod
+    def of(cls, kernel: HwDp4aGemv, same: HwDp4aGemv, other: HwDp4aGemv) -> MixedHwDp4aGemv | None:
+        """With the settings of the first; None where activations do not fit shared memory at once."""
+        try:
+            return cls(
+                **kernel.parameters(), format=kernel.format, n2=same.n, n3=other.n, last=other.format,
+                last_rows_per_warp=other.rows_per_warp,
+            )  # fmt: skip
+        except ArgumentError:
+            return None
+
+    @property
+    def name(self) -> str:
+        return f"mixed_hw_dp4a_{self.format.id}_{self.last.id}_gemv"
+
+    @property
+    def _parts(self) -> tuple[_First, _Last]:
+        """The kernels of the blocks of both formats."""
+        shared = {name: value for name, value in self.parameters().items() if name not in ("n", "n2", "n3", *OWN)}
+        first = _First(**shared, format=self.format, n=self.n, n2=self.n2)
+        own = {"rows_per_warp": self.last_rows_per_warp, "before": first.row_blocks}
+        return first, _Last(**shared | own, format=self.last, n=self.n3)
+
+    @property
+    def _apart(self) -> tuple[Any, ...]:
+        first, last = self._parts
+        settings = {name: value for name, value in last.parameters().items() if name != "before"}
+        return (*first._apart, HwDp4aGemv(**settings, format=self.last))
+
+    def launch(self) -> LaunchConfig:
+        first, last = self._parts
+        blocks = first.row_blocks + -(-last.n // last.block_rows)
+        return replace(first.launch(), grid=(blocks, 1, 1), dynamic_shared=max(first.asked_for, last.asked_for))
+
+    def emit(self, k: KernelBuilder) -> None:
+        first, last = self._parts
+        with k.when(k.ctaid.x < first.row_blocks):
+            first.emit(k)
+        with k.otherwise():
+            last.emit(k)
+
+    @classmethod
+    def cases(cls, **fixed: Any) -> Iterator[Self]:
+        narrow: dict[str, Any] = {"num_warps": 2, "rows_per_warp": 1, "last_rows_per_warp": 1, "resident_threads": 256}
+        yield cls(k=512, n=7, n2=2, n3=5, digits=3, **narrow, **fixed)
+        if fixed["format"].name == "Q4_K":
+            yield cls(k=1536, n=9, n2=4, n3=11, digits=3, normed=True, **narrow | {"last_rows_per_warp": 2}, **fixed)
+            yield cls(k=1024, n=33, n2=8, n3=9, digits=1, num_warps=4, rows_per_warp=2, **fixed)  # rows side by side
+
+
+OWN = ("last", "last_rows_per_warp")
+
+
+@dataclass(frozen=True)
+class _First(JoinedHwDp4aGemv):
+    """The blocks that have rows of the matrices of the first format."""
+
+    name: ClassVar[str] = "the blocks of the first format"
+
+    @property
+    def asked_for(self) -> int:
+        return Layout(self.format, self.k, 1, self.digits).bytes
+
+
+@dataclass(frozen=True)
+class _Last(HwDp4aGemv):
+    """The blocks of the last format, which come behind so many others."""
+
+    name: ClassVar[str] = "the blocks of the last format"
+    before: int = field(kw_only=True)
+
+    @property
+    def asked_for(self) -> int:
+        return Layout(self.format, self.k, 1, self.digits).bytes
+
+    def signature(self) -> Signature:
+        return {f"{name}3" if name in ("y", "w") else name: argument for name, argument in super().signature().items()}
+
+    def matrix_of_block(self, k: KernelBuilder) -> LastMatrix:
+        return LastMatrix(k, number=3, n=self.n, block=k.ctaid.x - self.before, block_rows=self.block_rows)
