@@ -22,6 +22,7 @@ from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
+from ptxgen.kernels.gemv.turns import Turns
 from ptxgen.kernels.joined import further
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
@@ -93,6 +94,9 @@ class HwDp4aGemv(HwDp4aType):
         return MixedHwDp4aGemv.of(self, same, other)
 
     def emit(self, k: KernelBuilder) -> None:
+        if self.turns > 1:
+            self._emit_turns(k)
+            return
         together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)
         turns = [range(row, min(row + together, self.activation_rows)) for row in range(0, self.activation_rows, together)]
         parts = chunks(self.format, self.k, together, self.digits)
@@ -136,9 +140,20 @@ class HwDp4aGemv(HwDp4aType):
                 loop.add(rows, first)
         self._store(k, loop.warp, before)
 
+    def _emit_turns(self, k: KernelBuilder) -> None:
+        warp = Warp(self, k, Layout(self.format, self.k, 1, self.digits))
+        turns = Turns(warp)
+        if self.pdl:
+            k.griddepcontrol(action="wait")
+        warp.shared.fill(range(1), 0, self.k)
+        if self.pdl:
+            k.griddepcontrol(action="launch_dependents")
+        early = self._early(k, warp)
+        self._store_own(k, warp, turns.sums(), early)
+
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
-        """What `_store` needs beside the sums, loaded before they are known."""
-        return [self._before(k, row) for row in warp.numbers]
+        """What `_store` and `_store_own` need beside the sums, loaded before they are known."""
+        return [self._before(k, row) for row in warp.numbers] if self.turns == 1 else []
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is
@@ -154,6 +169,13 @@ class HwDp4aGemv(HwDp4aType):
                 with nullcontext() if warp.whole else k.when(row < warp.n):
                     self._store_row(k, y, row, of_row, loaded)
 
+    def _store_own(self, k: KernelBuilder, warp: Warp, sums: list[Value], before: list[Value | None]) -> None:
+        """From the sum of each row of the warp, in the lane that has it (Warp.own), all that is written."""
+        y, row = warp.result(), warp.first_row + warp.own
+        has_row = warp.own < self.warp_results
+        with k.when(has_row if warp.whole else has_row & (row >= warp.first_new)):
+            self._store_row(k, y, row, sums, None)
+
     def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
         """Store what a row of weights gave with each row of activations."""
         k.store(y[row], sums[0])
@@ -165,6 +187,8 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
             yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
             yield cls(k=1024, n=27, digits=3, **cls._narrow() | {"rows_per_warp": 2}, **fixed)  # two rows side by side
+            yield cls(k=4096, n=37, digits=3, normed=True, **cls._narrow() | {"turns": 4}, **fixed)  # the last warp has one new row
+            yield cls(k=1024, n=53, digits=3, **cls._narrow() | {"turns": 4}, **fixed)
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q3_K":

@@ -57,7 +57,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
             return None
         rows = max(1, 2 // product.fragments.shares)
         warps = BLOCK // (rows * product.fragments.shares)
-        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows}
+        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1}
         return cls(**settings, format=product.format, out_digits=digits)
 
     def signature(self) -> Signature:

@@ -18,7 +18,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.shared_digits import dynamic_bytes
+from ptxgen.kernels.gemv.shared_digits import chunks, dynamic_bytes
 from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
@@ -35,7 +35,8 @@ class HwDp4aType(DigitGemvType):
     or four times as many, with the bits of a whole warp. The loads of the first `ahead` steps of weights are issued before the
     activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent launch, sm_90
     and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
-    resident_threads threads.
+    resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations stay
+    in shared memory (turns.py), which must hold all of a single row's.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -44,13 +45,14 @@ class HwDp4aType(DigitGemvType):
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
-    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl")
+    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     normed: bool = field(default=False, kw_only=True)
+    turns: int = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +62,19 @@ class HwDp4aType(DigitGemvType):
         require(self, "rows_per_warp", high=8)
         require(self, "ahead", high=8)
         require(self, "resident_threads", high=2048)
+        require(self, "turns", high=WARP_SIZE)
+        if self.turns == 1:
+            return
+        if self.activation_rows > 1 or len(chunks(self.format, self.k, 1, self.digits)) > 1:
+            raise ArgumentError(
+                f"{self.name}: turns must be 1 for several rows of activations and where one does not fit shared memory at once: "
+                f"{self.activation_rows} rows, {self.digits} digits of k={self.k}"
+            )
+        if self.warp_results > WARP_SIZE or any(n < self.warp_results for n in self.heights):
+            raise ArgumentError(
+                f"{self.name}: in {self.turns} turns a warp has {self.warp_results} rows, more than its {WARP_SIZE} lanes or than "
+                f"a matrix, n={self.n}"
+            )
 
     @property
     def least_sm(self) -> int:
@@ -90,7 +105,12 @@ class HwDp4aType(DigitGemvType):
     @property
     def warp_results(self) -> int:
         """Results of a warp in all."""
-        return self.results_at_once
+        return self.results_at_once * self.turns
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The rows of each matrix whose rows warps share out."""
+        return (self.n,)
 
     @property
     def block_rows(self) -> int:

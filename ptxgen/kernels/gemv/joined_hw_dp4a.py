@@ -36,6 +36,10 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
     def block_rows(self) -> int:
         return super(Joined, self).block_rows  # that of hw_dp4a, not the one that Joined asks for
 
+    @property
+    def heights(self) -> tuple[int, ...]:
+        return self.matrices
+
     def batched(self, m: int) -> tuple[()]:
         return ()
 

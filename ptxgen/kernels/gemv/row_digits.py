@@ -20,8 +20,6 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.chunks import Warp
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks
-from ptxgen.kernels.gemv.turns import Turns
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
@@ -39,34 +37,20 @@ class RowDigits(HwDp4aGemv):
     """An hw_dp4a that writes y: f32[n], n a multiple of 32, and y_digits: s8[1, out_digits, n], y_scales: f32[1, n / 32],
     y_sums: s32[1, n / 32], the digits of values that belong to its results.
 
-    A warp takes its rows in `turns`, one after another (see Turns), so a block of threads has num_warps * rows_per_warp * turns
-    of them, of short rows two or four times as many: a multiple of 32, or 1, 2, 4, 8 or 16. Then counters: u32[n / 32], zeros
-    before and after, count the blocks of each group. More than one turn needs all activations in shared memory at once."""
+    A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many: a multiple of 32, or 1,
+    2, 4, 8 or 16. Then counters: u32[n / 32], zeros before and after, count the blocks of each group."""
 
     out_digits: int = field(kw_only=True)
-    turns: int = field(default=1, kw_only=True)
-
-    bit_free = (*HwDp4aGemv.bit_free, "turns")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "n", multiple=BLOCK)
         require(self, "out_digits", high=max(LARGEST))
-        require(self, "turns", high=WARP_SIZE)
         if WARP_SIZE % self.warp_results or (self.block_rows % BLOCK and BLOCK % self.block_rows):
             raise ArgumentError(
                 f"{self.name}: a warp has 1, 2, 4, 8, 16 or 32 rows of y and a block of threads so many or a multiple of 32, "
                 f"not {self.warp_results} and {self.block_rows}"
             )
-        if self.turns > 1 and len(chunks(self.format, self.k, 1, self.digits)) > 1:
-            raise ArgumentError(
-                f"{self.name}: turns must be 1 where activations do not fit shared memory at once: {self.digits} digits of "
-                f"k={self.k}"
-            )
-
-    @property
-    def warp_results(self) -> int:
-        return self.results_at_once * self.turns
 
     @property
     def blocks_of_group(self) -> int:
@@ -111,20 +95,6 @@ class RowDigits(HwDp4aGemv):
 
     # How results meet
 
-    def emit(self, k: KernelBuilder) -> None:
-        if self.turns == 1:
-            super().emit(k)
-            return
-        warp = Warp(self, k, Layout(self.format, self.k, 1, self.digits))
-        turns = Turns(warp)
-        if self.pdl:
-            k.griddepcontrol(action="wait")
-        warp.shared.fill(range(1), 0, self.k)
-        if self.pdl:
-            k.griddepcontrol(action="launch_dependents")
-        early = self._early(k, warp)
-        self._finish(k, warp, turns.sums(), early)
-
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
         """What `result` needs, and what `quantised` does."""
         own, live = self._own_row(k, warp)
@@ -139,10 +109,9 @@ class RowDigits(HwDp4aGemv):
             for place, other in enumerate(others, 1):
                 mine = k.select(warp.lane.place == place, other, mine)
             sums.append(mine)
-        self._finish(k, warp, sums, before)
+        self._store_own(k, warp, sums, before)
 
-    def _finish(self, k: KernelBuilder, warp: Warp, sums: list[Value], early: list[Value | None]) -> None:
-        """From the sums of each row of the warp, in the lane that has it (Warp.own), all that is written."""
+    def _store_own(self, k: KernelBuilder, warp: Warp, sums: list[Value], early: list[Value | None]) -> None:
         if self.blocks_of_group == 1:
             self._finish_in_block(k, warp, sums, *early)
         else:
