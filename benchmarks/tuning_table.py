@@ -178,7 +178,7 @@ def _entries(precision: str, results: list[dict[str, Any]]) -> Iterator[TuningEn
         for k, n in sorted({(result["parameters"]["k"], result["parameters"]["n"]) for result in mine}):
             of_shape = [result for result in mine if (result["parameters"]["k"], result["parameters"]["n"]) == (k, n)]
             best = _best(strategy.kernel, of_shape)
-            parameters = {name: best["parameters"][name] for name in bit_free(strategy.kernel)}
+            parameters = {name: best["parameters"][name] for name in bit_free(strategy.kernel) if name in best["parameters"]}
             seconds = best["microseconds"]["median"] * 1e-6
             rate = best["weight_bytes"] / seconds
             measured = {"seconds": seconds, "bytes_per_second": rate} if not note else {}
@@ -191,8 +191,13 @@ def _best(kernel: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     defaults = find(kernel).parameters
     free = bit_free(kernel)
     fastest = min(results, key=_median)
-    usual = [result for result in results if all(result["parameters"][name] == defaults[name] for name in free)]
+    usual = [result for result in results if all(_setting(result, name, defaults) == defaults[name] for name in free)]
     return next((result for result in usual if _median(result) <= (1 + MARGIN) * _median(fastest)), fastest)
+
+
+def _setting(result: Result, name: str, defaults: Mapping[str, Any]) -> Any:
+    """Results from before there was such a setting have its default."""
+    return result["parameters"].get(name, defaults[name])
 
 
 def _median(result: Result) -> float:

@@ -288,6 +288,10 @@ class GpuProfile:
         return _adapted(strategy, entry, self.tables[at], k, n, exact=distance == 0.0)
 
 
+OF_A_SHAPE: Final = {"turns"}
+"""Settings that another shape may not have."""
+
+
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
     return kernel.activation_digits == 1
@@ -298,7 +302,8 @@ def _same_for_any_rows(kernel: KernelType) -> bool:
 
 
 def _adapted(strategy: Strategy, entry: TuningEntry, table: TuningTable, k: int, n: int, *, exact: bool) -> Choice:
-    free = {name: value for name, value in entry.parameters.items() if name in bit_free(strategy.kernel)}
+    names = set(bit_free(strategy.kernel)) - (set() if exact else OF_A_SHAPE)
+    free = {name: value for name, value in entry.parameters.items() if name in names}
     shape = "" if exact else f" for {entry.k} x {'any' if entry.n is None else entry.n}, the nearest shape"
     note = f" ({entry.note})" if entry.note else ""
     reason = f"{strategy.reason}; parameters measured on {table.gpu.name}{shape}{note}"

@@ -49,6 +49,7 @@ class Core:
         self.body: list[Line] = []
         self.loop_depth = 0
         self.broken: AuthorError | None = None
+        self._in_order = False  # see loads_in_order of memory.py
         self._function = function
         self._prologue: list[Line] = []
         self._at_entry: dict[str, Value] = {}

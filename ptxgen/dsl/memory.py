@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -208,7 +209,7 @@ class MemoryAccess(Core):
         if not isinstance(element, Element):
             raise no_element("k.load_vector" if "vec" in hints else "k.load", element, self.where)
         type = dtype or element.dtype
-        nc = nc or element.nc
+        nc = (nc or element.nc) and not self._in_order
         modifiers = {"type": _memory_type(type).name, **hints}
         if not nc:
             modifiers["space"] = element.space
@@ -217,6 +218,14 @@ class MemoryAccess(Core):
         return self.write(
             "ld_nc" if nc else "ld", [element.address], modifiers, result=_register_type(type), into=into, guard=guard
         )
+
+    @contextmanager
+    def loads_in_order(self) -> Iterator[None]:
+        """`with k.loads_in_order():` the assembler moves no load of the body before a barrier that stands before it: it does so
+        with loads of the read-only path, which these do not take."""
+        before, self._in_order = self._in_order, True
+        yield
+        self._in_order = before
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str

@@ -15,6 +15,7 @@ from ptxgen.dsl.kernel_type import Signature, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -22,7 +23,6 @@ from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
-MULTIPROCESSORS = 132  # of a large GPU
 WORTH_IT = 0.8
 """The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 592 (75 %)
 lost 4 %, 280 (53 %) 5 %; rows of eight steps (Q8_0) lost 3 %, and with one digit 256 (97 %) lost 4 %."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class HwDp4aGemv(HwDp4aType):
         from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv  # is an HwDp4aGemv itself
         from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
 
-        def alike(one: KernelType, names: Sequence[str] = SHARED) -> bool:
+        def alike(one: KernelType, names: Sequence[str] = SHARED) -> TypeGuard[HwDp4aGemv]:
             return type(one) is HwDp4aGemv and all(getattr(one, name) == getattr(self, name) for name in names)
 
         if type(self) is not HwDp4aGemv:
@@ -112,7 +112,8 @@ class HwDp4aGemv(HwDp4aType):
         before: list[Value | None] = []
         for first, steps in parts:
             chunk = Chunk(warp, first, steps)
-            chunk.load_ahead()
+            with k.loads_in_order() if self.loads_rows_first else nullcontext():
+                chunk.load_ahead()
             for rows in turns:
                 fresh = not first and rows is turns[0]
                 if not fresh:
@@ -187,7 +188,9 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
             yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
             yield cls(k=1024, n=27, digits=3, **cls._narrow() | {"rows_per_warp": 2}, **fixed)  # two rows side by side
-            yield cls(k=4096, n=37, digits=3, normed=True, **cls._narrow() | {"turns": 4}, **fixed)  # the last warp has one new row
+            yield cls(
+                k=4096, n=37, digits=3, normed=True, **cls._narrow() | {"turns": 4}, **fixed
+            )  # the last warp has one new row
             yield cls(k=1024, n=53, digits=3, **cls._narrow() | {"turns": 4}, **fixed)
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)

@@ -17,6 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
@@ -24,7 +25,6 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.types import F32
 
-MULTIPROCESSORS = 132  # of a large GPU
 IDLE_WEIGHTS = 100_000
 """Weights of a block, times the share of the multiprocessors that have none, which take as long as a norm. On an H100, in
 steps: 74,000 (k = 3072, n = 1024) won 56 us of 590, 92,000 (18944, 3584) 37 of 2128; 135,000 (8192, 2048) lost 8 of 500."""
@@ -50,13 +50,19 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
     @classmethod
     def suited(cls, product: HwDp4aGemv, digits: int) -> HwDp4aGemvResidualNormed | None:
         """The one for a plain product, or None where two launches are faster. A block has a group of 32 rows, since what the
-        blocks of a group count each other by takes longer than a norm; so it must not leave many multiprocessors idle for
-        long."""
-        idle = 1 - product.n // BLOCK / MULTIPROCESSORS
-        if product.n % BLOCK or idle * BLOCK * product.k > IDLE_WEIGHTS:
+        blocks of a group count each other by takes as long as a norm; but it must not leave many multiprocessors idle for long.
+        There two blocks have a group, if that leaves fewer."""
+        if product.n % BLOCK:
             return None
-        rows = max(1, 2 // product.fragments.shares)
-        warps = BLOCK // (rows * product.fragments.shares)
+        shares = product.fragments.shares
+        for of_block in (BLOCK, BLOCK // 2):
+            idle = 1 - product.n / of_block / MULTIPROCESSORS
+            if idle * of_block * product.k <= IDLE_WEIGHTS:
+                break
+        else:
+            return None
+        rows = max(1, of_block // 16 // shares)
+        warps = of_block // (rows * shares)
         settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1}
         return cls(**settings, format=product.format, out_digits=digits)
 

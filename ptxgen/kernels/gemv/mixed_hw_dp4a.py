@@ -1,5 +1,5 @@
-"""hw_dp4a for matrices of two formats that are multiplied by the same activations, in one launch: q, k and v of files whose v is
-of a better format than the others."""
+"""hw_dp4a for matrices of two formats that are multiplied by the same activations, in one launch: q, k and v of files whose v
+is of a better format than the others."""
 
 from __future__ import annotations
 

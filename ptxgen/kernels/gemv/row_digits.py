@@ -37,8 +37,8 @@ class RowDigits(HwDp4aGemv):
     """An hw_dp4a that writes y: f32[n], n a multiple of 32, and y_digits: s8[1, out_digits, n], y_scales: f32[1, n / 32],
     y_sums: s32[1, n / 32], the digits of values that belong to its results.
 
-    A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many: a multiple of 32, or 1,
-    2, 4, 8 or 16. Then counters: u32[n / 32], zeros before and after, count the blocks of each group."""
+    A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many: a multiple of 32, or
+    1, 2, 4, 8 or 16. Then counters: u32[n / 32], zeros before and after, count the blocks of each group."""
 
     out_digits: int = field(kw_only=True)
 

@@ -14,6 +14,7 @@ from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv
+from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
 from ptxgen.kernels.registry import KernelEntry
 from ptxgen.target import Target
 from ptxgen.toolchain.module import emit
@@ -101,7 +102,7 @@ def test_a_kernel_that_starts_early_conforms_in_every_sample_shape(kind: type[Ke
 def test_without_its_wait_it_is_found(kind: type[KernelType]) -> None:
     kernel = min(ONE_OF_EACH[kind], key=lambda kernel: kernel.work().bytes)
     text = text_of(kernel)
-    assert text.count(WAIT) == 1
+    assert text.count(WAIT) == (2 if kind is MixedHwDp4aGemv else 1)  # its blocks go one of two ways
     mutant = text.replace(WAIT, "")
     found = violations(mutant, kernel.name, kernel.signature())
     touched = {one.split(" is touched")[0] for one in found if "is touched before the wait" in one}
