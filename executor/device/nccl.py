@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 BETWEEN_LOOKS: Final = 0.05
 """Seconds."""
 LONGEST_START: Final = 30.0
-"""Seconds that the host may take to start a gather, or a graph that has some, on all GPUs. It takes microseconds; but the
-driver may block when one GPU has been given its part, and this then waits for the others (NCCL user guide, "Using NCCL with
-CUDA Graphs", of several GPUs in a process)."""
+"""Seconds that the host may take to start a gather, or a graph that has some, on all GPUs, and that the first gather may take
+in all. To start takes microseconds; but the driver may block when one GPU has been given its part, and this then waits for the
+others (NCCL user guide, "Using NCCL with CUDA Graphs", of several GPUs in a process)."""
 LONGEST_END: Final = 5.0
 """Seconds that closing waits for communicators that are aborted."""
 FINE: Final = (0, 7)
@@ -88,6 +88,12 @@ class NcclGroup:
             target=_watch, args=(weakref.ref(self), self._closing), name=f"NCCL watch of {names}", daemon=True
         )
         self._watch.start()
+        try:
+            self._connect()
+        except BaseException:
+            self.abort("it was not set up")
+            self.close()
+            raise
         _log.info("NCCL %s gathers on %s", self._core.get_version().libnccl, names)
 
     def all_gather(self, gather: Gather) -> None:
@@ -176,6 +182,20 @@ class NcclGroup:
                 communicator.destroy()
         except Exception as error:  # nothing more can be given back
             _log.warning("closing NCCL: %s", error)
+
+    def _connect(self) -> None:
+        """One gather before all others, since NCCL connects the GPUs by it, and NCCL4Py imports what it needs: neither belongs
+        into a capture. It must have ended within LONGEST_START."""
+        ranks, nbytes = len(self._devices), 256
+        memory = [device.alloc(nbytes * (1 + ranks), "to set NCCL up") for device in self._devices]
+        with self.starting():
+            self.all_gather(Gather(tuple(memory), tuple(pointer + nbytes for pointer in memory), nbytes))
+            for device in self._devices:
+                device.synchronize()
+        if trouble := self.trouble():
+            raise DeviceError(f"NCCL failed while setting up: {trouble}")
+        for device, pointer in zip(self._devices, memory, strict=True):
+            device.free(pointer)
 
     def _require_life(self) -> None:
         if self.cause:

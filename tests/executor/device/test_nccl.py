@@ -201,6 +201,24 @@ def test_nccl_that_does_not_start_names_the_gpus(nccl: FakeNccl) -> None:
     assert not any(nccl.driver.live.values())
 
 
+def test_gpus_are_connected_before_anything_is_captured(nccl: FakeNccl) -> None:
+    with open_devices(["cuda:0", "cuda:1"]) as devices:
+        assert nccl.log == ["set up [0, 1]", "group(", "gather0 256 on 1", "gather1 256 on 2", ")group"]
+        assert devices.memory().allocated == 0
+
+
+def test_a_connection_that_never_comes_is_an_error(nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocked(*_: object) -> tuple[object]:
+        assert ended(nccl)
+        return (R.CUDA_SUCCESS,)
+
+    monkeypatch.setattr("executor.device.nccl.LONGEST_START", 0.1)
+    monkeypatch.setattr(nccl.driver, "cuStreamSynchronize", blocked)
+    with pytest.raises(DeviceError, match=r"while setting up: a gather was not started on all GPUs within 0\.1 s"):
+        open_devices(["cuda:0", "cuda:1"])
+    assert not any(nccl.driver.live.values())
+
+
 def test_what_nccl_launches_leaves_no_stamps(two: SeveralDevices) -> None:
     plan = gather(two)
     assert not Modules(two).stamps
