@@ -19,6 +19,9 @@ FOR_TESTS: Final = "PTXGEN_TEST_"
 """Variables of this repository's tests, which mean nothing here."""
 FORMAT: Final = "<FORMAT>"
 PRECISIONS: Final = ("accurate", "fast")
+PEER: Final = "peer"
+NCCL: Final = "nccl"
+GATHERINGS: Final = (PEER, NCCL)
 MIB: Final = 1 << 20
 CACHE_LIMIT_MB: Final = 512
 """Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
@@ -92,6 +95,10 @@ def _precision(text: str) -> str:
 def _variant(text: str) -> str:
     parse_variant(text)
     return text
+
+
+def _gathers(text: str) -> str | int:
+    return text if text in GATHERINGS else _number(text)
 
 
 def _folder(text: str) -> Path:
@@ -256,6 +263,15 @@ PERSISTENT_LAYERS: Final = EnvironmentVariable[bool](
     False,
     _switch,
 )
+GATHERS: Final = EnvironmentVariable[str | int | None](
+    "PTXGEN_GATHERS",
+    "by what GPUs that share a model gather: kernels of ours, which store into each other's memory, or NCCL",
+    f"{' or '.join(GATHERINGS)}, or a whole number: NCCL from so many gathered bytes on; 0 for the default",
+    "peer where all GPUs reach each other, else nccl",
+    lambda: None,
+    None,
+    _gathers,
+)
 DEBUG: Final = EnvironmentVariable[bool](
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
@@ -292,6 +308,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     FUSED_NORMS,
     GATED_PRODUCTS,
     PERSISTENT_LAYERS,
+    GATHERS,
     DEBUG,
     API_KEY,
 )
@@ -305,7 +322,7 @@ class Settings:
     compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
     a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, rotating_attention,
     early_launches, joined_products, fused_norms, gated_products, persistent_layers: as GpuProfile's, None if it depends on the
-    GPU; debug: look for NaN and infinity."""
+    GPU; gathers: `peer`, `nccl`, bytes from which NCCL gathers, None if not set; debug: look for NaN and infinity."""
 
     cache_dir: Path | None
     model_dir: Path | None
@@ -323,6 +340,7 @@ class Settings:
     fused_norms: bool | None
     gated_products: bool | None
     persistent_layers: bool
+    gathers: str | int | None
     debug: bool
 
 
@@ -347,6 +365,7 @@ def settings() -> Settings:
         fused_norms=FUSED_NORMS.read(),
         gated_products=GATED_PRODUCTS.read(),
         persistent_layers=PERSISTENT_LAYERS.read(),
+        gathers=GATHERS.read(),
         debug=DEBUG.read(),
     )
 

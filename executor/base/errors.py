@@ -48,6 +48,10 @@ class DeviceError(PtxGenError):
     """A device that is not there, or that refused what was asked of it."""
 
 
+class NoPeerAccess(DeviceError):
+    """Two devices of which the kernels of one cannot use the memory of the other."""
+
+
 class DeviceFailed(DeviceError):
     """A device that a fault has broken: it refuses everything but `free` and `close`. `cause` tells of the first fault."""
 

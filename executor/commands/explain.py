@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from executor.commands.session import AskedModel, device_option, model_argument, precision_option
+from executor.commands.session import AskedModel, device_option, devices_option, model_argument, precision_option
 from ptxgen.commands import console
 from ptxgen.commands.options import json_option
+from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
     from executor.model.explain import Explained
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 @click.command("explain")
 @model_argument
 @device_option
+@devices_option
 @precision_option
 @json_option()
-def explain_command(asked: AskedModel, device: str, precision: str | None, as_json: bool) -> None:
+def explain_command(
+    asked: AskedModel, device: str, devices: Sequence[str] | None, precision: str | None, as_json: bool
+) -> None:  # fmt: skip
     """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
-    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses; and how the tokens of a prompt attend.
-    Times are those of the tables; nothing is timed now. The error is that of a dot product, root mean square, relative to its
-    own, in the worst situation tried.
+    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses; how the tokens of a prompt attend; and
+    of several devices by what they gather. Times are those of the tables; nothing is timed now. The error is that of a dot
+    product, root mean square, relative to its own, in the worst situation tried.
 
     \b
     Example:
@@ -33,7 +38,7 @@ def explain_command(asked: AskedModel, device: str, precision: str | None, as_js
     """
     from executor.choice.choice import GpuProfile
     from executor.choice.persistent import choose_persistent
-    from executor.device import open_device
+    from executor.device import open_device, open_devices
     from executor.device.gpu import GpuModel
     from executor.gguf.gguf_file import GgufFile
     from executor.model.config import ModelConfig
@@ -41,10 +46,13 @@ def explain_command(asked: AskedModel, device: str, precision: str | None, as_js
     from executor.model.step_launches import rows_attention
     from executor.model.token_launches import token_attention
 
-    with open_device(device) as opened:
+    if devices is not None and device != "auto":
+        raise ArgumentError(f"--device names {device}, and --devices {', '.join(devices)}; leave one of the two out")
+    with open_device(device) if devices is None else open_devices(devices) as opened:
         profile, target = GpuProfile.for_device(opened), opened.target
         name, reason = opened.name, opened.reason
-        grid = choose_persistent(profile, target, GpuModel.of(opened).multiprocessors)
+        gathers = str(opened.gathers) if opened.ranks > 1 else None
+        grid = None if gathers else choose_persistent(profile, target, GpuModel.of(opened).multiprocessors)
     if precision is not None:
         profile = replace(profile, precision=precision)
     with GgufFile.open(asked.path) as file:
@@ -58,6 +66,7 @@ def explain_command(asked: AskedModel, device: str, precision: str | None, as_js
             facts
             | {"tables": [table.source for table in profile.tables], "matrices": [row.facts() for row in rows]}
             | {"attention": attention.facts(), "attention_of_one": alone.facts()}
+            | {"gathers": gathers}
             | {"persistent_layers": None if grid is None else {"blocks": grid.blocks, "kept_from_it_by": others}}
         )
         return
@@ -65,6 +74,8 @@ def explain_command(asked: AskedModel, device: str, precision: str | None, as_js
     console.echo()
     _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
+    if gathers is not None:
+        _wrap(f"gathers: {gathers}")
     if grid is None:
         _wrap("from one attention to the next, of a token alone: a launch for each operation")
     else:

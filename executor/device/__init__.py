@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from executor.base.arguments import instance
+from executor.base.environment import settings
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.protocol import Device, Event, LoadedKernel, MemoryUse
 from ptxgen.errors import ArgumentError
@@ -56,8 +57,9 @@ def _gpu(spec: str) -> str:
 
 def open_devices(specs: Sequence[str], *, sanitize: bool = False) -> Device:
     """Open several devices as one (several.py): "cuda:0", "cuda:1" and so on, or "emulator" as often as is wanted. One is that
-    device itself. Raises ArgumentError for none, too many, one GPU twice, devices that are not alike and "auto"; DeviceError if
-    one is not there, or GPUs cannot reach each other's memory. Nothing stays open then."""
+    device itself. By what they gather the environment says (gathers.py). Raises ArgumentError for none, too many, one GPU
+    twice, devices that are not alike and "auto"; DeviceError if one is not there, or GPUs cannot reach each other's memory and
+    NCCL is not installed, or cannot be set up. Nothing stays open then."""
     from executor.device.several import MOST_RANKS, SeveralDevices
 
     if isinstance(specs, str) or not 1 <= len(specs) <= MOST_RANKS:
@@ -73,7 +75,7 @@ def open_devices(specs: Sequence[str], *, sanitize: bool = False) -> Device:
     try:
         for spec in specs:
             opened.append(open_device(spec, sanitize=sanitize))
-        return _opened(SeveralDevices(opened), "asked for")
+        return _opened(SeveralDevices(opened, settings().gathers), "asked for")
     except BaseException:
         for device in opened:
             device.close()

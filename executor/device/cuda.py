@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from executor.base.errors import DeviceError, DeviceFailed
+from executor.base.errors import DeviceError, DeviceFailed, NoPeerAccess
 from executor.device.allocations import Allocations
 from executor.device.cuda_context import LAUNCH_HISTORY, PrimaryContext, driver_message
 from executor.device.cuda_event import CudaEvent, EventPool
@@ -267,7 +267,7 @@ class CudaDevice(Device):
         pair = f"{self.name} and {other.name}"
         asked = self._cuda.cuDeviceCanAccessPeer(self._gpu, other._gpu)
         if not self._checked(asked, f"asking for a way between {pair}"):
-            raise DeviceError(
+            raise NoPeerAccess(
                 f"there is no peer access between {pair}: their kernels cannot write each other's memory (no NVLink, and no "
                 "PCIe path that allows it; `nvidia-smi topo -p2p w` shows which GPUs have one)"
             )

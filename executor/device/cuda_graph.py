@@ -16,9 +16,9 @@ PROGRAMMATIC_PORT = 1
 
 
 class CudaGraph:
-    """The launches, each after those that it names; `early` ones that name one by a programmatic edge (CUDA Programming Guide,
-    "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is cuda.bindings.driver; `check` takes a driver's answer and
-    what was being done, and gives the values or raises."""
+    """The launches, each after those that it names, what was captured as a graph in this one; `early` ones that name one by a
+    programmatic edge (CUDA Programming Guide, "Programmatic Dependent Launch", use in CUDA graphs). `cuda` is
+    cuda.bindings.driver; `check` takes a driver's answer and what was being done, and gives the values or raises."""
 
     def __init__(self, cuda: Any, nodes: Sequence[Node], check: Check) -> None:
         self.cooperative = any(node.kernel.cooperative for node in nodes)
@@ -68,7 +68,7 @@ class CudaGraph:
         beside = _beside_each_other(nodes)
         for number, node in enumerate(nodes):
             before = [added[earlier] for earlier in node.after]
-            early = node.early and len(before) == 1 and number not in beside
+            early = node.early and number not in beside and _waits_for_a_kernel(nodes, number)
             added.append(self._add(node, [] if early else before, early=early))
             if early:
                 edge = self._cuda.CUgraphEdgeData()
@@ -79,6 +79,9 @@ class CudaGraph:
 
     def _add(self, node: Node, waits: list[Any], *, early: bool = False) -> Any:
         cuda = self._cuda
+        if node.captured is not None:
+            added = cuda.cuGraphAddChildGraphNode(self._graph, waits, len(waits), node.captured)
+            return self._check(added, f"adding {node.kernel.entry} to a graph")
         parameters = cuda.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = node.kernel.handle
         parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = node.grid
@@ -96,6 +99,12 @@ class CudaGraph:
             attribute = cuda.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             self._check(cuda.cuGraphKernelNodeSetAttribute(added, attribute, value), doing)
         return added
+
+
+def _waits_for_a_kernel(nodes: Sequence[Node], number: int) -> bool:
+    """Whether a launch is a kernel that waits for one other kernel: only of such can one start before the other has ended."""
+    node = nodes[number]
+    return node.captured is None and len(node.after) == 1 and nodes[node.after[0]].captured is None
 
 
 def _beside_each_other(nodes: Sequence[Node]) -> set[int]:

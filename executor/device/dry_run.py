@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT
+from executor.device.gathers import PEERS, Gathers
 from executor.device.host_memory import HostMemory
 from executor.device.protocol import ReadInto
 
@@ -16,10 +17,11 @@ class DryRunMemory(HostMemory):
 
     sharing = None
 
-    def __init__(self, ranks: int = 1) -> None:
-        """ranks: it is the memory of one of so many devices."""
+    def __init__(self, ranks: int = 1, gathers: Gathers = PEERS) -> None:
+        """ranks: it is the memory of one of so many devices, which gather by `gathers`."""
         super().__init__("a dry run")
         self.ranks = ranks
+        self.gathers = gathers
         self._next = ALIGNMENT
         self._contents: dict[int, NDArray[np.uint8]] = {}  # of what was written or looked at, by start
 

@@ -199,7 +199,7 @@ class EmulatedDevice(HostMemory, Device):
         self.enter("making a graph")
         return [
             _Launch(kernel, grid, block, parameters.tobytes(), self._arrays(parameters), early, ranks=ranks)
-            for kernel, grid, block, parameters, _, early, ranks in nodes
+            for kernel, grid, block, parameters, _, early, ranks, _ in nodes
         ]
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:

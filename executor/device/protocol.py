@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.base.errors import OutOfMemory
 from executor.device.allocations import Allocations, BorrowedMemory
+from executor.device.gathers import PEERS, Gathers
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from ptxgen.target import Target
@@ -52,10 +53,15 @@ class LoadedKernel:
     cooperative: bool = False
 
 
+NCCL_GATHER: Final = LoadedKernel("ncclAllGather", handle=None)
+"""Stands for what has no code of ours (executor/launch/nccl_all_gather.py): only several devices as one launch it."""
+
+
 class Node(NamedTuple):
     """One launch of a graph. The parameters are copied when the graph is made. after: the numbers of the launches that must
     have ended before; early: it may start before the one launch before it has ended, because it waits for it by itself; ranks:
-    with how many devices, this one counted, it waits for their launches, so that their graphs are launched with this one."""
+    with how many devices, this one counted, it waits for their launches, so that their graphs are launched with this one;
+    captured: a graph of the driver's that is launched in the place of the kernel, of which the graph has a copy."""
 
     kernel: LoadedKernel
     grid: Grid
@@ -64,6 +70,7 @@ class Node(NamedTuple):
     after: tuple[int, ...] = ()
     early: bool = False
     ranks: int = 1
+    captured: Any = None
 
 
 class DeviceLaunch(NamedTuple):
@@ -121,6 +128,8 @@ class DeviceMemory(Protocol):
     """What it has given out and borrowed."""
     ranks: int = 1
     """How many devices it is: of several, each has memory of its own behind every address (several.py)."""
+    gathers: Gathers = PEERS
+    """By what several gather."""
 
     @property
     def sharing(self) -> MemorySharing | None:

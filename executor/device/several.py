@@ -5,20 +5,21 @@ theirs (`peers`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import permutations
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, cast
 
 from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed
 from executor.device.allocations import ALIGNMENT, Allocations, BorrowedMemory
+from executor.device.gathers import Gather, choose
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from executor.device.protocol import (
+    NCCL_GATHER,
     BytesCopied,
     Device,
     DeviceGraph,
@@ -35,6 +36,10 @@ from executor.device.protocol import (
 )
 from ptxgen.errors import ArgumentError
 
+if TYPE_CHECKING:
+    from executor.device.cuda import CudaDevice
+    from executor.device.nccl import NcclGroup
+
 FIRST_ADDRESS: Final = 1 << 60
 """Addresses of the devices together begin here, where no memory of any of them is."""
 MOST_RANKS: Final = 8
@@ -49,11 +54,12 @@ class SeveralDevices(Device):
     uploads, fills, copies, kernels and graphs are done by all, in one order; what is read is read from rank 0. See
     protocol.Device.
 
-    They must be of one kind and one GPU model, and belong to this from now on: it closes them. A fault of one, or a launch that
-    not all of them have started, is the end of all: everything but `free` and `close` is a DeviceFailed from then on, which
-    tells of the first cause on every rank that has one."""
+    They must be of one kind and one GPU model, and belong to this from now on: it closes them. `gathers` says by what they
+    gather. A fault of one, or a launch that not all of them have started, is the end of all: everything but `free` and `close`
+    is a DeviceFailed from then on, which tells of the first cause on every rank that has one."""
 
-    def __init__(self, devices: Sequence[Device]) -> None:
+    def __init__(self, devices: Sequence[Device], gathers: str | int | None = None) -> None:
+        """gathers: as `choose` of gathers.py takes it."""
         first = devices[0]
         self.devices = tuple(devices)
         self.ranks = len(devices)
@@ -75,8 +81,13 @@ class SeveralDevices(Device):
                     "the devices of one model must be alike"
                 )
             device.owner = self.owner
-        for device, other in permutations(devices, 2):
-            device.reach(other)
+        self.gathers = choose(devices, gathers)
+        self._nccl: NcclGroup | None = None
+        if self.gathers.nccl:
+            from executor.device.nccl import NcclGroup
+
+            self._nccl = NcclGroup(cast("Sequence[CudaDevice]", devices))
+        self._capturing: list[tuple[Any, ...]] = []  # the graphs that hold gathers of NCCL's
 
     def reach(self, other: Device) -> None:
         raise DeviceError(f"{self.name} reach each other, and not {other.name}")
@@ -94,13 +105,21 @@ class SeveralDevices(Device):
         return NoSharing(self)
 
     def describe(self) -> dict[str, Any]:
-        return self.devices[0].describe() | {"name": self.name, "devices": [device.name for device in self.devices]}
+        several = {"name": self.name, "devices": [device.name for device in self.devices], "gathers": str(self.gathers)}
+        return self.devices[0].describe() | several
 
     def memory(self) -> MemoryUse:
         """Of the rank that has least free."""
         return min(self.each("reading memory", lambda _, device: device.memory()), key=lambda use: use.free)
 
     def peers(self, pointer: int) -> tuple[int, ...]:
+        """As protocol.DeviceMemory. DeviceError where kernels must not use these addresses: NCCL alone gathers."""
+        if not self.gathers.peers:
+            raise DeviceError(f"kernels on {self.name} cannot use each other's memory: they gather by {self.gathers}")
+        return self.of_ranks(pointer)
+
+    def of_ranks(self, pointer: int) -> tuple[int, ...]:
+        """Where each rank has what is at an address, for the host."""
         return tuple(self._own(pointer, rank) for rank in range(self.ranks))
 
     def alloc(self, nbytes: int, name: str = "") -> int:
@@ -193,6 +212,9 @@ class SeveralDevices(Device):
         self, kernel: LoadedKernel, grid: Grid, block: Grid, parameters: ParameterBlock, work: object | None = None
     ) -> None:
         said = work or kernel.entry
+        if kernel is NCCL_GATHER:
+            self._start(f"launching {said}", [partial(self._gathering.all_gather, self._gather(parameters))])
+            return
         launches = [
             DeviceLaunch(device, kernel.handle[rank], grid, block, self._of_rank(parameters, rank), said)
             for rank, device in enumerate(self.devices)
@@ -203,15 +225,29 @@ class SeveralDevices(Device):
             self._start(f"launching {said}", [partial(_launch, launch) for launch in launches])
 
     def make_graph(self, nodes: Sequence[Node]) -> Any:
+        captured: dict[int, tuple[Any, ...]] = {}
+
         def of_rank(rank: int, device: Device) -> Any:
             return device.make_graph(
                 [
-                    node._replace(kernel=node.kernel.handle[rank], parameters=self._of_rank(node.parameters, rank))
-                    for node in nodes
+                    node._replace(captured=captured[number][rank])
+                    if number in captured
+                    else node._replace(kernel=node.kernel.handle[rank], parameters=self._of_rank(node.parameters, rank))
+                    for number, node in enumerate(nodes)
                 ]
             )
 
-        return self.each("making a graph", of_rank)
+        try:
+            for number, node in enumerate(nodes):
+                if node.kernel is NCCL_GATHER:
+                    captured[number] = self._captured(node)
+            graph = tuple(self.each("making a graph", of_rank))
+        finally:
+            for graphs in captured.values():
+                self._gathering.drop(graphs)
+        if captured:
+            self._capturing.append(graph)
+        return graph
 
     def launch_graph(self, graph: Any, work: object | None = None) -> None:
         said = work or "a graph"
@@ -219,6 +255,8 @@ class SeveralDevices(Device):
         self._start(f"launching {said}", [lambda: self.devices[0].launch_graphs_together(graphs)])
 
     def free_graph(self, graph: Any) -> None:
+        if graph in self._capturing:
+            self._capturing.remove(graph)
         for device, own in zip(self.devices, graph, strict=True):
             self._give_back(partial(device.free_graph, own))
 
@@ -248,6 +286,7 @@ class SeveralDevices(Device):
         if self.closed:
             return
         self.owner.check("closing")
+        self._close_nccl()
         self.closed = True
         self.frees += 1
         for base in self.allocations.bases():
@@ -271,17 +310,21 @@ class SeveralDevices(Device):
         """What the call gives for each rank."""
         self._enter(doing, immediate=immediate)
         try:
-            return [call(rank, device) for rank, device in enumerate(self.devices)]
+            given = [call(rank, device) for rank, device in enumerate(self.devices)]
         except DeviceFailed as error:
             self._fail(doing, error)
+        self._trust_gathers(doing)
+        return given
 
     def first(self, doing: str, call: Callable[[Device], T]) -> T:
         """What the call gives for rank 0."""
         self._enter(doing, immediate=True)
         try:
-            return call(self.devices[0])
+            given = call(self.devices[0])
         except DeviceFailed as error:
             self._fail(doing, error)
+        self._trust_gathers(doing)
+        return given
 
     def _of_rank(self, parameters: ParameterBlock, rank: int) -> ParameterBlock:
         """The parameters of a launch as one rank has them."""
@@ -293,20 +336,27 @@ class SeveralDevices(Device):
     def _start(self, doing: str, calls: Sequence[Callable[[], None]]) -> None:
         """Have all ranks start the same. What not all have started leaves the others waiting for them, so it is the end."""
         self._enter("launching", immediate=True)
+        if self._nccl is not None and self._nccl.cause:
+            self._fail(doing, DeviceError(self._nccl.cause))
         started = 0
         try:
-            for call in calls:
-                call()
-                started += 1
+            with nullcontext() if self._nccl is None else self._nccl.starting():
+                for call in calls:
+                    call()
+                    started += 1
         except Exception as error:
             self._fail(doing, error, started if len(calls) > 1 else None)
         except BaseException:
             if self.kind == "cuda":
                 self.cause = f"an interrupt came while {doing}, which not all may have started"
+            if self._nccl is not None:
+                self._nccl.abort(self.cause)
             raise
 
     def _fail(self, doing: str, error: Exception, rank: int | None = None) -> NoReturn:
         """From now on nothing works; says so once, with what each rank that failed has to say."""
+        if self._nccl is not None:  # else who waits for a gather would wait for ever
+            self._nccl.abort(str(error))
         failed = {} if rank is None else {rank: str(error)}
         for number, device in enumerate(self.devices):
             try:
@@ -322,6 +372,40 @@ class SeveralDevices(Device):
             "all that was on them is lost, weights, keys and values; close them and open them anew",
             self.cause,
         ) from error
+
+    @property
+    def _gathering(self) -> NcclGroup:
+        assert self._nccl is not None  # nobody loads NCCL_GATHER otherwise
+        return self._nccl
+
+    def _gather(self, parameters: ParameterBlock) -> Gather:
+        """What the parameters of a gather of NCCL's say: `x` and `y` of executor/launch/nccl_all_gather.py."""
+        of = {argument.name: argument for argument in parameters.arrays}
+        return Gather(self.of_ranks(of["x"].pointer), self.of_ranks(of["y"].pointer), of["x"].array.nbytes)
+
+    def _captured(self, node: Node) -> tuple[Any, ...]:
+        """A gather of NCCL's, as a graph of each rank."""
+        doing = f"capturing {node.kernel.entry}"
+        self._enter(doing)
+        try:
+            return self._gathering.captured(self._gather(node.parameters))
+        except DeviceError as error:
+            self._fail(doing, error)
+
+    def _trust_gathers(self, doing: str) -> None:
+        """The end, if a gather of NCCL's may have ended without the others."""
+        if self._nccl is not None and (trouble := self._nccl.trouble()):
+            self._fail(doing, DeviceError(trouble))
+
+    def _close_nccl(self) -> None:
+        """Before the devices, and after all that holds gathers of it."""
+        if self._nccl is None:
+            return
+        with suppress(DeviceError):
+            self.synchronize()
+        for graph in [*self._capturing]:
+            self.free_graph(graph)
+        self._nccl.close()
 
     def _allocated(self, nbytes: int, of_rank: Callable[[int, Device], int]) -> int:
         bases: list[int] = []

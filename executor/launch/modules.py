@@ -17,9 +17,11 @@ from pathlib import Path
 from executor.base.disk_cache import DiskCache, trim
 from executor.base.environment import settings
 from executor.base.errors import BundleError, DeviceError, DeviceFailed
-from executor.device.protocol import Device, LoadedKernel
+from executor.device.protocol import NCCL_GATHER, Device, LoadedKernel
 from executor.launch.bundle import Bundle, Packed
+from executor.launch.nccl_all_gather import NcclAllGather
 from ptxgen.dsl.kernel_type import KernelType
+from ptxgen.errors import ArgumentError
 from ptxgen.toolchain.module import emit
 
 Progress = Callable[[int, int], None]
@@ -84,8 +86,9 @@ class Modules:
 
     @property
     def stamps(self) -> bool:
-        """Whether there are stamped forms, by which the launches of a graph are timed. A bundle has none: they are written."""
-        return self.bundle is None
+        """Whether there are stamped forms, by which the launches of a graph are timed. A bundle has none: they are written; nor
+        has what NCCL launches."""
+        return self.bundle is None and not self.device.gathers.nccl
 
     def load(self, kernel: KernelType, *, early: bool = False, stamped: bool = False) -> LoadedKernel:
         """The loaded form of a kernel type. early: so that it may start before the launch before it has ended; stamped: with
@@ -116,7 +119,8 @@ class Modules:
             return coming[text].result() if text in coming else self.device.compile(text)
 
         try:
-            for form in ((kernel, early, False) for kernel in kernels if self.bundle is None):
+            written_here = [k for k in kernels if self.bundle is None and not isinstance(k, NcclAllGather)]
+            for form in ((kernel, early, False) for kernel in written_here):
                 if form not in self._by_kernel and form not in written:
                     packed = written[form] = self._emitted(*form)
                     if packed.text not in self._by_text and packed.text not in coming and not self._is_kept(packed):
@@ -132,6 +136,8 @@ class Modules:
     def _form(self, form: Form, packed: Packed | None, compiled: Compile) -> LoadedKernel:
         """As `load`. packed: the text, if it was written already."""
         kernel, early, stamped = form
+        if isinstance(kernel, NcclAllGather):
+            return self._nccl_gather(kernel, stamped)
         loaded = self._by_kernel.get(form)
         if loaded is not None:
             self.counts.memory_hits += 1
@@ -148,6 +154,13 @@ class Modules:
             self.counts.memory_hits += 1
         self._by_kernel[form] = loaded
         return loaded
+
+    def _nccl_gather(self, kernel: NcclAllGather, stamped: bool) -> LoadedKernel:
+        if not self.device.gathers.nccl:
+            raise DeviceError(f"{self.device.name} cannot launch {kernel}: it gathers by {self.device.gathers}, not by NCCL")
+        if stamped:
+            raise ArgumentError(f"{kernel} has no form with stamps: its code is NCCL's, so launches are timed one by one")
+        return NCCL_GATHER
 
     def _emitted(self, kernel: KernelType, early: bool, stamped: bool) -> Packed:
         start = time.perf_counter()

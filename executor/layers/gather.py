@@ -7,12 +7,14 @@ from typing import Any, Final
 import numpy as np
 
 from executor.device.protocol import ReadOwn, copying
+from executor.launch.nccl_all_gather import NcclAllGather
 from executor.layers.calls import LaunchQueue
 from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.types import U32, U64
 
 GATHERED: Final = "_gather"
@@ -32,8 +34,13 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
     activated, hidden, and behind the last one logits; so between two gathers into one buffer there always is one into another,
     be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
     of it. Digits that are gathered in between count as well: a rank sends them behind all that it has read, and into no
-    `whole` (GatherDigits)."""
+    `whole` (GatherDigits). So does what NCCL gathers (device.gathers says what that is): it has the bits of a rank when that
+    has come so far."""
     workspace = launch.packed.workspace
+    if workspace.device.gathers.by_nccl(whole.nbytes):
+        assert digits is None, f"{operation}: NCCL gathers no digits (gathers_digits)"
+        _gather_by_nccl(launch, operation, own, whole)
+        return
     if digits is not None:
         made = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits)
         given = {"x": own.view(0, (made.columns,)), **_inboxes(workspace, made)}
@@ -78,6 +85,23 @@ def own_lines(workspace: Workspace, rows: int) -> GpuBuffer:
 def own_shape(rows: int, n: int, ranks: int) -> tuple[int, ...]:
     """Of a rank's part of `rows` vectors of n values."""
     return lines(rows, n // ranks)
+
+
+def _gather_by_nccl(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer) -> None:
+    """NCCL has the slices one after another, which of one row is `whole`; those of several are put side by side."""
+    workspace, n = launch.packed.workspace, whole.shape[-1]
+    ranks, m = workspace.device.ranks, whole.size // n
+    kernel = NcclAllGather(count=own.size, ranks=ranks)
+    slices = whole if m == 1 else workspace.buffer(f"slices of {kernel}", (whole.size,))
+    name = f"{operation}{GATHERED}"
+    launch(name if m == 1 else f"{name} slices", kernel, y=slices.view(0, (ranks, own.size)), x=own.view(0, (own.size,)))
+    if m == 1:
+        return
+    pieces, columns = m * ranks, n // ranks
+    index = workspace.buffer(f"order of {pieces} slices of {ranks}", (pieces,), U32)
+    index.upload(np.arange(pieces, dtype=np.uint32).reshape(ranks, m).T.reshape(-1))
+    side_by_side = GatherRows(n=columns, m=pieces, rows=pieces)
+    launch(name, side_by_side, y=whole.view(0, (pieces, columns)), x=slices.view(0, (pieces, columns)), index=index)
 
 
 def _inboxes(workspace: Workspace, kernel: GatherDigits) -> dict[str, Any]:

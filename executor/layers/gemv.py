@@ -193,7 +193,10 @@ def form_read(*readers: Projection) -> Form | None:
 
 def gathers_digits(launch: LaunchQueue, projection: Projection, own: GpuBuffer) -> bool:
     """Whether ranks may gather digits of what the projection reads or has made, of which each has `own`, f32[n] or f32[rows,
-    n]: those of a single row, whose blocks are of one rank each."""
+    n]: those of a single row, whose blocks are of one rank each. NCCL gathers values: it makes nothing of them on the way."""
+    device = launch.packed.workspace.device
+    if device.gathers.by_nccl(own.nbytes * device.ranks):
+        return False
     return launch.fused and projection.fusions.gathered and rows(own) == 1 and own.size % BLOCK == 0
 
 

@@ -108,7 +108,9 @@ class LanguageModel:
                 modules.close()
             if not isinstance(error, OutOfMemory):
                 raise
-            needed = memory_needed(file, config, context, device.target, profile, ranks=device.ranks)
+            needed = memory_needed(
+                file, config, context, device.target, profile, ranks=device.ranks, gathers=device.gathers
+            )  # fmt: skip
             each = " on each" if device.ranks > 1 else ""
             message = (
                 f"{path}: {device.name} has no room for the model, which needs {needed}{each}; {free} bytes were free ({error})"

@@ -9,6 +9,7 @@ import numpy as np
 from executor.choice.choice import GpuProfile
 from executor.choice.persistent import choose_persistent
 from executor.device.dry_run import DryRunMemory
+from executor.device.gathers import PEERS, Gathers
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
 from executor.memory.paged_cache import as_pages
@@ -61,10 +62,12 @@ def memory_needed(
     *,
     chunk: int = CHUNK,
     ranks: int = 1,
+    gathers: Gathers = PEERS,
 ) -> MemoryNeeded:
     """What loading the model would allocate, and then prompts in steps of up to `chunk` tokens; nothing is. ranks: on each of
-    so many devices that share it. Without a `profile` the environment's counts. Raises what loading would raise."""
-    device, profile = DryRunMemory(ranks), profile or GpuProfile.from_environment()
+    so many devices that share it, and gather by `gathers`. Without a `profile` the environment's counts. Raises what loading
+    would raise."""
+    device, profile = DryRunMemory(ranks, gathers), profile or GpuProfile.from_environment()
     if ranks > 1:
         file, config = SplitTensors(file, ranks), split_config(config, ranks)
     repacking = Repacking(repacked(file, config, profile))

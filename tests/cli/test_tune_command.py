@@ -39,6 +39,18 @@ def test_explain_says_how_a_token_goes_from_one_attention_to_the_next(model: Pat
     assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected
 
 
+def test_explain_says_by_what_devices_gather(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert facts("ptxrun", "explain", model, *EMULATOR)["gathers"] is None
+    devices = ("--devices", "emulator,emulator")
+    monkeypatch.setenv("PTXGEN_PERSISTENT_LAYERS", "1")
+    said = facts("ptxrun", "explain", model, *devices)
+    assert (said["gathers"], said["persistent_layers"]) == ("kernels of ours (all reach each other)", None)
+    assert "gathers: kernels of ours" in invoke("ptxrun", "explain", model, *devices).stdout
+    assert "leave one of the two out" in refused("ptxrun", "explain", model, *devices, *EMULATOR)
+    monkeypatch.setenv("PTXGEN_GATHERS", "nccl")
+    assert "NCCL gathers on GPUs" in refused("ptxrun", "explain", model, *devices)
+
+
 def test_explain_says_for_each_matrix_which_kernel_and_why(model: Path) -> None:
     said = facts("ptxrun", "explain", model, *EMULATOR)
     assert (said["precision"], said["tables"]) == ("accurate", [])
