@@ -1,7 +1,9 @@
 """NCCL's all-gather on several GPUs of this process: a communicator each, calls in groups on the GPUs' own streams, at once or
 into graphs; and the watch over them, since a gather of NCCL's waits for the others as long as it takes.
 
-By `nccl.core` of nccl4py 0.6 (NCCL user guide, "NCCL4Py"), which is imported when communicators are made."""
+By `nccl.core` of nccl4py 0.6 (NCCL user guide, "NCCL4Py") and, for the gather itself, the function that its `allgather` calls,
+since that one asks others of which GPU a piece of memory is, and was told the wrong one. Both are imported when communicators
+are made."""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -31,6 +32,8 @@ in all. To start takes microseconds; but the driver may block when one GPU has b
 others (NCCL user guide, "Using NCCL with CUDA Graphs", of several GPUs in a process)."""
 LONGEST_END: Final = 5.0
 """Seconds that closing waits for communicators that are aborted."""
+UINT8: Final = 1
+"""ncclUint8."""
 FINE: Final = (0, 7)
 """ncclSuccess and ncclInProgress."""
 
@@ -38,25 +41,14 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def core() -> Any:
-    """nccl.core. MissingExtra if nccl4py is not installed, or cannot be imported."""
+def core() -> tuple[Any, Any]:
+    """nccl.core, and nccl.bindings.nccl. MissingExtra if nccl4py is not installed, or cannot be imported."""
     try:
+        import nccl.bindings.nccl
         import nccl.core
     except ImportError as error:
         raise MissingExtra(f"to gather by NCCL takes nccl4py ({error}): {INSTALL}") from error
-    return nccl.core
-
-
-@dataclass(frozen=True)
-class _Bytes:
-    """Memory of a GPU as NCCL4Py takes it: by the CUDA array interface, version 3."""
-
-    pointer: int
-    nbytes: int
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.pointer, False), "version": 3}
+    return nccl.core, nccl.bindings.nccl
 
 
 class NcclGroup:
@@ -72,7 +64,7 @@ class NcclGroup:
     def __init__(self, devices: Sequence[CudaDevice]) -> None:
         self.cause = ""
         self._devices = tuple(devices)
-        self._core, self._cuda = core(), driver()
+        (self._core, self._bindings), self._cuda = core(), driver()
         self._lock = threading.RLock()  # held by who asks communicators, or captures; never while a gather starts
         self._started: float | None = None
         self._closing = threading.Event()
@@ -210,12 +202,13 @@ class NcclGroup:
 
     def _call_in_group(self, gather: Gather) -> None:
         slices, wholes, nbytes = gather
-        ranks = len(self._devices)
         _asked("starting a group", self._core.group_start)
         try:
             for rank, communicator in enumerate(self._communicators):
-                x, y = _Bytes(slices[rank], nbytes), _Bytes(wholes[rank], nbytes * ranks)
-                call = partial(communicator.allgather, x, y, stream=self._streams[rank])
+                call = partial(
+                    self._bindings.all_gather, slices[rank], wholes[rank], nbytes, UINT8,
+                    self._bindings.Comm(communicator.ptr), self._streams[rank],
+                )  # fmt: skip
                 _asked(f"gathering on {self._named(rank)}", call)
         except BaseException:
             with suppress(Exception):  # of a group in which a call failed NCCL launches nothing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver as real
 
-from executor.device.nccl import _Bytes
+from executor.device.nccl import UINT8
 from tests.executor.device.fake_driver import OK, FakeDriver, R
 
 
@@ -74,7 +74,9 @@ class FakeNccl:
         self.asynchronous: dict[int, int] = {}
         self.aborted: set[int] = set()
         self.ending: Callable[[], None] = lambda: None
-        self.waiting: list[tuple[int, _Bytes, _Bytes, int]] = []
+        self.waiting: list[tuple[int, int, int, int, int]] = []
+        """Of each call in the group: rank, where its slice is, where all go, bytes of a slice, stream."""
+        self.Comm = int
         self.Communicator = type("Communicator", (), {"init_all": self.init_all})
 
     def init_all(self, devices: list[int]) -> list[FakeCommunicator]:
@@ -94,10 +96,15 @@ class FakeNccl:
         calls, self.waiting = self.waiting, []
         self.note(")group")
         self.ending()
-        for _, _, whole, _ in calls:
-            for rank, x, _, stream in calls:
+        for _, _, whole, _, _ in calls:
+            for rank, x, _, nbytes, stream in calls:
                 if stream not in self.driver.capturing:
-                    ctypes.memmove(whole.pointer + rank * x.nbytes, x.pointer, x.nbytes)
+                    ctypes.memmove(whole + rank * nbytes, x, nbytes)
+
+    def all_gather(self, x: int, whole: int, nbytes: int, datatype: int, rank: int, stream: int) -> None:
+        assert datatype == UINT8
+        self.note(f"gather{rank} {nbytes} on {stream}")
+        self.waiting.append((rank, x, whole, nbytes, stream))
 
     def get_error_string(self, result: int) -> str:
         return f"error {result}"
@@ -109,11 +116,7 @@ class FakeNccl:
 class FakeCommunicator:
     def __init__(self, nccl: FakeNccl, rank: int) -> None:
         self.nccl, self.rank = nccl, rank
-
-    def allgather(self, x: _Bytes, y: _Bytes, *, stream: int) -> None:
-        assert y.nbytes == 2 * x.nbytes
-        self.nccl.note(f"gather{self.rank} {x.nbytes} on {stream}")
-        self.nccl.waiting.append((self.rank, x, y, stream))
+        self.ptr = rank
 
     def get_async_error(self) -> int:
         assert self.rank not in self.nccl.aborted
@@ -141,6 +144,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
     nccl = FakeNccl(log, driver)
     for module in ("cuda", "nccl"):
         monkeypatch.setattr(f"executor.device.{module}.driver", lambda: driver)
-    monkeypatch.setattr("executor.device.nccl.core", lambda: nccl)
+    monkeypatch.setattr("executor.device.nccl.core", lambda: (nccl, nccl))
     monkeypatch.setattr("executor.device.gathers.installed", lambda: True)
     return nccl
