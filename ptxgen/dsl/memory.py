@@ -224,8 +224,10 @@ class MemoryAccess(Core):
         """`with k.loads_in_order():` the assembler moves no load of the body before a barrier that stands before it: it does so
         with loads of the read-only path, which these do not take."""
         before, self._in_order = self._in_order, True
-        yield
-        self._in_order = before
+        try:
+            yield
+        finally:
+            self._in_order = before
 
     def copy_async(
         self, to: Element, source: Element, nbytes: int, *, taken: Value | None = None, guard: Value | None = None, **hints: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from executor.choice.choice import GpuProfile
+from executor.choice.table import TuningEntry, TuningTable
+from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED
 
@@ -61,3 +63,14 @@ def test_the_environment_says_whether_matrices_are_repacked(monkeypatch: pytest.
     assert not GpuProfile.from_environment().repack
     monkeypatch.setenv("PTXGEN_REPACK", "1")
     assert GpuProfile.from_environment() == GpuProfile(repack=True)
+
+
+def test_turns_are_of_the_shape_that_was_measured_alone() -> None:
+    """Another shape may have too few rows, or activations that do not fit shared memory at once."""
+    gpu = GpuModel("a GPU", "sm_90", 132)
+    settings = {"num_warps": 4, "rows_per_warp": 4, "turns": 8}
+    entry = TuningEntry("accurate", "q4k", 4096, 4096, "hw_dp4a_q4k_gemv", settings)
+    profile = GpuProfile(tables=(TuningTable("a test", gpu, (entry,), shipped=True),))
+    chosen = {(k, n): profile.choose(Q4_K, k, n).kernel.parameters() for k, n in ((4096, 4096), (4096, 4), (28672, 4096))}
+    assert [one["turns"] for one in chosen.values()] == [8, 1, 1]
+    assert all(one["rows_per_warp"] == 4 for one in chosen.values())

@@ -247,3 +247,36 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
 def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         gated("q4k", **{"k": 2048, "n": 64, "digits": 3, "out_digits": 3} | settings)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "warps", "turns"),
+    [
+        (1024, 3072, 16, 1),  # 96 groups: a block a multiprocessor
+        (2048, 8192, 8, 4),  # 256: two
+        (4096, 14336, 4, 8),  # 448: four, and one round of blocks
+        (3584, 18944, None, 1),  # 592: a second round of few blocks
+        (1536, 8960, None, 1),  # 280: half of the room would be empty
+    ],
+)
+def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, turns: int) -> None:
+    gate = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3)
+    assert isinstance(gate, HwDp4aGemv)
+    gated = GatedHwDp4aGemv.suited(gate, 3)
+    assert (None if gated is None else (gated.num_warps, gated.turns)) == (None if warps is None else (warps, turns))
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "block_rows"),
+    [(4096, 4096, 32), (14336, 4096, 32), (8960, 1536, 16), (8192, 2048, 16), (512, 1024, 32), (14336, 1024, None)],
+)
+def test_a_norm_is_left_by_blocks_of_32_rows_or_16_unless_most_multiprocessors_would_wait(
+    k: int, n: int, block_rows: int | None
+) -> None:
+    product = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3, turns=2)
+    assert isinstance(product, HwDp4aGemv)
+    leaving = HwDp4aGemvResidualNormed.suited(product, 3)
+    assert (None if leaving is None else leaving.block_rows) == block_rows
+    if leaving is not None:
+        assert leaving.turns == 1
+        assert bool(leaving.scratch) == (block_rows == 16)
