@@ -47,7 +47,7 @@ def test_loads_run_on_from_a_turn_into_the_next() -> None:
     kernel = find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, turns=4)
     lines = emit(kernel, Target(90)).text.splitlines()
     start, end = (
-        next(i for i, line in enumerate(lines) if re.match(pattern, line)) for pattern in (r"\$loop\d*", r"\$loop_end")
+        next(i for i, line in enumerate(lines) if re.match(pattern, line)) for pattern in (r"\$loop_\d", r"\$loop_end")
     )
     (last_load, *_) = [i for i in range(end, start, -1) if "L2::128B" in lines[i]]
     (first_sum, *_) = [i for i in range(start, end) if "shfl" in lines[i]]
