@@ -91,7 +91,7 @@ class MissingExtra(PtxGenError, ImportError):
 
 
 class LaunchError(PtxGenError):
-    """A launch whose arguments do not fit the kernel's signature; nothing was launched."""
+    """A launch whose arguments do not fit the kernel's signature, or do not hold what it reads; nothing was launched."""
 
 
 class NumericalFault(PtxGenError):

@@ -8,6 +8,7 @@ from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
 
+from executor.base.errors import LaunchError
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
@@ -174,13 +175,15 @@ def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:
 def _reading(
     launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer
 ) -> tuple[KernelType, Mapping[str, Any]]:  # fmt: skip
-    """The kernel, which completes x where that is a norm that was left to its readers; and what stands for x for it."""
+    """The kernel, which completes x where that is a norm that was left to its readers; and what stands for x for it.
+    LaunchError if it cannot complete it."""
     form = form_of(kernel)
     if form is None:
         return kernel, {"x": x}
     read = launch.packed.of(launch, operation, x, form)
     completing = kernel.with_norm() if "squares" in read else kernel
-    assert completing is not None, f"{kernel} reads a norm that was left to readers that can complete it"
+    if completing is None:
+        raise LaunchError(f"{operation}: {kernel} cannot complete the norm that was left to it; launch that norm by itself")
     return completing, read
 
 

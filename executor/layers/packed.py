@@ -9,6 +9,7 @@ from math import prod
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
+from executor.base.errors import LaunchError
 from executor.memory.buffers import GpuBuffer, Writes
 from executor.memory.workspace import Workspace
 from ptxgen.dsl.kernel_type import Array, HalfForm, KernelType
@@ -74,9 +75,13 @@ class PackedActivations:
     def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, Any]:
         """The arguments that stand for x, f32[k] or f32[rows, k]: `digits`, `scales` and `sums`, or `halves` and `scales`; made
         now unless that has been done. `operation` is the one that wants them. Of a norm that was left to its readers these are
-        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm)."""
+        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm). LaunchError if it was left in another form."""
         if self._norm is not None and self._norm.normed == self._state(x):
-            assert self._norm.form == form, f"{operation} reads {form} digits of a norm that was left as {self._norm.form}"
+            if self._norm.form != form:
+                raise LaunchError(
+                    f"{operation} reads {_named(form)} of a norm that was left to its readers in {_named(self._norm.form)}; "
+                    "all of them must read these"
+                )
             return self._norm.arguments
         rows, k = _size(x)
         kernel, what = _packing(form, rows, k)
@@ -145,11 +150,10 @@ class PackedActivations:
         self._norm = None
 
     def _buffers(self, rows: int, k: int, form: Form, made: str = "") -> dict[str, GpuBuffer]:
-        kernel, what = _packing(form, rows, k)
+        kernel, _ = _packing(form, rows, k)
         written = [name for name, array in kernel.signature().items() if isinstance(array, Array) and array.direction == "out"]
         size = str(k) if rows == 1 else f"{rows} x {k}"
-        count = form if isinstance(form, int) else f"{form.parts} by {form.lane_run}"
-        return self.workspace.arrays(kernel, f"{count} {what} of {size}{made}", written)
+        return self.workspace.arrays(kernel, f"{_named(form)} of {size}{made}", written)
 
     def _as_they_are(self, activations: GpuBuffer, buffers: Mapping[str, GpuBuffer]) -> _Packed:
         return _Packed(self._state(activations), self._state(next(iter(buffers.values()))), buffers)
@@ -161,6 +165,10 @@ class PackedActivations:
 def _size(x: GpuBuffer) -> tuple[int, int]:
     """How many rows, of how many values."""
     return prod(x.shape[:-1]), x.shape[-1]
+
+
+def _named(form: Form) -> str:
+    return f"{form.parts} by {form.lane_run} halves" if isinstance(form, HalfForm) else f"{form} digits"
 
 
 def _packing(form: Form, rows: int, k: int) -> tuple[KernelType, str]:

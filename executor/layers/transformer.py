@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
+from executor.base.errors import LaunchError
 from executor.choice.persistent import PersistentGrid
 from executor.layers.activations import Activations, AttentionRows
 from executor.layers.calls import LaunchQueue
@@ -159,11 +160,13 @@ def normalise(
     launch: LaunchQueue, operation: str, s: LayerShape, a: AttentionRows, gamma: GpuBuffer, readers: Sequence[Projection]
 ) -> None:
     """a.normed becomes the RMSNorm of each row of a.hidden, ready for its readers; nothing is launched where it was left to
-    them. The digits of a norm are none of its f32 values (RmsNormDigits), so they are made here even where nothing is fused."""
+    them. The digits of a norm are none of its f32 values (RmsNormDigits), so they are made here even where nothing is fused.
+    LaunchError where a.hidden is not there, since another norm of it was gathered alone."""
     form, arguments = form_read(*readers), {"y": a.normed, "x": a.hidden, "gamma": gamma, "eps": s.rms_eps}
     if launch.packed.has_norm(a.hidden, a.normed, gamma, NextNorm(gamma, readers).left_as):
         return
-    assert not launch.packed.lacks(a.hidden), f"{operation} is of a stream of which another norm was gathered alone"
+    if launch.packed.lacks(a.hidden):
+        raise LaunchError(f"{operation} is of {a.hidden}, of which another norm was gathered alone; gather the stream first")
     if form is None or (isinstance(form, HalfForm) and not launch.fused):
         enqueue_rows(launch, operation, RmsNorm(hidden=s.hidden), a.rows, **arguments)
         return
