@@ -8,14 +8,14 @@ python -m benchmarks.decode --synthetic llama-3.2-1b --precision fast --device c
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from benchmarks.models import MODELS, write_q4_k_m
+from benchmarks.given_model import given_model
+from benchmarks.models import MODELS
 from benchmarks.record import write
 from executor.base.environment import PRECISIONS
 from executor.choice.choice import GpuProfile
@@ -49,18 +49,12 @@ def main(
     output: Path,
 ) -> None:
     """Time greedy decoding and write the result as JSON."""
-    if (model is None) == (synthetic is None):
-        raise click.UsageError("give either --model or --synthetic")
-    with tempfile.TemporaryDirectory() as folder, open_device(device) as opened:
-        if synthetic is not None:
-            model = Path(folder) / f"{synthetic}.gguf"
-            write_q4_k_m(synthetic, model)
-        assert model is not None
+    with given_model(model, synthetic, vocabulary=False) as path, open_device(device) as opened:
         start = time.perf_counter()
         profile = GpuProfile.from_environment()
         if precision is not None:
             profile = replace(profile, precision=precision)
-        loaded = LanguageModel.load(model, opened, profile=profile)
+        loaded = LanguageModel.load(path, opened, profile=profile)
         load_seconds = time.perf_counter() - start
         if eager:
             loaded.decoder.launcher.observers.append(lambda record: None)
@@ -69,7 +63,7 @@ def main(
         speeds = [result.tokens_per_second for result in results]
         record = {
             "what": "greedy decode, one sequence",
-            "model": synthetic or model.name,
+            "model": synthetic or path.name,
             "synthetic_weights": synthetic is not None,
             "precision": profile.precision,
             "way": "eager" if eager else "graph",

@@ -13,9 +13,9 @@ from benchmarks.models import write_q4_k_m
 
 
 @contextmanager
-def given_model(model: Path | None, synthetic: str | None) -> Iterator[Path]:
-    """The file `model`, or the model `synthetic` (Q4_K_M, with a vocabulary) in a folder that is removed at the end. UsageError
-    unless exactly one is given."""
+def given_model(model: Path | None, synthetic: str | None, *, vocabulary: bool = True) -> Iterator[Path]:
+    """The file `model`, or the model `synthetic` (Q4_K_M, with a vocabulary unless that is not wanted) in a folder that is
+    removed at the end. UsageError unless exactly one is given."""
     if (model is None) == (synthetic is None):
         raise click.UsageError("give either --model or --synthetic")
     if model is not None:
@@ -23,5 +23,5 @@ def given_model(model: Path | None, synthetic: str | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{synthetic}.gguf"
-        write_q4_k_m(str(synthetic), path, vocabulary=True)
+        write_q4_k_m(str(synthetic), path, vocabulary=vocabulary)
         yield path
