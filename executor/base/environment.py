@@ -80,7 +80,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _switch(text: str) -> bool:
+def _on(text: str) -> bool:
     if not is_on(text):
         raise ValueError
     return True
@@ -116,6 +116,17 @@ def parse_variant(text: str) -> tuple[str, dict[str, int | bool]]:
             raise ArgumentError(f"{part!r} is not parameter=value with a whole number, true or false")
         parameters[key] = int(value) if truth is None else truth
     return name.strip(), parameters
+
+
+def _switch(name: str, does: str) -> EnvironmentVariable[bool]:
+    """One that is off unless it is set."""
+    return EnvironmentVariable(name, does, "1 or 0", "0", lambda: False, False, _on)
+
+
+def _switch_by_gpu(name: str, does: str) -> EnvironmentVariable[bool | None]:
+    """One that GpuProfile.for_device decides unless it is set."""
+    default = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
+    return EnvironmentVariable(name, does, "1 or 0", default, lambda: None, False, _on)
 
 
 CACHE_DIR: Final = EnvironmentVariable[Path | None](
@@ -181,87 +192,41 @@ TUNING: Final = EnvironmentVariable[Path | bool](
     False,
     lambda text: is_on(text) or _folder(text),
 )
-BATCH_INVARIANT: Final = EnvironmentVariable[bool](
+BATCH_INVARIANT: Final = _switch(
     "PTXGEN_BATCH_INVARIANT",
     "gives a token the same bits whatever other tokens are computed with it",
-    "1 or 0",
-    "0",
-    lambda: False,
-    False,
-    _switch,
 )
-MEASURED_SM_90: Final = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
-REPACK: Final = EnvironmentVariable[bool | None](
+REPACK: Final = _switch_by_gpu(
     "PTXGEN_REPACK",
     "puts the Q6_K matrices of a model into aligned blocks when it is loaded: 6.7 % more bytes, fewer instructions",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-MERGED_ATTENTION: Final = EnvironmentVariable[bool | None](
+MERGED_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_MERGED_ATTENTION",
     "has long sequences attended to by many blocks in one launch, and each row of a step in one launch instead of two",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-ROTATING_ATTENTION: Final = EnvironmentVariable[bool | None](
+ROTATING_ATTENTION: Final = _switch_by_gpu(
     "PTXGEN_ROTATING_ATTENTION",
     "has a token's queries and keys rotated, and keys and values kept, by the launch that attends, where attention is merged",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-EARLY_LAUNCHES: Final = EnvironmentVariable[bool | None](
+EARLY_LAUNCHES: Final = _switch_by_gpu(
     "PTXGEN_EARLY_LAUNCHES",
     "has each kernel of a step started before the one before it has ended, for which it then waits (sm_90 and later)",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-JOINED_PRODUCTS: Final = EnvironmentVariable[bool | None](
+JOINED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_JOINED_PRODUCTS",
     "has a token multiplied by q, k and v, and by gate and up, in one launch where the weights are of one format",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-FUSED_NORMS: Final = EnvironmentVariable[bool | None](
+FUSED_NORMS: Final = _switch_by_gpu(
     "PTXGEN_FUSED_NORMS",
     "has a token normalised by the products before and behind each norm, which then is no launch of its own",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-GATED_PRODUCTS: Final = EnvironmentVariable[bool | None](
+GATED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_GATED_PRODUCTS",
     "has a token multiplied by gate and up, and the one gated by the other, in one launch where the weights are of one format",
-    "1 or 0",
-    MEASURED_SM_90,
-    lambda: None,
-    False,
-    _switch,
 )
-PERSISTENT_LAYERS: Final = EnvironmentVariable[bool](
+PERSISTENT_LAYERS: Final = _switch(
     "PTXGEN_PERSISTENT_LAYERS",
     "has a token go from the attention of one layer to that of the next by one launch whose blocks stay",
-    "1 or 0",
-    "0",
-    lambda: False,
-    False,
-    _switch,
 )
 GATHERS: Final = EnvironmentVariable[str | int | None](
     "PTXGEN_GATHERS",
@@ -272,14 +237,9 @@ GATHERS: Final = EnvironmentVariable[str | int | None](
     None,
     _gathers,
 )
-DEBUG: Final = EnvironmentVariable[bool](
+DEBUG: Final = _switch(
     "GPU_DEBUG",
     "checks what each kernel writes for NaN and infinity, and names the first",
-    "1 or 0",
-    "0",
-    lambda: False,
-    False,
-    _switch,
 )
 API_KEY: Final = EnvironmentVariable[str | None](
     "PTXGEN_API_KEY",

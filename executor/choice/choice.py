@@ -4,11 +4,11 @@ fastest that was measured on this GPU, else what every device uses. Measures not
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from executor.base.arguments import described, instance, whole
-from executor.base.environment import PRECISIONS, parse_variant, settings
+from executor.base.environment import PRECISIONS, Settings, parse_variant, settings
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, require_precision
 from executor.choice.table import TuningEntry, TuningTable
@@ -101,17 +101,10 @@ class GpuProfile:
             if id not in ids:
                 raise ArgumentError(f"the profile names a GEMV for {id!r}, which is not a format; formats: {', '.join(ids)}")
             parse_variant(instance(f"the GEMV for {id}", variant, str))
-        instance("batch_invariant", self.batch_invariant, bool)
         whole("tile_run", self.tile_run, 0)
-        instance("merged_attention", self.merged_attention, bool)
-        instance("rotating_attention", self.rotating_attention, bool)
-        instance("repack", self.repack, bool)
-        instance("early_launches", self.early_launches, bool)
-        instance("joined_products", self.joined_products, bool)
-        instance("fused_norms", self.fused_norms, bool)
-        instance("gated_products", self.gated_products, bool)
-        instance("gathered_digits", self.gathered_digits, bool)
-        instance("persistent_layers", self.persistent_layers, bool)
+        for switch in fields(self):
+            if isinstance(switch.default, bool):
+                instance(switch.name, getattr(self, switch.name), bool)
         for made in REPACKED.values() if self.repack else ():
             if made.native.id in self.gemv:
                 raise ArgumentError(
@@ -120,30 +113,12 @@ class GpuProfile:
 
     @classmethod
     def for_device(cls, device: Device, own: TuningTable | None = None) -> Self:
-        """What the environment says, and what was measured on this device's GPU. Where the environment does not say whether
-        weights are repacked, attention is merged, attention rotates, products are joined or gated, norms are fused and launches
-        start early, they are on a GPU from sm_90 on whose generation has a shipped table; weights only if it names no kernel
-        for their blocks. own: instead of the user's table."""
+        """What the environment says, and what was measured on this device's GPU. Switches that the environment may leave open
+        are on then if this is a GPU from sm_90 on whose generation has a shipped table. own: instead of the user's table."""
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
-        repack, merged, rotating, early, joined, norms, gated = (
-            likely if said is None else said
-            for said, likely in (
-                (environment.repack, faster and unnamed),
-                (environment.merged_attention, faster),
-                (environment.rotating_attention, faster),
-                (environment.early_launches, faster),
-                (environment.joined_products, faster),
-                (environment.fused_norms, faster),
-                (environment.gated_products, faster),
-            )
-        )
-        return replace(
-            cls.from_environment(), tables=tables, repack=repack, merged_attention=merged, rotating_attention=rotating,
-            early_launches=early, joined_products=joined, fused_norms=norms, gated_products=gated,
-        )  # fmt: skip
+        return cls._said(environment, tables, faster)
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -152,25 +127,38 @@ class GpuProfile:
         environment says."""
         if modules.bundle is None:
             return cls.for_device(modules.device)
-        return replace(
-            cls.from_environment(), precision=modules.bundle.precision, repack=False, merged_attention=False,
-            rotating_attention=False, early_launches=False, joined_products=False, fused_norms=False, gated_products=False,
-            persistent_layers=False,
-        )  # fmt: skip
+        environment = settings()
+        return cls(modules.bundle.precision, environment.gemv, batch_invariant=environment.batch_invariant)
 
     @classmethod
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU. What it leaves
         open is off."""
-        environment = settings()
+        return cls._said(settings(), (), faster=False)
+
+    @classmethod
+    def _said(cls, environment: Settings, tables: tuple[TuningTable, ...], faster: bool) -> Self:
+        """What the environment says. Switches that it leaves open are on where that is faster; weights are repacked then only
+        if it names no kernel for their blocks."""
+        unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
+
+        def on(said: bool | None, likely: bool = faster) -> bool:
+            return likely if said is None else said
+
         return cls(
-            environment.precision or PRECISIONS[0], environment.gemv,
-            batch_invariant=environment.batch_invariant, repack=bool(environment.repack),
-            merged_attention=bool(environment.merged_attention), rotating_attention=bool(environment.rotating_attention),
-            early_launches=bool(environment.early_launches), joined_products=bool(environment.joined_products),
-            fused_norms=bool(environment.fused_norms), gated_products=bool(environment.gated_products),
+            environment.precision or PRECISIONS[0],
+            environment.gemv,
+            tables,
+            batch_invariant=environment.batch_invariant,
+            repack=on(environment.repack, faster and unnamed),
+            merged_attention=on(environment.merged_attention),
+            rotating_attention=on(environment.rotating_attention),
+            early_launches=on(environment.early_launches),
+            joined_products=on(environment.joined_products),
+            fused_norms=on(environment.fused_norms),
+            gated_products=on(environment.gated_products),
             persistent_layers=environment.persistent_layers,
-        )  # fmt: skip
+        )
 
     @property
     def with_outputs(self) -> Self:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from executor.choice.choice import GpuProfile
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
+from executor.launch.modules import Modules
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED
 
@@ -63,6 +67,21 @@ def test_the_environment_says_whether_matrices_are_repacked(monkeypatch: pytest.
     assert not GpuProfile.from_environment().repack
     monkeypatch.setenv("PTXGEN_REPACK", "1")
     assert GpuProfile.from_environment() == GpuProfile(repack=True)
+
+
+def test_a_bundle_has_the_plain_form_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REPACK", "MERGED_ATTENTION", "EARLY_LAUNCHES", "JOINED_PRODUCTS", "FUSED_NORMS", "PERSISTENT_LAYERS"):
+        monkeypatch.setenv(f"PTXGEN_{name}", "1")
+    monkeypatch.setenv("PTXGEN_BATCH_INVARIANT", "1")
+    monkeypatch.setenv("PTXGEN_GEMV_Q6K", "mwv_q6k_gemv")  # of blocks that are not repacked here
+    bundled = cast(Modules, SimpleNamespace(bundle=SimpleNamespace(precision="fast")))
+    assert GpuProfile.for_modules(bundled) == GpuProfile("fast", {"q6k": "mwv_q6k_gemv"}, batch_invariant=True)
+
+
+@pytest.mark.parametrize("name", ["batch_invariant", "repack", "joined_products"])
+def test_a_switch_is_a_bool(name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"{name} is 1; allowed: a bool"):
+        GpuProfile(**{name: 1})  # type: ignore[arg-type]
 
 
 def test_turns_are_of_the_shape_that_was_measured_alone() -> None:
