@@ -214,7 +214,7 @@ EARLY_LAUNCHES: Final = _switch_by_gpu(
 )
 JOINED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_JOINED_PRODUCTS",
-    "has a token multiplied by q, k and v, and by gate and up, in one launch where the weights are of one format",
+    "has a token multiplied by q, k and v (which may be of another format), and by gate and up, in one launch",
 )
 FUSED_NORMS: Final = _switch_by_gpu(
     "PTXGEN_FUSED_NORMS",

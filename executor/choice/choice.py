@@ -220,7 +220,12 @@ class GpuProfile:
         own = entry.fixed.get("format", format)
         if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
             raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
-        kernel = entry.make(k=k, n=n, **parameters)
+        try:
+            kernel = entry.make(k=k, n=n, **parameters)
+        except ArgumentError as error:
+            raise ArgumentError(
+                f"the profile names {variant} for {format.name}, of which there are {n} x {k}: {error}"
+            ) from error
         if accurate and reads_one_digit(kernel):
             return None
         if self.batch_invariant and not _same_for_any_rows(kernel):

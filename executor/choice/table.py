@@ -57,8 +57,10 @@ class TuningEntry:
 
     @property
     def same(self) -> tuple[object, ...]:
-        """Equal for two measurements of the same thing."""
-        return self.precision, self.format, self.k, self.n, self.rows, self.kernel, tuple(sorted(self.parameters.items()))
+        """Equal for two measurements of the same thing, also if one is from before the kernel had some parameter."""
+        defaults = {name: value for name, value in find(self.kernel).parameters.items() if type(value) in (int, bool)}
+        parameters = tuple(sorted((defaults | dict(self.parameters)).items()))
+        return self.precision, self.format, self.k, self.n, self.rows, self.kernel, parameters
 
     def counts_for(self, k: int, n: int, rows: int) -> bool:
         """Whether its time says something of n rows of k weights and so many rows of activations: it is of this shape, and for
@@ -277,6 +279,8 @@ def _entry(place: str, facts: object, shipped: bool) -> TuningEntry:
     format = _FORMATS[entry.format]
     if "m" in entry.parameters:
         raise ArgumentError(f"{place} sets m; how many rows of activations there are is said by rows")
+    if entry.n is None and entry.parameters.get("turns", 1) != 1:
+        raise ArgumentError(f"{place} sets turns for any n; they are of one shape")
     try:
         kernel = entry.make(entry.n or 1, entry.rows)
     except ArgumentError as fault:

@@ -78,6 +78,8 @@ def choose(devices: Sequence[Device], asked: str | int | None = None) -> Gathers
     reach each other, which names them, where kernels of ours are asked for or NCCL is not installed."""
     if isinstance(asked, str) and asked not in GATHERINGS:
         raise ArgumentError(f"gathers is {asked!r}; allowed: {' or '.join(GATHERINGS)}, or bytes from which NCCL gathers")
+    if type(asked) is int and asked == 0:
+        asked = NCCL  # all have as many bytes
     limited = None if asked is None or isinstance(asked, str) else Gathers(asked, "asked for")
     if asked not in (None, PEER) and devices[0].kind != "cuda":
         raise DeviceError(f"NCCL gathers on GPUs, and {devices[0].name} is none; leave {GATHERS.name} unset, or say {PEER}")

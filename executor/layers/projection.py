@@ -68,9 +68,12 @@ def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Project
 
 
 def of_rank(kernel: KernelType, ranks: int) -> KernelType:
-    """A kernel that multiplies by one matrix or several, for as many rows of each as one of `ranks` devices has."""
-    rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := kernel.parameters().get(name))}
-    return replace(kernel, **rows)
+    """A kernel that multiplies by one matrix or several, for as many rows of each as one of `ranks` devices has. What is of the
+    shape that was measured alone it does not keep: `turns`, which leave the bits alone."""
+    parameters = kernel.parameters()
+    rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := parameters.get(name))}
+    turns = {"turns": 1} if "turns" in parameters and "out_digits" not in parameters else {}
+    return replace(kernel, **rows, **turns)
 
 
 def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int, rows: int = 1) -> None:

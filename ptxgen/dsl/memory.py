@@ -221,8 +221,8 @@ class MemoryAccess(Core):
 
     @contextmanager
     def loads_in_order(self) -> Iterator[None]:
-        """`with k.loads_in_order():` the assembler moves no load of the body before a barrier that stands before it: it does so
-        with loads of the read-only path, which these do not take."""
+        """`with k.loads_in_order():` loads of the body take no read-only path (`nc`). The assembler was seen to move loads of
+        that path over barriers, in both directions, and leaves these where they are written (nvJitLink 13.0)."""
         before, self._in_order = self._in_order, True
         try:
             yield

@@ -27,7 +27,8 @@ WORTH_IT = 0.8
 """The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 592 (75 %)
 lost 4 %, 280 (53 %) 5 %; rows of eight steps (Q8_0) lost 3 %, and with one digit 256 (97 %) lost 4 %."""
 
-WARPS = (16, 8, 4)
+USUAL = 8
+WARPS = (16, USUAL, 4)
 """Of a block. Four for the 448 groups of a model of 8B, which eight have in two rounds, won 16 us of a step of 1650 (H200)."""
 
 STEEPEST = 1.1
@@ -60,15 +61,15 @@ class GatedHwDp4aGemv(RowDigits):
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
         """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows
         of more steps than are loaded ahead; and groups of 32 results, a block each, of which the last round leaves many
-        multiprocessors idle. A block has as many warps as let all groups be there at once."""
+        multiprocessors idle. A block has as many warps as let all groups be there at once, where there are such."""
         groups = gate.n // BLOCK
 
         def at_once(warps: int) -> int:
             return MULTIPROCESSORS * max(1, gate.resident_threads // (warps * WARP_SIZE))
 
-        warps = next((warps for warps in WARPS if groups <= at_once(warps)), WARPS[-1])
+        warps = next((warps for warps in WARPS if groups <= at_once(warps)), USUAL)
         rounds = -(-groups // at_once(warps))
-        idle = groups > MULTIPROCESSORS and groups < WORTH_IT * rounds * at_once(warps)
+        idle = groups > at_once(USUAL) and groups < WORTH_IT * rounds * at_once(warps)
         warps = min(warps, BLOCK // gate.fragments.shares)
         if gate.n % BLOCK or gate.digits == 1 or gate.fragments.steps > gate.ahead or idle:
             return None

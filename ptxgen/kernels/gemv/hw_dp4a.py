@@ -85,7 +85,8 @@ class HwDp4aGemv(HwDp4aType):
             return None
         more = further(others, alike)
         if more is not None:
-            return JoinedHwDp4aGemv(**self.parameters(), format=self.format, n2=more[0], n3=more[1])
+            turns = self.turns if min((n for n in more if n), default=self.n) >= self.warp_results else 1
+            return JoinedHwDp4aGemv(**self.parameters() | {"turns": turns}, format=self.format, n2=more[0], n3=more[1])
         if len(others) != 2:
             return None
         same, other = others

@@ -29,6 +29,9 @@ IDLE_WEIGHTS = 100_000
 """Weights of a block, times the share of the multiprocessors that have none, which take as long as a norm. On an H100, in
 steps: 74,000 (k = 3072, n = 1024) won 56 us of 590, 92,000 (18944, 3584) 37 of 2128; 135,000 (8192, 2048) lost 8 of 500."""
 
+HALVED_FROM = 150_000
+"""Of them, from which on two blocks have the 32 rows. On an H200: 182,000 (8960, 1536) won 12 us of 726."""
+
 
 @register(format=JOINED)
 @dataclass(frozen=True)
@@ -54,13 +57,14 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         There two blocks have a group, if that leaves fewer."""
         if product.n % BLOCK:
             return None
-        shares = product.fragments.shares
-        for of_block in (BLOCK, BLOCK // 2):
-            idle = 1 - product.n / of_block / MULTIPROCESSORS
-            if idle * of_block * product.k <= IDLE_WEIGHTS:
-                break
-        else:
+
+        def idle_weights(of_block: int) -> float:
+            return (1 - product.n / of_block / MULTIPROCESSORS) * of_block * product.k
+
+        of_block = BLOCK if idle_weights(BLOCK) <= HALVED_FROM else BLOCK // 2
+        if idle_weights(of_block) > IDLE_WEIGHTS:
             return None
+        shares = product.fragments.shares
         rows = max(1, of_block // 16 // shares)
         warps = of_block // (rows * shares)
         settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1}

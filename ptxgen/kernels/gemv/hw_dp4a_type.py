@@ -28,7 +28,7 @@ from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 MULTIPROCESSORS = 132
-"""Of a large GPU, whose blocks what is measured to be fast depends on; no bit does."""
+"""Of a large GPU: settings are chosen for so many. No bit depends on it."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,18 @@ class HwDp4aType(DigitGemvType):
         require(self, "turns", high=WARP_SIZE)
         if self.turns == 1:
             return
-        if self.activation_rows > 1 or len(chunks(self.format, self.k, 1, self.digits)) > 1:
+        if self.activation_rows > 1:
+            raise ArgumentError(f"{self.name}: turns must be 1 for several rows of activations, here {self.activation_rows}")
+        if len(chunks(self.format, self.k, 1, self.digits)) > 1:
             raise ArgumentError(
-                f"{self.name}: turns must be 1 for several rows of activations and where one does not fit shared memory at "
-                f"once: {self.activation_rows} rows, {self.digits} digits of k={self.k}"
+                f"{self.name}: turns must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
+                f"k={self.k}"
             )
-        if self.warp_results > WARP_SIZE or any(n < self.warp_results for n in self.heights):
+        most, of = min((WARP_SIZE, "lanes"), (min(self.heights), "rows of a matrix"))
+        if self.warp_results > most:
             raise ArgumentError(
-                f"{self.name}: in {self.turns} turns a warp has {self.warp_results} rows, more than its {WARP_SIZE} lanes or "
-                f"than a matrix, n={self.n}"
+                f"{self.name}: turns must be fewer than {self.turns}, in which a warp has {self.warp_results} rows: there are "
+                f"{most} {of}"
             )
 
     @property
@@ -133,8 +136,11 @@ class HwDp4aType(DigitGemvType):
     @property
     def loads_rows_first(self) -> bool:
         """Whether the assembler must leave the first loads of weights where they are written, before the activations are
-        staged: where they are whole rows of all blocks, which a large GPU holds at once. Else more in flight make others wait.
-        In steps of an H200: 13 us of 501 won by o and down of Qwen3-0.6B, 83 of 1632 lost by all products of Qwen2.5-7B."""
+        staged: where they are whole rows of all blocks of the (first) matrix, which a large GPU holds at once, in one turn.
+        Else more in flight make others wait. In steps of one row on an H200: 13 us of 501 won by o and down of Qwen3-0.6B, 5 of
+        429 by q, k and v of the 1B, 83 of 1632 lost by all products of Qwen2.5-7B."""
+        if self.activation_rows > 1:
+            return False
         together = MULTIPROCESSORS * max(1, self.resident_threads // (self.num_warps * WARP_SIZE))
         return self.fragments.steps <= self.ahead and -(-self.n // self.block_rows) <= together
 

@@ -17,6 +17,7 @@ from ptxgen.kernels.gemv.shared_digits import Layout, chunks
 from ptxgen.kernels.joined import LastMatrix
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 
 
 @register(format=(find("Q4_K"), find("Q5_K")), last=(find("Q6_K"), REPACKED["Q6_K_ALIGNED"]))
@@ -27,7 +28,8 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
 
     y: f32[n], y2: f32[n2], y3: f32[n3]; w and w2: u8[n, row_bytes] and so on in `format`, w3 in `last`; digits, scales and sums
     as in hw_dp4a. A block of threads has rows of one matrix; the last blocks have those of the third, last_rows_per_warp a
-    warp. The activations stand in shared memory as the format of a block's rows wants them, all at once."""
+    warp. The activations stand in shared memory as the format of a block's rows wants them, all at once. Of formats that the
+    catalogue does not have it for it is made by its class."""
 
     last: Format = field(kw_only=True, metadata=HIDDEN)
     last_rows_per_warp: int = field(default=2, kw_only=True)
@@ -45,14 +47,16 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
 
     @classmethod
     def of(cls, kernel: HwDp4aGemv, same: HwDp4aGemv, other: HwDp4aGemv) -> MixedHwDp4aGemv | None:
-        """With the settings of the first; None where activations do not fit shared memory at once."""
-        try:
-            return cls(
-                **kernel.parameters(), format=kernel.format, n2=same.n, n3=other.n, last=other.format,
-                last_rows_per_warp=other.rows_per_warp,
-            )  # fmt: skip
-        except ArgumentError:
+        """With the settings of the first, but one turn where a matrix has too few rows; None where activations do not fit
+        shared memory at once."""
+        if any(len(chunks(one.format, one.k, 1, one.digits)) > 1 for one in (kernel, other)):
             return None
+        last_results = other.rows_per_warp * other.fragments.shares * kernel.turns
+        fit = same.n >= kernel.warp_results and last_results <= min(other.n, WARP_SIZE)
+        return cls(
+            **kernel.parameters() | {"turns": kernel.turns if fit else 1}, format=kernel.format, n2=same.n, n3=other.n,
+            last=other.format, last_rows_per_warp=other.rows_per_warp,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -11,8 +12,11 @@ from executor.choice.choice import GpuProfile
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.launch.modules import Modules
+from executor.layers.projection import of_rank
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 
 Q4_K = FORMATS["Q4_K"]
 
@@ -93,3 +97,26 @@ def test_turns_are_of_the_shape_that_was_measured_alone() -> None:
     chosen = {(k, n): profile.choose(Q4_K, k, n).kernel.parameters() for k, n in ((4096, 4096), (4096, 4), (28672, 4096))}
     assert [one["turns"] for one in chosen.values()] == [8, 1, 1]
     assert all(one["rows_per_warp"] == 4 for one in chosen.values())
+
+
+def test_a_named_kernel_that_a_matrix_cannot_have_says_which_matrix() -> None:
+    profile = GpuProfile(gemv={"q4k": "hw_dp4a_q4k_gemv:turns=4"})
+    assert profile.choose(Q4_K, 4096, 64).kernel.parameters()["turns"] == 4
+    said = "the profile names hw_dp4a_q4k_gemv:turns=4 for Q4_K, of which there are 64 x 28672: .*turns must be 1 where"
+    with pytest.raises(ArgumentError, match=said):
+        profile.choose(Q4_K, 28672, 64)
+
+
+def test_a_part_of_a_matrix_takes_no_turns() -> None:
+    whole = HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, turns=8)
+    assert of_rank(whole, 4) == HwDp4aGemv(Q4_K, k=4096, n=16, digits=3)
+    gated = GatedHwDp4aGemv(Q4_K, k=4096, n=128, digits=3, out_digits=3, num_warps=8, turns=4)
+    assert of_rank(gated, 2) == replace(gated, n=64), "whose groups of 32 rows they make"
+
+
+def test_a_measurement_from_before_a_parameter_is_replaced() -> None:
+    old = TuningEntry("accurate", "q4k", 4096, 64, "hw_dp4a_q4k_gemv", {"num_warps": 4}, seconds=4e-6)
+    new = replace(old, parameters={"num_warps": 4, "turns": 1, "ahead": 2}, seconds=6e-6)
+    table = TuningTable("a test", GpuModel("a GPU", "sm_90", 132), (old,))
+    assert table.with_entry(new).entries == (new,)
+    assert len(table.with_entry(replace(new, parameters={"num_warps": 4, "turns": 2})).entries) == 2

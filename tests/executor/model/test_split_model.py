@@ -33,7 +33,7 @@ Q4 = find("Q4_K")
 TOKENS = [3, 17, 101, 44]
 PROMPT = [3, 17, 5, 8, 200, 7, 41, 3, 90, 3, 11, 1, 2]
 CONTEXT = 64
-MIXED = {"": Q.Q4_K, "ffn_down": Q.Q6_K, "output": Q.Q6_K}
+MIXED = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "output": Q.Q6_K}
 STEP = [
     *(Row(0, token, at, True) for at, token in enumerate(TOKENS)),
     *(Row(1, token, at, at == 2) for at, token in enumerate((9, 8, 7))),

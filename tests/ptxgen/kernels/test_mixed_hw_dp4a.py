@@ -89,3 +89,14 @@ def test_what_cannot_be_is_refused(settings: dict[str, int], message: str) -> No
 def test_one_format_alone_is_refused() -> None:
     with pytest.raises(ArgumentError, match="is for two formats, got Q4_K for both"):
         MixedHwDp4aGemv(Q4_K, k=1536, n=4, n2=4, n3=4, last=Q4_K)
+
+
+def test_matrices_of_fewer_rows_than_turns_take_are_joined_in_one_turn() -> None:
+    q = made(Q4_K, 64, turns=8)
+    few = made(Q4_K, 8), made(Q4_K, 8), made(ALIGNED, 8)
+    for others, turns in (((few[0],), 1), (few[:2], 1), ((few[0], few[2]), 1), ((made(Q4_K, 16), made(ALIGNED, 16)), 8)):
+        together = q.joined(others)
+        assert together is not None
+        assert together.parameters()["turns"] == turns
+    shares = made(Q4_K, 64, k=512, turns=4, rows_per_warp=1).joined([made(Q4_K, 64, k=512), made(ALIGNED, 64, k=512)])
+    assert shares is not None, "two rows of v for each of the warp's shares are more than lanes in four turns"

@@ -219,10 +219,10 @@ def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() 
         ({"num_warps": 3}, "not 2 and 6"),
         ({"num_warps": 16, "rows_per_warp": 3}, "not 3 and 48"),
         ({"num_warps": 32, "rows_per_warp": 3}, "not 3 and 96"),
-        ({"turns": 32}, "in 32 turns a warp has 64 rows, more than its 32 lanes"),
+        ({"turns": 32}, "turns must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
         (
             {"k": 18944, "turns": 2},
-            "turns must be 1 .* where one does not fit .* at once: 1 rows, 3 digits of k=18944",
+            "turns must be 1 where activations do not fit shared memory at once, as 3 digits of k=18944",
         ),
         ({"turns": 0}, "turns must be an integer, 1..32, got 0"),
         ({"out_digits": 4}, "out_digits must be an integer, 1..3, got 4"),
@@ -257,6 +257,8 @@ def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int],
         (4096, 14336, 4, 8),  # 448: four, and one round of blocks
         (3584, 18944, None, 1),  # 592: a second round of few blocks
         (1536, 8960, None, 1),  # 280: half of the room would be empty
+        (2048, 6144, 8, 4),  # 192: at once, though many are idle
+        (4096, 24576, 8, 4),  # 768: three rounds of eight warps, nearly full
     ],
 )
 def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, turns: int) -> None:
@@ -268,7 +270,7 @@ def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int
 
 @pytest.mark.parametrize(
     ("k", "n", "block_rows"),
-    [(4096, 4096, 32), (14336, 4096, 32), (8960, 1536, 16), (8192, 2048, 16), (512, 1024, 32), (14336, 1024, None)],
+    [(4096, 4096, 32), (14336, 4096, 32), (8960, 1536, 16), (8192, 2048, None), (512, 1024, 32), (14336, 1024, None)],
 )
 def test_a_norm_is_left_by_blocks_of_32_rows_or_16_unless_most_multiprocessors_would_wait(
     k: int, n: int, block_rows: int | None

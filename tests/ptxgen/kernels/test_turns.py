@@ -66,9 +66,9 @@ def test_turns_spill_nothing() -> None:
     ("settings", "message"),
     [
         ({"turns": 33}, "turns must be an integer, 1..32, got 33"),
-        ({"turns": 32}, "in 32 turns a warp has 64 rows, more than its 32 lanes or than a matrix, n=40"),
-        ({"turns": 16, "n": 31}, "in 16 turns a warp has 32 rows, more than its 32 lanes or than a matrix, n=31"),
-        ({"turns": 2, "k": 28672}, "where one does not fit shared memory at once: 1 rows, 3 digits of k=28672"),
+        ({"turns": 32}, "turns must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
+        ({"turns": 16, "n": 31}, "turns must be fewer than 16, in which a warp has 32 rows: there are 31 rows of a matrix"),
+        ({"turns": 2, "k": 28672}, "must be 1 where activations do not fit shared memory at once, as 3 digits of k=28672"),
     ],
     ids=str,
 )
