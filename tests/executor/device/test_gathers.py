@@ -149,3 +149,8 @@ def test_sizes_of_a_gather_are_checked(count: int, ranks: int) -> None:
         return
     with pytest.raises(ArgumentError):
         NcclAllGather(count=count, ranks=ranks)
+
+
+def test_from_no_bytes_on_all_is_nccls_and_needs_no_way() -> None:
+    gpu = SimpleNamespace(kind="cuda", name="a GPU")  # which nobody can ask for a way
+    assert choose([gpu, gpu], 0) == Gathers(0, "asked for")
