@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,10 @@ def test_who_is_joined_so() -> None:
     assert type(q.joined([k, made(Q4_K, 8)])) is JoinedHwDp4aGemv
     for others in ([v], [v, k], [k, made(ALIGNED, 8, digits=1)], [made(ALIGNED, 8), made(ALIGNED, 8)], [k, v, v]):
         assert q.joined(others) is None
+    in_rounds = {"num_warps": 8, "rows_per_warp": 1, "k": 4096}  # three: 768 blocks, of which 264 are there at once
+    q, k, v = (made(format, n, **in_rounds) for format, n in ((Q4_K, 4096), (Q4_K, 1024), (ALIGNED, 1024)))
+    assert q.joined([k, v]) is None
+    assert isinstance(replace(q, rows_per_warp=2, turns=2).joined([k, v]), MixedHwDp4aGemv)
     beyond = {"k": 28672}  # activations that do not fit shared memory at once
     assert made(Q4_K, 16, **beyond).joined([made(Q4_K, 8, **beyond), made(ALIGNED, 8, **beyond)]) is None
 
