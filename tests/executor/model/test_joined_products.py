@@ -44,12 +44,21 @@ def test_a_token_has_the_bits_of_launches_for_each_matrix(path: Path, early: boo
         ]  # fmt: skip
 
 
-def test_matrices_of_several_formats_are_joined_where_they_are_alike(tmp_path: Path) -> None:
-    types = {"attn_v": Q.Q6_K, "": Q.Q4_K}
+@pytest.mark.parametrize(
+    ("types", "launches"),
+    [
+        ({"attn_v": Q.Q6_K, "": Q.Q4_K}, ["attn_q+attn_k+attn_v mixed_hw_dp4a_q4k_q6k_gemv"]),
+        ({"attn_k": Q.Q6_K, "attn_v": Q.Q8_0, "": Q.Q4_K}, ["attn_q hw_dp4a_q4k_gemv", "attn_k hw_dp4a_q6k_gemv"]),
+        ({"attn_k": Q.Q6_K, "": Q.Q4_K}, [f"attn_q+attn_v {JOINED}", "attn_k hw_dp4a_q6k_gemv"]),
+    ],
+)
+def test_matrices_of_several_formats_are_joined_where_two_are_alike(
+    types: dict[str, Q], launches: list[str], tmp_path: Path
+) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", types, layers=1, hidden=256, heads=4, kv_heads=2, ff=256, context=CONTEXT)
     (apart, _), (together, joined) = (decoded(path, GpuProfile(joined_products=switch)) for switch in (False, True))
     assert together == apart
-    assert joined[0][:2] == [f"attn_q+attn_k {JOINED}", "attn_v hw_dp4a_q6k_gemv"]
+    assert joined[0][: len(launches)] == launches
 
 
 def test_the_profile_takes_a_bool() -> None:
