@@ -189,10 +189,9 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=28672, n=2, rows_per_warp=1, **fixed)  # more than fits shared memory at once
             yield cls(k=4096, n=5, digits=3, normed=True, **cls._narrow(), **fixed)
             yield cls(k=1024, n=27, digits=3, **cls._narrow() | {"rows_per_warp": 2}, **fixed)  # two rows side by side
-            yield cls(
-                k=4096, n=37, digits=3, normed=True, **cls._narrow() | {"turns": 4}, **fixed
-            )  # the last warp has one new row
-            yield cls(k=1024, n=53, digits=3, **cls._narrow() | {"turns": 4}, **fixed)
+            in_turns = {**cls._narrow(), "turns": 4}
+            yield cls(k=4096, n=37, digits=3, normed=True, **in_turns, **fixed)  # the last warp has one new row
+            yield cls(k=1024, n=53, digits=3, **in_turns, **fixed)
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q3_K":

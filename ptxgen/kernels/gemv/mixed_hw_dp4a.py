@@ -26,6 +26,9 @@ rounds won 3 us of 433, 2.9 lost 8 of 1644."""
 
 RESIDENT = 512
 
+OWN = ("last", "last_rows_per_warp")
+"""The fields that kernels of one format do not have."""
+
 
 @register(format=(find("Q4_K"), find("Q5_K")), last=(find("Q6_K"), REPACKED["Q6_K_ALIGNED"]))
 @dataclass(frozen=True)
@@ -107,9 +110,6 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
             yield cls(k=1024, n=33, n2=8, n3=9, digits=1, num_warps=4, rows_per_warp=2, **fixed)  # rows side by side
 
 
-OWN = ("last", "last_rows_per_warp")
-
-
 @dataclass(frozen=True)
 class _First(JoinedHwDp4aGemv):
     """The blocks that have rows of the matrices of the first format."""
@@ -118,7 +118,7 @@ class _First(JoinedHwDp4aGemv):
 
     @property
     def asked_for(self) -> int:
-        return Layout(self.format, self.k, 1, self.digits).bytes
+        return _staged(self)
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,15 @@ class _Last(HwDp4aGemv):
 
     @property
     def asked_for(self) -> int:
-        return Layout(self.format, self.k, 1, self.digits).bytes
+        return _staged(self)
 
     def signature(self) -> Signature:
         return {f"{name}3" if name in ("y", "w") else name: argument for name, argument in super().signature().items()}
 
     def matrix_of_block(self, k: KernelBuilder) -> LastMatrix:
         return LastMatrix(k, number=3, n=self.n, block=k.ctaid.x - self.before, block_rows=self.block_rows)
+
+
+def _staged(kernel: HwDp4aGemv) -> int:
+    """Bytes of the activations as these blocks want them: never static memory, of which the other blocks would want more."""
+    return Layout(kernel.format, kernel.k, 1, kernel.digits).bytes
