@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, cast
 from numpy.typing import NDArray
 
 from executor.base.errors import DeviceError, DeviceFailed
-from executor.device.allocations import ALIGNMENT, Allocations, BorrowedMemory
+from executor.device.allocations import ALIGNMENT, Allocations
 from executor.device.gathers import Gather, choose
+from executor.device.no_sharing import NoSharing
 from executor.device.owner import OwnerThread
 from executor.device.parameters import ParameterBlock
 from executor.device.protocol import (
@@ -28,7 +29,6 @@ from executor.device.protocol import (
     Fetch,
     Grid,
     LoadedKernel,
-    MemorySharing,
     MemoryUse,
     Node,
     ReadInto,
@@ -443,48 +443,6 @@ class _Fetched(Fetch):
 
     def to_numpy(self) -> NDArray[Any]:
         return self.device.first("waiting for a copy", lambda _: self.coming.to_numpy())
-
-
-class NoSharing(MemorySharing):
-    """Another library has its arrays on one device: all of this is refused."""
-
-    dlpack_device = (-1, 0)
-
-    def __init__(self, device: SeveralDevices) -> None:
-        self._device = device
-
-    @property
-    def stream(self) -> Any:
-        if self._device.kind == "cuda":
-            self._refuse("one stream")
-        return None
-
-    def borrow(self, memory: BorrowedMemory) -> None:
-        self._refuse("arrays of other libraries")
-
-    def give_back(self, memory: BorrowedMemory) -> None:
-        """Nothing was borrowed."""
-
-    def hold(self, pointer: int) -> object:
-        self._refuse("arrays for other libraries")
-
-    def note_write(self, pointer: int, nbytes: int) -> None:
-        self._refuse("writes of other libraries")
-
-    def wait_for(self, stream: int) -> None:
-        self._refuse("streams of other libraries")
-
-    def make_wait(self, stream: int) -> None:
-        self._refuse("streams of other libraries")
-
-    def use(self, stream: int) -> Any:
-        self._refuse("streams of other libraries")
-
-    def use_again(self, before: Any) -> None:
-        """There was none before."""
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise DeviceError(f"{self._device.name} have no {what}; that takes an executor on one device")
 
 
 def _launch(launch: DeviceLaunch) -> None:
