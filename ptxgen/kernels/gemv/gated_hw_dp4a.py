@@ -15,7 +15,7 @@ from ptxgen.dsl.kernel_type import Signature, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS
+from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.quantize.activation_digits import BLOCK
@@ -65,7 +65,7 @@ class GatedHwDp4aGemv(RowDigits):
         groups = gate.n // BLOCK
 
         def at_once(warps: int) -> int:
-            return MULTIPROCESSORS * max(1, gate.resident_threads // (warps * WARP_SIZE))
+            return blocks_at_once(warps * WARP_SIZE, gate.resident_threads)
 
         warps = next((warps for warps in WARPS if groups <= at_once(warps)), USUAL)
         rounds = -(-groups // at_once(warps))

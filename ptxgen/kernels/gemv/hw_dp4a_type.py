@@ -31,6 +31,11 @@ MULTIPROCESSORS = 132
 """Of a large GPU: settings are chosen for so many. No bit depends on it."""
 
 
+def blocks_at_once(threads: int, resident_threads: int) -> int:
+    """Blocks of so many threads that a large GPU holds, whose multiprocessors each hold `resident_threads`."""
+    return MULTIPROCESSORS * max(1, resident_threads // threads)
+
+
 @dataclass(frozen=True)
 class HwDp4aType(DigitGemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. Where a half or a quarter of a warp has a lane for every
@@ -141,7 +146,7 @@ class HwDp4aType(DigitGemvType):
         429 by q, k and v of the 1B, 83 of 1632 lost by all products of Qwen2.5-7B."""
         if self.activation_rows > 1:
             return False
-        together = MULTIPROCESSORS * max(1, self.resident_threads // (self.num_warps * WARP_SIZE))
+        together = blocks_at_once(self.num_warps * WARP_SIZE, self.resident_threads)
         return self.fragments.steps <= self.ahead and -(-self.n // self.block_rows) <= together
 
     @property

@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, LaunchConfig, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS
+from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks
 from ptxgen.kernels.joined import LastMatrix
@@ -68,8 +68,7 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
             last=other.format, last_rows_per_warp=other.rows_per_warp,
         )  # fmt: skip
         launch = mixed.launch()
-        at_once = MULTIPROCESSORS * max(1, RESIDENT // launch.threads)
-        return mixed if launch.grid[0] <= MOST_ROUNDS * at_once else None
+        return mixed if launch.grid[0] <= MOST_ROUNDS * blocks_at_once(launch.threads, RESIDENT) else None
 
     @property
     def name(self) -> str:
