@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from executor.base.arguments import described, instance, whole
 from executor.base.environment import PRECISIONS, Settings, parse_variant, settings
 from executor.choice.store import tables_for
-from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, require_precision
+from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, of_shape, require_precision
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
@@ -281,10 +281,6 @@ class GpuProfile:
         return _adapted(strategy, entry, self.tables[at], k, n, exact=distance == 0.0)
 
 
-OF_A_SHAPE: Final = {"turns"}
-"""Settings that another shape may not have."""
-
-
 def reads_one_digit(kernel: KernelType) -> bool:
     """Whether a kernel multiplies activations that were rounded to one int8 digit: what an outlier does harm to."""
     return kernel.activation_digits == 1
@@ -295,7 +291,7 @@ def _same_for_any_rows(kernel: KernelType) -> bool:
 
 
 def _adapted(strategy: Strategy, entry: TuningEntry, table: TuningTable, k: int, n: int, *, exact: bool) -> Choice:
-    names = set(bit_free(strategy.kernel)) - (set() if exact else OF_A_SHAPE)
+    names = set(bit_free(strategy.kernel)) - set(() if exact else of_shape(strategy.kernel))
     free = {name: value for name, value in entry.parameters.items() if name in names}
     shape = "" if exact else f" for {entry.k} x {'any' if entry.n is None else entry.n}, the nearest shape"
     note = f" ({entry.note})" if entry.note else ""

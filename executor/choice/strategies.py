@@ -51,6 +51,11 @@ def bit_free(kernel: str) -> tuple[str, ...]:
     return find(kernel).type.bit_free
 
 
+def of_shape(kernel: str) -> tuple[str, ...]:
+    """Of those, the ones that hold for the shape alone for which they were measured."""
+    return find(kernel).type.of_shape
+
+
 def has_form_for_rows(kernel: KernelType, *, alike: bool = False) -> bool:
     """Whether a kernel of one row of activations has a form for several; `alike`: one in which a row has the bits that it has
     alone."""

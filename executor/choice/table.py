@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from executor.base.environment import PRECISIONS
-from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy, has_form_for_rows
+from executor.choice.strategies import ERROR_LIMIT, Strategy, bit_free, default_strategy, has_form_for_rows, of_shape
 from executor.device.gpu import GpuModel
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
@@ -279,8 +279,8 @@ def _entry(place: str, facts: object, shipped: bool) -> TuningEntry:
     format = _FORMATS[entry.format]
     if "m" in entry.parameters:
         raise ArgumentError(f"{place} sets m; how many rows of activations there are is said by rows")
-    if entry.n is None and entry.parameters.get("turns", 1) != 1:
-        raise ArgumentError(f"{place} sets turns for any n; they are of one shape")
+    if entry.n is None and (settings := [name for name in of_shape(entry.kernel) if name in entry.parameters]):
+        raise ArgumentError(f"{place} sets {settings[0]} for any n; it is of one shape")
     try:
         kernel = entry.make(entry.n or 1, entry.rows)
     except ArgumentError as fault:

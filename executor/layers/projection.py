@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from executor.choice.choice import NONE, Fusions, GpuProfile, reads_one_digit
 from executor.layers.batched import takes_rows
@@ -69,11 +69,10 @@ def bind_rows(projection: Projection, profile: GpuProfile, rows: int) -> Project
 
 def of_rank(kernel: KernelType, ranks: int) -> KernelType:
     """A kernel that multiplies by one matrix or several, for as many rows of each as one of `ranks` devices has. What is of the
-    shape that was measured alone it does not keep: `turns`, which leave the bits alone."""
-    parameters = kernel.parameters()
-    rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := parameters.get(name))}
-    turns = {"turns": 1} if "turns" in parameters and "out_digits" not in parameters else {}
-    return replace(kernel, **rows, **turns)
+    whole's shape alone (KernelType.of_shape) is as by default."""
+    rows = {name: value // ranks for name in ("n", "n2", "n3") if (value := kernel.parameters().get(name))}
+    usual = {one.name: one.default for one in fields(kernel) if one.name in kernel.of_shape}
+    return replace(kernel, **rows, **usual)
 
 
 def require_fit(kernel: KernelType, format: Format, name: str, *, n: int, k: int, rows: int = 1) -> None:

@@ -202,6 +202,9 @@ class KernelType(ABC):
     bit_free: ClassVar[tuple[str, ...]] = ()
     """The fields that say which thread computes a result and when, and not in which order: whatever they are, it has the same
     bits."""
+    of_shape: ClassVar[tuple[str, ...]] = ()
+    """Of these, the ones with a default that another shape may not have: what was measured for one says nothing of them for
+    another."""
     emulator_bits: ClassVar[bool] = True
     """Whether a GPU gives the bits of the emulator. Not where it sums products of floats by mma.sync: PTX leaves the order and
     the rounding of that sum open. Then `tolerance` holds for both; launches on one GPU still give the same bits every time."""

@@ -54,6 +54,7 @@ class HwDp4aType(DigitGemvType):
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
     bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns")
+    of_shape: ClassVar[tuple[str, ...]] = ("turns",)  # a matrix may have fewer rows, and its activations may not fit
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)

@@ -15,8 +15,8 @@ from executor.launch.modules import Modules
 from executor.layers.projection import of_rank
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED
-from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.mwv import MwvGemv
 
 Q4_K = FORMATS["Q4_K"]
 
@@ -110,8 +110,8 @@ def test_a_named_kernel_that_a_matrix_cannot_have_says_which_matrix() -> None:
 def test_a_part_of_a_matrix_takes_no_turns() -> None:
     whole = HwDp4aGemv(Q4_K, k=4096, n=64, digits=3, turns=8)
     assert of_rank(whole, 4) == HwDp4aGemv(Q4_K, k=4096, n=16, digits=3)
-    gated = GatedHwDp4aGemv(Q4_K, k=4096, n=128, digits=3, out_digits=3, num_warps=8, turns=4)
-    assert of_rank(gated, 2) == replace(gated, n=64), "whose groups of 32 rows they make"
+    mwv = MwvGemv(Q4_K, k=4096, n=64, num_warps=4)
+    assert of_rank(mwv, 4) == replace(mwv, n=16)
 
 
 def test_a_measurement_from_before_a_parameter_is_replaced() -> None:
@@ -120,3 +120,13 @@ def test_a_measurement_from_before_a_parameter_is_replaced() -> None:
     table = TuningTable("a test", GpuModel("a GPU", "sm_90", 132), (old,))
     assert table.with_entry(new).entries == (new,)
     assert len(table.with_entry(replace(new, parameters={"num_warps": 4, "turns": 2})).entries) == 2
+
+
+def test_a_table_says_turns_for_no_shape_but_one() -> None:
+    entry = {"precision": "accurate", "format": "q4k", "k": 4096, "kernel": "hw_dp4a_q4k_gemv", "parameters": {"turns": 2}}
+    gpu = {"name": "a GPU", "target": "sm_90", "multiprocessors": 132}
+    facts = {"format": "ptxgen tuning table", "version": 1, "gpu": gpu}
+    table = TuningTable.from_json("a file", facts | {"entries": [entry | {"n": 64}]})
+    assert table.entries[0].parameters == {"turns": 2}
+    with pytest.raises(ArgumentError, match="sets turns for any n; it is of one shape"):
+        TuningTable.from_json("a file", facts | {"entries": [entry | {"n": "any"}]})
