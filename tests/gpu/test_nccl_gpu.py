@@ -27,17 +27,15 @@ from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from executor.model.generation import LanguageModel
 from ptxgen.types import F32
-from tests.executor.model.mixture import MIXED_VARIANTS, RECORDED, digest, mixed_logits
+from tests.executor.model.mixture import RECORDED, digest, mixed_logits
 from tests.executor.model.variants import TOKENS, Variant
+from tests.gpu.test_split_model_gpu import NORMS, SHARED
 
 pytestmark = pytest.mark.gpu
 
 OURS, NCCLS = Gathers(), Gathers(0, "a test")
 SHAPES = [(1, 4096), (1, 14336), (1, 28672), (1, 128256), (1, 14), (9, 4096), (512, 8192), (512, 28672), (32, 128256)]
 """Rows and width of what layers and heads of the 8B and the 70B gather, and a narrow one."""
-NORMS = GpuProfile(fused_norms=True, merged_attention=True, joined_products=True, early_launches=True)
-SHARED = [variant for variant in MIXED_VARIANTS if variant.name != "llama-576"]
-"""Two ranks divide their heads of keys and values."""
 
 
 @pytest.fixture
