@@ -208,6 +208,11 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> None:
         """Start to copy `size` bytes (4, 8 or 16; only 16 with `cg`, which passes the L1 cache by) from [b] to shared memory
         [a]; bytes past `taken` become 0. (PTX ISA 9.7.9.25.3.1)"""
+    def cp_async_bulk(
+        self, a: Address, b: Address, size: Value | int, barrier: Address, /, *, to: Literal["shared::cluster"] = ...
+    ) -> None:
+        """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16; when they are
+        there, the phase of the mbarrier `barrier` waits for so many bytes less. (PTX ISA 9.7.9.25.4.1)"""
     def cp_async_commit_group(self) -> None:
         """Make a group of the thread's copies since the last one. (PTX ISA 9.7.9.25.3.2)"""
     def cp_async_wait_all(self) -> None:
@@ -316,6 +321,8 @@ class KernelBuilder(Warpgroup, Printing):
         """End the thread. (PTX ISA 9.7.12.7)"""
     def fence(self, *, sem: Literal["sc", "acq_rel"] = ..., scope: Literal["cta", "cluster", "gpu", "sys"]) -> None:
         """Earlier accesses are seen before later ones by the threads of the scope. (PTX ISA 9.7.13.4)"""
+    def fence_mbarrier_init(self) -> None:
+        """Let bulk copies see the mbarriers that the thread has made before. (PTX ISA 9.7.13.4)"""
     def fence_proxy(self, *, proxy: Literal["async", "async.global", "async.shared::cta"]) -> None:
         """Let asynchronous products and bulk copies see what the thread's ordinary instructions, cp.async among them, have
         written (and it has waited for); a barrier after it is for what the other threads wrote. (PTX ISA 9.7.13.4)"""
@@ -610,6 +617,19 @@ class KernelBuilder(Warpgroup, Printing):
         result: DType | None = ...,
     ) -> Value:
         """The larger; -0 < +0; a NaN loses unless `NaN` is asked for. (PTX ISA 9.7.3.12)"""
+    def mbarrier_arrive_expect_tx(
+        self, a: Address, tx: Value | int, /, *, space: Literal["shared", "shared::cta"] = ..., result: DType | None = ...
+    ) -> Value:
+        """Have the phase of the mbarrier [a] wait for `tx` more bytes of bulk copies, then arrive; d is the state before. (PTX
+        ISA 9.7.13.15.13)"""
+    def mbarrier_init(self, a: Address, count: Value | int, /, *, space: Literal["shared", "shared::cta"] = ...) -> None:
+        """Make an mbarrier of the 8 bytes at [a], each of whose phases waits for `count` arrivals. (PTX ISA 9.7.13.15.9)"""
+    def mbarrier_try_wait_parity(
+        self, a: Address, parity: Value | int, /, *, space: Literal["shared", "shared::cta"] = ..., result: DType | None = ...
+    ) -> Value:
+        """Whether the phase of this parity, the one at hand or the one before it, is complete at the mbarrier [a]: what arrived
+        and was copied by then may be read. Waits some time for it; may be false after that, so ask in a loop. (PTX ISA
+        9.7.13.15.16)"""
     def membar(self, *, level: Literal["cta", "gl", "sys"]) -> None:
         """Earlier accesses are seen before later ones. (PTX ISA 9.7.13.4)"""
     def min(

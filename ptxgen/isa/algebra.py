@@ -187,6 +187,19 @@ class Algebra(Protocol):
     def wait_async(self, pending: int) -> None:
         """Complete all but the last `pending` groups."""
 
+    # Bulk copies and mbarriers (PTX ISA 9.7.9.25.4, 9.7.13.15)
+    def make_mbarrier(self, address: Address, count: Value) -> None:
+        """The 8 bytes of shared memory become an mbarrier of `count` arrivals a phase."""
+
+    def arrive_expecting(self, address: Address, bytes: Value) -> Value:
+        """The phase at hand waits for so many bytes more and for one arrival less; gives its state before, b64."""
+
+    def try_wait(self, address: Address, parity: Value) -> Value:
+        """Whether the phase at hand is of another parity, after the copies that the mbarrier waits for are done; a predicate."""
+
+    def copy_bulk(self, destination: Address, source: Address, size: Value, barrier: Address) -> None:
+        """Global to shared, done at the wait that covers it and not before."""
+
     # Asynchronous products of a warpgroup (PTX ISA 9.7.15)
     def product(
         self, c: Sequence[Value], a: Sequence[Value], b: Value, scale_d: Value, type: str, *, negative: bool

@@ -21,6 +21,10 @@ class Effect(Enum):
     """Reads and writes memory in one step."""
     ASYNC_COPY = auto()
     """Copies from global to shared memory some time later, or groups such copies, or waits for them."""
+    BULK_COPY = auto()
+    """Copies from global to shared memory some time later, and tells an mbarrier."""
+    MBARRIER = auto()
+    """Makes an mbarrier in shared memory, arrives at it, or asks how far it is."""
     ASYNC_PRODUCT = auto()
     """Multiplies matrices some time later: until it was waited for, its registers and its shared memory are in use."""
     PRODUCT_FENCE = auto()
@@ -58,7 +62,7 @@ class Effect(Enum):
 LOADS = frozenset({Effect.LOAD, Effect.READ_ONLY_LOAD})
 STORES = frozenset({Effect.STORE, Effect.ATOMIC})
 """Write memory that other blocks may see."""
-ADDRESSING = LOADS | STORES | {Effect.ASYNC_COPY, Effect.PREFETCH}
+ADDRESSING = LOADS | STORES | {Effect.ASYNC_COPY, Effect.BULK_COPY, Effect.MBARRIER, Effect.PREFETCH}
 """Take an address."""
 BRANCHES = frozenset({Effect.BRANCH, Effect.INDEXED_BRANCH})
 ENDS = frozenset({Effect.RETURN, Effect.EXIT, Effect.TRAP})

@@ -13,6 +13,7 @@ from ptxgen.isa.rows import (  # noqa: F401 - importing a family registers its r
     approximate,
     async_copy,
     atomic,
+    bulk_copy,
     compare,
     control,
     convert,

@@ -295,6 +295,54 @@ def _async_copy(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
             _copy(w, "shared", slot, w.output_field(B32, size // 4), into=False)
 
 
+def _mbarrier(w: Writer, space: str = "shared") -> Register:
+    """The address of a slot of this lane with an mbarrier of one arrival in it."""
+    slot = _slot(w, "shared")
+    w.line(f"mbarrier.init.{space}.b64 [{slot}], 1;")
+    return slot
+
+
+def _make_mbarrier(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    w.test(row.text(modifiers, {"a": Address(_slot(w, "shared")), "count": Immediate(1, U32)}))
+
+
+def _arrive_expecting(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    """An arrival that expects nothing completes the phase; the state that it gives is nobody's business."""
+    slot, complete = _mbarrier(w), w.register(PRED)
+    w.test(row.text(modifiers, {"d": w.register(B64), "a": Address(slot), "tx": Immediate(0, U32)}))
+    w.line(f"mbarrier.try_wait.parity.shared.b64 {complete}, [{slot}], 0;")
+    w.store(complete)
+
+
+def _try_wait(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    """Of a new mbarrier, the phase of parity 1 counts as complete."""
+    slot, complete = _mbarrier(w), w.register(PRED)
+    w.test(row.text(modifiers, {"d": complete, "a": Address(slot), "parity": Immediate(1, U32)}))
+    w.store(complete)
+
+
+def _bulk_copy(w: Writer, row: Instruction, modifiers: Modifiers) -> None:
+    """Each lane has two copies into one slot, one after the other, by phases of one mbarrier."""
+    slot, state, complete = _mbarrier(w), w.register(B64), w.register(PRED)
+    w.line("fence.mbarrier_init.release.cluster;")
+    for parity in (0, 1):
+        source = w.input_field(B32, 4)
+        global_address = w.register(U64)
+        w.line(f"add.u64 {global_address}, %in, {source.offset};")
+        w.line(f"mbarrier.arrive.expect_tx.shared.b64 {state}, [{slot}], 16;")
+        operands: dict[str, AnyOperand] = {
+            "a": Address(slot, 16), "b": Address(global_address), "size": Immediate(16, U32), "barrier": Address(slot),
+        }  # fmt: skip
+        w.test(row.text(modifiers, operands))
+        w.line(f"WAIT{len(w.lines)}:")
+        w.line(f"mbarrier.try_wait.parity.shared.b64 {complete}, [{slot}], {parity};")
+        w.line(f"@!{complete} bra WAIT{len(w.lines) - 2};")
+        for i, place in enumerate([w.output_field(B32, 4)] * 4):
+            value = w.register(B32)
+            w.line(f"ld.shared.b32 {value}, [{slot}+{16 + 4 * i}];")
+            w.store(value, place, i)
+
+
 _FORMS: dict[str, Form] = {
     "ld": _load, "ld_nc": _load, "st": _store, "atom": _atomic, "atom_cas": _atomic, "red": _atomic,
     "atom_add_half": _atomic, "red_add_half": _atomic, "prefetch": _address_only, "prefetchu": _address_only,
@@ -302,5 +350,6 @@ _FORMS: dict[str, Form] = {
     "isspacep": _window, "cvta": _convert_address, "bra": _branch, "brx_idx": _indexed_branch, "ret": _never, "exit": _never,
     "trap": _never, "setmaxnreg": _never, "call": _call, "bar_sync": _barrier, "barrier_sync": _barrier,
     "bar_warp_sync": _barrier, "nanosleep": _sleep, "ldmatrix": _load_matrix, "stmatrix": _store_matrix,
-    "cp_async": _async_copy,
+    "cp_async": _async_copy, "mbarrier_init": _make_mbarrier, "mbarrier_arrive_expect_tx": _arrive_expecting,
+    "mbarrier_try_wait_parity": _try_wait, "cp_async_bulk": _bulk_copy,
 }  # fmt: skip

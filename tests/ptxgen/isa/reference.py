@@ -90,7 +90,9 @@ def _anchor(row: Instruction) -> str:
         "cp_async_wait_group": "cp-async-wait-group-cp-async-wait-all",
         "cp_async_wait_all": "cp-async-wait-group-cp-async-wait-all", "wgmma_fence": "wgmma-fence",
         "wgmma_mma_async": "wgmma-mma-async", "wgmma_commit_group": "wgmma-commit-group",
-        "wgmma_wait_group": "wgmma-wait-group",
+        "wgmma_wait_group": "wgmma-wait-group", "cp_async_bulk": "cp-async-bulk", "mbarrier_init": "mbarrier-init",
+        "mbarrier_arrive_expect_tx": "mbarrier-arrive",
+        "mbarrier_try_wait_parity": "mbarrier-test-wait-mbarrier-try-wait",
     }  # fmt: skip
     if row.section == "9.7.9.4":
         return "mov-2"
