@@ -211,8 +211,8 @@ class KernelBuilder(Warpgroup, Printing):
     def cp_async_bulk(
         self, a: Address, b: Address, size: Value | int, barrier: Address, /, *, to: Literal["shared::cluster"] = ...
     ) -> None:
-        """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16; when they are
-        there, the phase of the mbarrier `barrier` waits for so many bytes less. (PTX ISA 9.7.9.25.4.1)"""
+        """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Once that is
+        done, the phase of the mbarrier [barrier] waits for so many bytes less. (PTX ISA 9.7.9.25.4.1)"""
     def cp_async_commit_group(self) -> None:
         """Make a group of the thread's copies since the last one. (PTX ISA 9.7.9.25.3.2)"""
     def cp_async_wait_all(self) -> None:

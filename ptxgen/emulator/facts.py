@@ -15,7 +15,8 @@ class Facts:
     """Bytes of a warp's state, static shared bytes, local bytes a thread; whether blocks must run one after the other; what
     .maxntid and .reqntid allow. Of a sanitised kernel also what its checks go by: log2 of the granules of shared and of global
     memory (runtime/shadow.py); the names of what it may write, None for anything (targets.py); whether it has fences, acquires
-    or releases (ordering.py). `has_data`: its module has variables. `prints`: it calls vprintf."""
+    or releases (ordering.py). `has_data`: its module has variables. `prints`: it calls vprintf. `bulk_offset`: where in
+    a warp's state its bulk copies are (runtime/bulk_copies.py), or 0."""
 
     state_bytes: int
     shared_bytes: int
@@ -31,6 +32,7 @@ class Facts:
     targets: tuple[str, ...] | None = None
     synchronises: bool = False
     prints: bool = False
+    bulk_offset: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

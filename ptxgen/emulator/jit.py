@@ -16,6 +16,7 @@ from ptxgen.emulator.layout import BARRIERS, BLOCKED, EXITED, FINISHED, REDZONE,
 from ptxgen.emulator.program import Program, Step, Variable
 from ptxgen.emulator.registers import Frame, Place
 from ptxgen.emulator.runtime import barriers
+from ptxgen.emulator.runtime.bulk_copies import bulk_bytes
 from ptxgen.emulator.runtime.function import RuntimeFunction
 from ptxgen.emulator.runtime.product_checks import PRODUCTS_BYTES
 from ptxgen.emulator.runtime.queues import QUEUE_BYTES
@@ -75,16 +76,19 @@ class _Kernel:
         steps = [s for b in self.flow.blocks for s in b.instructions]
         has_queue = any(s.row.effect is Effect.ASYNC_COPY for s in steps)
         has_products = sanitize and any(s.row.effect is Effect.ASYNC_PRODUCT for s in steps)
+        self.has_bulk = any(s.row.effect in (Effect.BULK_COPY, Effect.MBARRIER) for s in steps)
         self.queue_offset = offset
         self.products_offset = offset + (WARP_SIZE * QUEUE_BYTES if has_queue else 0)
-        self.state_bytes = self.products_offset + (PRODUCTS_BYTES if has_products else 0)
+        self.bulk_offset = self.products_offset + (PRODUCTS_BYTES if has_products else 0)
+        self.state_bytes = self.bulk_offset + (bulk_bytes(sanitize=sanitize) if self.has_bulk else 0)
         self.global_atomics = any(
             s.row.effect is Effect.ATOMIC and not s.modifiers.get("space", "").startswith("shared") for s in steps
         )
         self.prints = any(s.row.effect is Effect.CALL for s in steps)
         self.synchronises = sanitize and any(s.row.ordering(s.modifiers).synchronises for s in steps)
         frame = Frame(
-            self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products
+            self.places, self.slots, self.flow.constants, self.flow.loose, sanitize, self.synchronises, has_products,
+            sanitize and self.has_bulk,
         )  # fmt: skip
         self.v = LaneAlgebra(self.e, frame)
 
@@ -137,7 +141,7 @@ class _Kernel:
         facts = Facts(
             self.state_bytes, self.shared_bytes, self.local_bytes, self.global_atomics or self.prints,
             tuple(function.parameters), function.most_threads, function.block, self.has_data, self.sanitize,
-            prints=self.prints,
+            prints=self.prints, bulk_offset=self.bulk_offset if self.has_bulk else 0,
         )  # fmt: skip
         if not self.sanitize:
             return facts
@@ -157,6 +161,7 @@ class _Kernel:
             "  %live.m = alloca i32",
             "  %ticks.m = alloca i64",
             "  store i64 0, ptr %ticks.m",
+            *(["  %tired.m = alloca i32", f"  store i32 {YIELDED}, ptr %tired.m"] if self.has_bulk else []),
             f"  %quantum.p = getelementptr i64, ptr %c, i64 {int(Slot.QUANTUM)}",
             "  %quantum = load i64, ptr %quantum.p",
             f"  %pcs.p = getelementptr i8, ptr %s, i64 {State.PCS}",
@@ -176,7 +181,7 @@ class _Kernel:
             f"  %status = select i1 %gone, i32 {FINISHED}, i32 {BLOCKED}",
             "  ret i32 %status",
             "yield:",
-            f"  ret i32 {YIELDED}",
+            *(["  %tired.s = load i32, ptr %tired.m", "  ret i32 %tired.s"] if self.has_bulk else [f"  ret i32 {YIELDED}"]),
             "run:",
             "  %ticks = load i64, ptr %ticks.m",
             "  %ticks1 = add i64 %ticks, 1",

@@ -61,6 +61,8 @@ class Slot(IntEnum):
     WIDEST = 50  # the widest scope there is: that of the device, or with several devices that of the system
     DEVICE = 51  # where several devices run together: the first epoch of the blocks of this one
     DEVICE_SPAN = 52  # how many epochs they have, from there on; else 0
+    BULK = 53  # bytes from a warp's state to its bulk copies (runtime/bulk_copies.py); 0 where the kernel has none
+    WAITS = 54  # bytes from a warp's state to what its lanes have waited for, in a sanitised kernel
 
 
 BARRIERS = 16
@@ -89,6 +91,8 @@ class State(IntEnum):
     PRODUCT_GROUP = 1424  # i32, groups of them committed
     PRODUCT_STEPS = 1428  # i32, a hash of the lines of its warpgroup's instructions
     PRODUCT_LINE = 1432  # i32, the last of them
+    BULK_COPIES = 1436  # i32, bulk copies that are queued
+    MBARRIERS = 1440  # i32, in the first warp: those of the block that the sanitiser knows
     REGISTERS = 1472
 
 

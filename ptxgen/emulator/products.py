@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ptxgen.emulator.bulk_copies import BulkCopyOperations
 from ptxgen.emulator.emitter import Emitter
 from ptxgen.emulator.layout import Slot
-from ptxgen.emulator.memory import MemoryOperations
 from ptxgen.emulator.registers import Frame
 from ptxgen.emulator.runtime import product_checks
 from ptxgen.emulator.runtime.products import multiplier
@@ -20,7 +20,7 @@ _WORDS = "<32 x i32>"
 _SIGNS = 0x80008000
 
 
-class ProductOperations(MemoryOperations):
+class ProductOperations(BulkCopyOperations):
     """Asynchronous products."""
 
     def __init__(self, e: Emitter, frame: Frame) -> None:

@@ -34,7 +34,7 @@ class Place:
 class Frame:
     """What the algebra must know of a kernel. `slots` are the byte offsets, in a warp's state, of registers that live across
     blocks; `constants` the registers that only ever hold one constant; `loose` those in which any NaN means the canonical.
-    `checks_products`: the sanitiser looks after products of warpgroups."""
+    `checks_products`: the sanitiser looks after products of warpgroups; `checks_waits`: after waits for bulk copies."""
 
     places: Mapping[str, Place]
     slots: Mapping[str, int]
@@ -43,6 +43,7 @@ class Frame:
     sanitize: bool
     synchronises: bool
     checks_products: bool
+    checks_waits: bool
 
 
 class Registers(Arithmetic):

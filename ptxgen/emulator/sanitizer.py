@@ -37,6 +37,11 @@ class FindingKind(IntEnum):
     PROXY = 20
     OVERWRITTEN = 21
     WARPGROUP = 22
+    MBARRIER = 23
+    ARRIVED = 24
+    COPY_SIZE = 25
+    UNWAITED = 26
+    UNDER_WAY = 27
 
 
 NAMES = {
@@ -62,6 +67,11 @@ NAMES = {
     FindingKind.PROXY: "unfenced",
     FindingKind.OVERWRITTEN: "race",
     FindingKind.WARPGROUP: "warpgroup",
+    FindingKind.MBARRIER: "barrier",
+    FindingKind.ARRIVED: "barrier",
+    FindingKind.COPY_SIZE: "misaligned",
+    FindingKind.UNWAITED: "unwaited",
+    FindingKind.UNDER_WAY: "race",
 }
 
 SPACE_CODES = {"shared": 1, "local": 2, "generic": 3, "param": 4}
@@ -75,7 +85,7 @@ RACES = frozenset({FindingKind.RACE_READ, FindingKind.RACE_WRITE})
 OTHER_EPOCH = THREAD_BITS + LINE_BITS
 """A race's record has in `other` who came before: its thread and line as in the shadow, then its epoch."""
 
-EXTRA_SPACE, EXTRA_STORE = 16, 24
+EXTRA_SPACE, EXTRA_STORE = 32, 40
 """Where the `extra` of an access's record has the code of its space and whether it writes; its size is below."""
 
 
@@ -297,6 +307,8 @@ def describe(
         if kind is FindingKind.PROXY:
             return f"{where}: the product reads {detail} wrote, with no fence.proxy.async since"
         return f"{where}: the product reads {detail} writes before it was waited for"
+    if kind in _OF_BULK_COPIES:
+        return f"{where} {_of_bulk_copies(kind, record, context, threads)}"
     if kind is FindingKind.WARPGROUP:
         return f"{where}: not all threads of its warpgroup, four whole warps, execute this together"
     if kind is FindingKind.BARRIER_NUMBER:
@@ -306,6 +318,25 @@ def describe(
     if kind is FindingKind.SHUFFLE:
         return f"{where} reads the register of lane {record.address}, which does not take part in the shuffle"
     return f"{where} takes part in a shuffle whose member mask does not name it"
+
+
+_OF_BULK_COPIES = frozenset(
+    {FindingKind.MBARRIER, FindingKind.ARRIVED, FindingKind.COPY_SIZE, FindingKind.UNWAITED, FindingKind.UNDER_WAY}
+)
+
+
+def _of_bulk_copies(kind: FindingKind, record: FindingRecord, context: Sequence[int], threads: tuple[int, int, int]) -> str:
+    """What a thread did with an mbarrier or a bulk copy."""
+    place = f"shared[{record.address - context[Slot.SHARED]:#x}..]"
+    if kind is FindingKind.MBARRIER:
+        return f"takes {place} for an mbarrier, which it is not"
+    if kind is FindingKind.ARRIVED:
+        return f"arrives at the mbarrier {place}, whose phase had all its arrivals and was not waited for"
+    if kind is FindingKind.COPY_SIZE:
+        return f"copies {record.extra} bytes to {place}, which is no multiple of 16"
+    if kind is FindingKind.UNWAITED:
+        return f"copies {record.extra} bytes to {place}, and the block ends before that was waited for"
+    return f"copies to {place}, where thread {_text(unflatten(record.other, threads))} wrote before that was waited for"
 
 
 def classify(record: FindingRecord, context: Sequence[int]) -> tuple[str, int]:

@@ -195,7 +195,7 @@ class Algebra(Protocol):
         """The phase at hand waits for so many bytes more and for one arrival less; gives its state before, b64."""
 
     def try_wait(self, address: Address, parity: Value) -> Value:
-        """Whether the phase at hand is of another parity, after the copies that the mbarrier waits for are done; a predicate."""
+        """Whether the phase at hand is of another parity, once the copies that it waits for are done; a predicate."""
 
     def copy_bulk(self, destination: Address, source: Address, size: Value, barrier: Address) -> None:
         """Global to shared, done at the wait that covers it and not before."""

@@ -35,6 +35,8 @@ READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
 """Flags of a map entry: nobody may write it; it has a shadow; no kernel writes it."""
 ACCESS_BITS, SCOPE_BITS = 8, 8
 """Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
+ALIGNED = 1 << ACCESS_BITS + 2 * SCOPE_BITS
+"""Set in it where the alignment was checked."""
 _VERDICTS = {
     Verdict.UNWRITTEN: FindingKind.UNINITIALISED,
     Verdict.ON_THE_WAY: FindingKind.EARLY,
@@ -124,7 +126,7 @@ def check(
     mine = b.fields(me, Me)
     mine["epoch"], mine["sync"] = c[Slot.EPOCH].resized("i32"), s[State.SYNC_EPOCH]
     mine["serial"], mine["first"], mine["ordered"] = c[Slot.SERIAL].resized("i32"), first_epoch, c[Slot.ORDERED]
-    mine["known"] = c[Slot.KNOWN]
+    mine["known"], mine["waits"] = c[Slot.KNOWN], state.at(c[Slot.WAITS])
     mine["device"], mine["device_span"] = c[Slot.DEVICE].resized("i32"), c[Slot.DEVICE_SPAN].resized("i32")
     widest = c[Slot.WIDEST].resized("i32")
     shared_scope, global_scope = ((scope > widest).select(widest, scope) for scope in (shared_scope, global_scope))
@@ -170,7 +172,7 @@ def check(
                 say(finding)
                 every.go_on()
 
-        refuse_when((address & (size - 1) & ~size) != 0, FindingKind.MISALIGNED)
+        refuse_when(((access & ALIGNED) == 0) & ((address & (size - 1) & ~size) != 0), FindingKind.MISALIGNED)
         shared_offset, local_offset = address - shared, address - local - thread.resized("i64") * local_bytes
         in_shared = _inside(shared_offset, size, shared_bytes)
         in_local = _inside(local_offset, size, local_bytes)

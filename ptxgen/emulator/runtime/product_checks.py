@@ -11,7 +11,7 @@ from ptxgen.emulator.runtime.check import access_word, check
 from ptxgen.emulator.runtime.function import runtime_function
 from ptxgen.emulator.runtime.products import CHUNK, chunk_offset
 from ptxgen.emulator.runtime.reports import report
-from ptxgen.emulator.runtime.shadow import RECORD_BYTES, THREAD_MASK, Access, Record, Slots
+from ptxgen.emulator.runtime.shadow import BROUGHT, RECORD_BYTES, THREAD_MASK, Access, Record, Slots
 from ptxgen.emulator.sanitizer import SPACE_CODES, FindingKind
 from ptxgen.target import WARP_SIZE, WARPGROUP_SIZE
 
@@ -87,6 +87,8 @@ def look_at_writes(
                 granules.go_on()
             limit = b.memory("i32")
             limit.store(since)
+            with b.when(fenced & (write["sync"] >= BROUGHT)):  # a bulk copy writes as a product reads
+                granules.go_on()
             with b.when(fenced):
                 thread = (write["what"] & THREAD_MASK).resized("i64")
                 writer = b.state(c[Slot.WARPS].as_pointer().at((thread >> 5) * c[Slot.STATE_BYTES]))

@@ -19,6 +19,7 @@ from ptxgen.emulator.layout import (
     State,
 )  # fmt: skip
 from ptxgen.emulator.runtime.barriers import release
+from ptxgen.emulator.runtime.bulk_copies import report_unwaited
 from ptxgen.emulator.runtime.function import KERNEL, runtime_function
 from ptxgen.emulator.runtime.product_checks import compare_warps
 
@@ -73,6 +74,7 @@ def run_block(b: Builder, context: Value) -> None:
             with b.when(~(waits | sleeps)):
                 with b.when(c[Slot.FINDINGS] != 0):
                     compare_warps(b, context)
+                    report_unwaited(b, context)
                 b.ret(FINISHED)
             idle.store(release(b, context))
             with b.when(idle.load("i1") & ~sleeps):
@@ -109,6 +111,8 @@ def start_block(b: Builder, context: Value, index: Value) -> None:
         s[State.WAITED] = 0
         s[State.PRODUCTS] = 0
         s[State.PRODUCT_STEPS] = 0
+        s[State.BULK_COPIES] = 0
+        s[State.MBARRIERS] = 0
 
 
 @runtime_function("i32", context="ptr", first="i64", last="i64")

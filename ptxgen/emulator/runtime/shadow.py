@@ -12,6 +12,8 @@ cooperative launch). Vector clocks, of a number a block, are needed only in the 
 * Blocks that take turns learn of each other by flags (ordering_together.py): `Me.known` has, for each, the last epoch that
   comes before all that the running block does now.
 * Within an interval, the count of `bar.warp.sync` that a warp has passed orders that warp's lanes.
+* What a bulk copy wrote comes before accesses of the lanes that waited for its mbarrier, and of no others of its interval
+  (BROUGHT, bulk_copies.py).
 * Two accesses are **concurrent** (`concurrent`) if they are of two blocks, and mine does not know that the other comes before,
   or of one interval and of two threads (in global memory: of two warps, `Me.apart`) that no `bar.warp.sync` has ordered.
 * Concurrent ones **conflict** (`conflict`) if one of them writes, unless both are strong in a scope that holds the other's
@@ -47,6 +49,10 @@ OLDEST_EPOCH = 1
 SPAN_BITS = 22
 SPAN = 1 << SPAN_BITS
 """Epochs of each of the blocks that take turns, more than it has barriers: block i's first is OLDEST_EPOCH + i * SPAN."""
+BROUGHT = 1 << 31
+"""Set in the `sync` of a write by a bulk copy that is done, beside the number of its mbarrier; its `serial` is when it was."""
+KNOWN_BYTES = 4 * WARP_SIZE
+"""Of an mbarrier: of each lane, the serial number at which it last had waited for it."""
 EVERY_THREAD, EVERY_WARP = THREAD_MASK, THREAD_MASK & ~(WARP_SIZE - 1)
 """Values of `Me.apart`: what tells threads apart, what tells warps apart."""
 
@@ -100,7 +106,8 @@ class Me(ctypes.Structure):
     block's. `apart`: bits of a thread's number; threads that agree in them are in order anyway. `stride` is the distance of two
     records of one granule; `ordered`, if not 0, is a function (Me *, Record *) -> i32 that says whether fences and flags order
     the two. `known`, if not 0, is the address of a u32 for each of the blocks that take turns; then epochs from `first` + SPAN
-    on are another block's, too; if `device_span` is not 0, those that are not so near behind `device` are another device's."""
+    on are another block's, too; if `device_span` is not 0, those that are not so near behind `device` are another device's.
+    `waits` is the address of what the warp's lanes waited for, KNOWN_BYTES of each mbarrier, which BROUGHT records ask for."""
 
     _anonymous_ = ("record",)
     _fields_ = (
@@ -113,6 +120,7 @@ class Me(ctypes.Structure):
         ("known", ctypes.c_int64),
         ("device", ctypes.c_uint32),
         ("device_span", ctypes.c_uint32),
+        ("waits", ctypes.c_int64),
     )
 
 
@@ -142,14 +150,20 @@ def _on_another_device(mine: Fields, theirs: Fields) -> Value:
     return (mine["device_span"] != 0) & (theirs["epoch"] - mine["device"] >= mine["device_span"])
 
 
-def _in_interval(mine: Fields, theirs: Fields) -> Value:
+def _in_interval(b: Builder, mine: Fields, theirs: Fields) -> Value:
     """Whether nothing orders two accesses between two barriers of a block."""
     same_interval = theirs["epoch"] == mine["epoch"]
     differing = (mine["what"] ^ theirs["what"]) & THREAD_MASK
     another_thread = (differing & mine["apart"]) != 0
     another_warp = differing >= WARP_SIZE
     not_met_since = mine["sync"] == theirs["sync"]
-    return same_interval & another_thread & (another_warp | not_met_since)
+    unordered = b.memory("i1")
+    unordered.store(same_interval & another_thread & (another_warp | not_met_since), "i1")
+    with b.when(same_interval & (theirs["sync"] >= BROUGHT)):
+        known = mine["waits"].as_pointer().at((theirs["sync"] ^ BROUGHT).resized("i64") * KNOWN_BYTES)
+        waited = known.at((mine["what"] & WARP_SIZE - 1).resized("i64"), "i32").load("i32")
+        unordered.store(waited < theirs["serial"], "i1")
+    return unordered.load("i1")
 
 
 @runtime_function("i1", me="ptr", other="ptr")
@@ -158,7 +172,7 @@ def concurrent(b: Builder, me: Value, other: Value) -> None:
     mine, theirs = b.fields(me, Me), b.fields(other, Record)
     recorded = theirs["epoch"] >= mine["floor"]
     another_block = theirs["epoch"] < mine["first"]
-    b.ret(recorded & (another_block | _in_interval(mine, theirs)))
+    b.ret(recorded & (another_block | _in_interval(b, mine, theirs)))
 
 
 @runtime_function("i1", me="ptr", other="ptr")
@@ -170,7 +184,7 @@ def concurrent_together(b: Builder, me: Value, other: Value) -> None:
     with b.when(_elsewhere(mine, theirs)):
         block = (theirs["epoch"] - OLDEST_EPOCH >> SPAN_BITS).resized("i64")
         b.ret(theirs["epoch"] > mine["known"].as_pointer().at(block, "i32").load("i32"))
-    b.ret(_in_interval(mine, theirs))
+    b.ret(_in_interval(b, mine, theirs))
 
 
 @runtime_function("i1", me="ptr", other="ptr")

@@ -44,8 +44,8 @@ def mbarrier_try_wait_parity(v: Algebra, a: Address, parity: Value, space: str) 
                    b="global addr", size="u32", barrier="shared addr", defaults={"to": "shared::cluster"}, sm=90, ptx=(8, 0),
                    name="cp_async_bulk", effect=Effect.BULK_COPY, unit=Unit.GLOBAL, section="9.7.9.25.4.1")  # fmt: skip
 def cp_async_bulk(v: Algebra, a: Address, b: Address, size: Value, barrier: Address, to: str) -> None:
-    """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16; when they are there,
-    the phase of the mbarrier `barrier` waits for so many bytes less."""
+    """Start to copy `size` bytes, a multiple of 16, from [b] to shared memory [a], both at multiples of 16. Once that is done,
+    the phase of the mbarrier [barrier] waits for so many bytes less."""
     v.copy_bulk(a, b, size, barrier)
 
 
