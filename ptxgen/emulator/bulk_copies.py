@@ -52,7 +52,7 @@ class BulkCopyOperations(MemoryOperations):
             self._notice(bulk_copies.UNIT, space)
         self._notice(bulk_copies.BYTES, "shared")
         copies = self.spread(to), self.spread(start), self._numbers(size), self.spread(told)
-        self.e.call_runtime(bulk_copies.queue_copies, "%c", "%s", self.mask, *copies, self.line)
+        self.e.call_runtime(bulk_copies.queue_bulk_copies, "%c", "%s", self.mask, *copies, self.line)
 
     def _mbarriers(self, address: Address, word: int) -> tuple[str, str]:
         """The addresses, and the lanes of the mask that may access them so (`access_word`)."""

@@ -1,5 +1,5 @@
 """Every row of the instruction table on a GPU: each probe's results against the emulator's, bit by bit; products of warpgroups
-against float64."""
+against float64; rings that bulk copies fill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ptxgen.dsl.kernel_type import Array, Scalar, Signature
 from ptxgen.isa import instructions
 from ptxgen.isa.effects import Effect
 from ptxgen.target import HOPPER, WARPGROUP_SIZE, Target
-from ptxgen.types import U8, U64
+from ptxgen.types import U8, U32, U64
+from tests.ptxgen.emulator.test_bulk_copies import Ring
 from tests.ptxgen.isa import operand_values, probe, products
 from tests.ptxgen.isa.comparison import first_difference
 from tests.ptxgen.isa.recording import MADE, Recording
@@ -127,3 +128,17 @@ def test_a_pipeline_of_copies_and_products_is_right_every_time(gpu: Device) -> N
         assert (np.abs(products.matrix_of(y) - expected) <= allowed).all()
         seen.add(y.tobytes())
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("ring", [Ring(rounds=100), Ring(warps=4, slots=8, rounds=100, copies=2)], ids=["one warp", "four"])
+def test_rings_that_bulk_copies_fill_bring_the_right_bytes_every_time(ring: Ring, gpu: Device) -> None:
+    if gpu.target.sm < HOPPER.sm:
+        pytest.skip(f"{gpu.name} has no bulk copies")
+    found, emulated, x = ring.run()
+    assert not found
+    assert (emulated == x).all()
+    signature: Signature = {"y": Array(U32, x.shape, "out"), "x": Array(U32, x.shape)}
+    for _ in range(20):
+        y = np.zeros_like(x)
+        launch(gpu, ring.text, "k", 1, 32 * ring.warps, signature, [y, x])
+        assert (y == x).all()

@@ -46,12 +46,12 @@ BYTES = 8
 
 
 class BulkCopy(ctypes.Structure):
-    """A queued copy: addresses, its mbarrier's, bytes, the lane that began it, the PTX line."""
+    """A queued copy: addresses, that of the mbarrier which is `told` of it, bytes, the lane that began it, the PTX line."""
 
     _fields_ = (
         ("to", ctypes.c_int64),
         ("start", ctypes.c_int64),
-        ("barrier", ctypes.c_int64),
+        ("told", ctypes.c_int64),
         ("size", ctypes.c_int32),
         ("lane", ctypes.c_int32),
         ("line", ctypes.c_int32),
@@ -130,17 +130,17 @@ def number_of(b: Builder, context: Value, address: Value) -> None:
 
 
 @runtime_function("void", context="ptr", state="ptr", entry="ptr")
-def complete(b: Builder, context: Value, state: Value, entry: Value) -> None:
+def complete_bulk_copy(b: Builder, context: Value, state: Value, entry: Value) -> None:
     """Do a queued copy and tell its mbarrier; for the sanitiser it is a write of this moment, and no longer on its way."""
     c, copy = b.context(context), b.fields(entry, BulkCopy)
-    to, size, place = copy["to"], copy["size"].resized("i64"), copy["barrier"].as_pointer()
+    to, size, place = copy["to"], copy["size"].resized("i64"), copy["told"].as_pointer()
     b.copy(to.as_pointer(), copy["start"].as_pointer(), size)
     word = place.load("i64")
     settle(b, place, _BYTES.put(word, _BYTES.of(word) - size))
     with b.when(c[Slot.FINDINGS] == 0):
         b.ret()
     c[Slot.SERIAL] = c[Slot.SERIAL] + 1  # later than the waits before
-    number = number_of(b, context, copy["barrier"])
+    number = number_of(b, context, copy["told"])
     shadow, shift = c[Slot.SHADOW].as_pointer(), c[Slot.SHARED_SHIFT]
     states = shadow.at(c[Slot.SHARED_STRIDE] * Slots.END)
     epoch = c[Slot.EPOCH].resized("i32")
@@ -169,7 +169,7 @@ def covered(b: Builder, context: Value, address: Value) -> None:
         queue = state.at(c[Slot.BULK])
         with b.loop(b.state(state)[State.BULK_COPIES].resized("i64")) as (i, entries):
             copy = b.fields(queue.at(i * _COPY_BYTES), BulkCopy)
-            with b.when(copy["barrier"] != address):
+            with b.when(copy["told"] != address):
                 entries.go_on()
             left.store(left.load("i64") - copy["size"].resized("i64") & _BYTES.mask)
             with b.when(left.load("i64") == 0):
@@ -190,8 +190,8 @@ def bring(b: Builder, context: Value, address: Value) -> None:
         with b.loop(s[State.BULK_COPIES].resized("i64")) as (i, entries):
             entry = queue.at(i * _COPY_BYTES)
             in_phase = _PARITY.of(address.as_pointer().load("i64")) == phase
-            with b.when((b.fields(entry, BulkCopy)["barrier"] == address) & in_phase):
-                complete(b, context, state, entry)
+            with b.when((b.fields(entry, BulkCopy)["told"] == address) & in_phase):
+                complete_bulk_copy(b, context, state, entry)
                 entries.go_on()
             b.copy(queue.at(kept.load("i64") * _COPY_BYTES), entry, _COPY_BYTES)
             kept.store(kept.load("i64") + 1)
@@ -283,7 +283,7 @@ def try_wait(b: Builder, context: Value, state: Value, addresses: Value, lanes: 
     "void", context="ptr", state="ptr", lanes="i32", to="<32 x i64>", start="<32 x i64>", size="<32 x i32>",
     barriers="<32 x i64>", line="i32",
 )  # fmt: skip
-def queue_copies(
+def queue_bulk_copies(
     b: Builder, context: Value, state: Value, lanes: Value, to: Value, start: Value, size: Value, barriers: Value, line: Value
 ) -> None:
     """Each lane of a mask queues a copy."""
@@ -300,12 +300,12 @@ def queue_copies(
         with b.when(~is_mbarrier(b, context, state, line, lane, barrier)):
             every.go_on()
         with b.when(s[State.BULK_COPIES] >= CAPACITY):
-            complete(b, context, state, queue)
+            complete_bulk_copy(b, context, state, queue)
             b.copy(queue, queue.at(_COPY_BYTES), _QUEUE_BYTES - _COPY_BYTES)
             s[State.BULK_COPIES] = s[State.BULK_COPIES] - 1
         count = s[State.BULK_COPIES]
         copy = b.fields(queue.at(count.resized("i64") * _COPY_BYTES), BulkCopy)
-        copy["to"], copy["start"], copy["barrier"], copy["size"] = target, source, barrier, bytes
+        copy["to"], copy["start"], copy["told"], copy["size"] = target, source, barrier, bytes
         copy["lane"], copy["line"] = lane, line
         s[State.BULK_COPIES] = count + 1
 

@@ -29,7 +29,7 @@ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7+{part}], 
 @dataclass(frozen=True)
 class Ring:
     """A kernel whose warps each copy `rounds` pieces of p1 to p0 through a ring of their own. %r1 is the lane, %r2 the warp,
-    %r3 the round, %r5 the slot's mbarrier, %r6 the parity, %r7 the slot, %rd2 what is to be copied, %rd3 where the lane stores."""
+    %r3 the round, %r5 the slot's mbarrier, %r6 the parity, %r7 the slot, %rd2 what is copied, %rd3 where the lane stores."""
 
     warps: int = 1
     slots: int = 2
@@ -150,6 +150,82 @@ def test_a_ring_brings_the_right_bytes(ring: Ring, sanitize: bool) -> None:
         found, y, x = ring.run(sanitize=sanitize, seed=seed)
         assert not found, found[0]
         np.testing.assert_array_equal(y, x)
+
+
+def test_more_copies_than_are_kept_are_done_early_and_waited_for_all_the_same() -> None:
+    """A phase of 300 copies of 16 bytes, of which the first are done where the queue is full."""
+    body = """
+ld.param.u64 %rd1, [p1];
+ld.param.u64 %rd3, [p0];
+mov.u32 %r1, %tid.x;
+mov.u32 %r5, bars;
+mov.u32 %r7, ring;
+mov.u32 %r3, 0;
+setp.eq.u32 %p3, %r1, 0;
+@!%p3 bra WAIT;
+mbarrier.init.shared.b64 [%r5], 1;
+mbarrier.arrive.expect_tx.shared::cta.b64 %rd9, [%r5], 4800;
+COPY:
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%rd1], 16, [%r5];
+add.u32 %r7, %r7, 16;
+add.u64 %rd1, %rd1, 16;
+add.u32 %r3, %r3, 1;
+setp.lt.u32 %p1, %r3, 300;
+@%p1 bra COPY;
+WAIT:
+bar.warp.sync -1;
+{wait}
+mov.u32 %r7, ring;
+mad.lo.u32 %r7, %r1, 4, %r7;
+mul.wide.u32 %rd4, %r1, 4;
+add.u64 %rd3, %rd3, %rd4;
+ld.shared.u32 %r4, [%r7];
+st.global.u32 [%rd3], %r4;"""
+    shared = ".shared .align 8 .b8 bars[8];\n.shared .align 16 .b8 ring[4800];"
+    for wait, expected in ((WAIT.replace("WAIT", "AGAIN").replace("%r6", "0"), set()), ("", {"race", "unwaited"})):
+        x, y = np.arange(1200, dtype=np.uint32), np.zeros(32, np.uint32)
+        found = run(kernel(body.format(wait=wait), "u64", "u64", shared=shared), "k", 1, 32, [y, x])
+        assert {f.kind for f in found} == expected
+        np.testing.assert_array_equal(y, x[:32])
+
+
+def test_blocks_run_one_after_the_other_and_together() -> None:
+    ring = Ring(warps=2, slots=2, rounds=4)
+    for cooperative in (False, True):
+        x = np.random.default_rng(1).integers(0, 1 << 32, 2 * 4 * SLOT // 4, np.uint32)
+        ys = np.zeros((3, len(x)), np.uint32)
+        move = f"mov.u32 %r30, %ctaid.x;\nmad.wide.u32 %rd3, %r30, {4 * len(x)}, %rd3;\nmov.u32 %r1, %laneid;"
+        text = ring.text.replace("mov.u32 %r1, %laneid;", move)
+        found = run(text, "k", 3, 64, [ys, x], cooperative=cooperative, seed=1)
+        assert not found, found[0]
+        np.testing.assert_array_equal(ys, [x] * 3)
+
+
+def test_a_warp_that_waits_lets_others_come_to_a_barrier() -> None:
+    """Warp 0 begins the copy that warp 1 waits for only after a barrier with warp 2."""
+    body = f"""
+ld.param.u64 %rd1, [p0];
+mov.u32 %r1, %tid.x;
+shr.u32 %r2, %r1, 5;
+mov.u32 %r5, bars;
+mov.u32 %r7, ring;
+setp.eq.u32 %p3, %r1, 0;
+@%p3 mbarrier.init.shared.b64 [%r5], 1;
+bar.sync 0;
+setp.eq.u32 %p1, %r2, 1;
+@%p1 bra WAIT;
+bar.sync 1, 64;
+@!%p3 bra END;
+mbarrier.arrive.expect_tx.shared::cta.b64 %rd9, [%r5], {SLOT};
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r7], [%rd1], {SLOT}, [%r5];
+bra.uni END;
+{WAIT.replace("%r6", "0")}
+ld.shared.u32 %r4, [%r7];
+END:"""
+    text = kernel(body, "u64", shared=f".shared .align 8 .b8 bars[8];\n.shared .align 16 .b8 ring[{SLOT}];")
+    for sanitize in (True, False):
+        for seed in range(6):
+            assert not run(text, "k", 1, 96, [np.zeros(SLOT // 4, np.uint32)], sanitize=sanitize, seed=seed)
 
 
 def test_a_read_before_the_wait_is_found_and_gives_what_was_there() -> None:
