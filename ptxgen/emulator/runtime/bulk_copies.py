@@ -351,7 +351,7 @@ def share_waits(b: Builder, context: Value, state: Value, lanes: Value) -> None:
         place.store(lanes.truths().select(latest.splat(), before), align=64)
 
 
-@runtime_function("void", context="ptr")
+@runtime_function("void", part=f"{__name__}.end", context="ptr")  # every kernel is linked with it, and not with the rest
 def report_unwaited(b: Builder, context: Value) -> None:
     """At the end of a block: report the copies that nothing waited for."""
     c = b.context(context)
