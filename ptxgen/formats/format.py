@@ -113,7 +113,8 @@ class Format(ABC):
     half_low: ClassVar[bool] = False
     """Whether these integers have more than 11 bits, so that a second f16 has what the first lacks (HalfStep.low)."""
     half_bytes: ClassVar[int] = 0
-    """Bytes that such a lane loads of a block in `half_pieces`; 0 where blocks are not aligned to 16."""
+    """Bytes that such a lane loads of a block in `half_pieces`; 0 where blocks are not aligned to 16, or what it takes of them
+    is not in pieces of as much as 8."""
 
     @abstractmethod
     def reader(self, k: KernelBuilder, place: LaneAddress, width: int = 1) -> Decoder:
@@ -220,7 +221,8 @@ class Format(ABC):
 
 class RepackedFormat(Format):
     """A format that no file has: its blocks are made of those of `native` when weights are loaded, because kernels read them
-    faster. A block has as many values, and all that those of `native` hold: the weights are the same to the last bit."""
+    faster. A block is made of one of those or of several, and holds all that they hold: the weights are the same to the last
+    bit."""
 
     ggml_type = None
     native: ClassVar[Format]
@@ -229,8 +231,8 @@ class RepackedFormat(Format):
 
     @abstractmethod
     def repack(self, k: KernelBuilder, native: GlobalArray, block: GlobalArray, thread: Value) -> None:
-        """Write what the thread of this number (u32, below `repack_threads`) does to make a block of one of `native`: u8
-        arrays that start at them."""
+        """Write what the thread of this number (u32, below `repack_threads`) does to make a block of those of `native` that
+        have its values: u8 arrays that start at them."""
 
     @abstractmethod
     def pack(self, native: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -239,6 +241,11 @@ class RepackedFormat(Format):
     @abstractmethod
     def unpack_native(self, raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """The native blocks that rows were made of: what `pack` took."""
+
+    @property
+    def native_bytes(self) -> int:
+        """Bytes of the native blocks that a block is made of."""
+        return self.native.row_bytes(self.block)
 
     def random_blocks(self, rng: np.random.Generator, rows: int, k: int) -> NDArray[np.uint8]:
         """Those of `native`, packed."""

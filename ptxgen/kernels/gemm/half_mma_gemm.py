@@ -80,7 +80,7 @@ class HalfMmaGemm(HalfGemmType):
         an 8B, but for `chains`. Give `split` and `chains` where rows must have the same bits for every m: results depend on
         these, and they depend here on n and m."""
         few, wide = m <= TILE, n >= WIDE
-        many_scales = format.block < WINDOW  # which take registers of their own
+        many_scales = format.half_run < WINDOW // 4  # which take registers of their own
         row_tiles = 1 if (few and wide) or many_scales else 2
         return cls(
             format, k=k, n=n, m=m, parts=parts, row_tiles=row_tiles, ahead=0,

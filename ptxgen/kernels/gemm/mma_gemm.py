@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, KernelType, LaunchConfig
 from ptxgen.errors import ArgumentError
-from ptxgen.formats import Format
+from ptxgen.formats import REPACKED, Format
 from ptxgen.kernels.gemm.block_tile import BlockTile, SharedLayout
 from ptxgen.kernels.gemm.staged_digits import COLUMN_TILE
 from ptxgen.kernels.gemm.weight_tile import STEP, TILE_ROWS
@@ -30,7 +30,7 @@ MOST_COLUMNS: Final = 96
 """Rows of activations times digits times parts of k, of a step each, that fit shared memory twice beside the weights."""
 
 
-@register(format=PACKED.values())
+@register(format=(*PACKED.values(), REPACKED["Q8_0_ALIGNED"]))  # Q6_K_ALIGNED has products by f16 in the catalogue
 @dataclass(frozen=True)
 class MmaGemm(DigitGemvType):
     """Y = X W^T for m rows of quantised activations, by int8 tensor cores.

@@ -71,7 +71,9 @@ class StationaryGemm(SlicedGemmType):
         super().__post_init__()
         if not self.format.half_bytes:
             known = ", ".join(format.name for format in IN_PIECES)
-            raise ArgumentError(f"{self.format} has blocks that are not aligned to 16 bytes; formats whose are: {known}")
+            raise ArgumentError(
+                f"{self.format} has blocks that are not made of aligned pieces for lanes; formats whose are: {known}"
+            )
         require(self, "row_tiles", high=64)
         require(self, "columns", multiple=TILE, high=MOST_COLUMNS // self.parts)
         require(self, "split", high=MAX_THREADS // WARP_SIZE)

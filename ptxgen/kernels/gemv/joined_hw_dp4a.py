@@ -13,7 +13,7 @@ from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.joined import Joined, MatrixOfBlock
 from ptxgen.kernels.registry import register
 
-JOINED = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), REPACKED["Q6_K_ALIGNED"])
+JOINED = (find("Q4_K"), find("Q5_K"), find("Q8_0"), find("Q6_K"), *REPACKED.values())
 """The formats that have it in the catalogue: those of most models. Of others a kernel is made by its class."""
 
 

@@ -66,7 +66,7 @@ class Repack(KernelType):
         format, thread = self.format, k.ctaid.x * THREADS + k.tid.x
         with k.when(thread < self.threads):
             number, inside = thread // format.repack_threads, thread % format.repack_threads
-            native = advance(k.arg.native.at(0, 0), number, format.native.block_bytes)
+            native = advance(k.arg.native.at(0, 0), number, format.native_bytes)
             format.repack(k, native, advance(k.arg.w.at(0, 0), number, format.block_bytes), inside)
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.uint8]]:

@@ -32,13 +32,15 @@ scales = st.sampled_from(EXTREME_SCALES) | st.floats(-65504, 65504, width=16)
 @st.composite
 def blocks_of(draw: st.DrawFn, format: Format, count: int) -> NDArray[np.uint8]:
     """Any bytes with any finite scales, u8[count, block_bytes]; packed, where no file has the format."""
-    native = format.native if isinstance(format, RepackedFormat) else format
-    size = count * native.block_bytes
+    if isinstance(format, RepackedFormat):
+        native = draw(blocks_of(format.native, count * (format.native_bytes // format.native.block_bytes)))
+        return format.pack(native.reshape(count, -1))
+    size = count * format.block_bytes
     blocks = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(count, -1).copy()
-    for scale in native.scales:
+    for scale in format.scales:
         drawn = draw(st.lists(scales, min_size=count, max_size=count))
         blocks[:, scale.offset : scale.offset + 2] = np.array(drawn, "<f2")[:, None].view(np.uint8)
-    return format.pack(blocks) if isinstance(format, RepackedFormat) else blocks
+    return blocks
 
 
 def assert_same_bits(got: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import FORMATS, REPACKED, RepackedFormat, find
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
+from ptxgen.kernels.gemm.mma_gemm import MmaGemm
+from ptxgen.kernels.gemv.basic import Gemv
+from ptxgen.kernels.gemv.chunked_tiled import ChunkedTiledGemv
+from ptxgen.kernels.gemv.dp4a import Dp4aGemv, MwvDp4aGemv
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
+from ptxgen.kernels.gemv.mwv import MwvGemv
+from ptxgen.kernels.gemv.tiled import TiledGemv
+from ptxgen.kernels.gemv.vectorized import VectorizedGemv
+from ptxgen.kernels.gemv.wide import WideGemv
 from ptxgen.kernels.repack.repack import Repack
 from tests.ptxgen.kernels.running import emulate, inputs
 
@@ -18,7 +33,7 @@ every_repacked = pytest.mark.parametrize("format", REPACKED.values(), ids=str)
 
 
 def rows_of(format: RepackedFormat, seed: int, rows: int, blocks: int) -> NDArray[np.uint8]:
-    size = rows, blocks * format.native.block_bytes
+    size = rows, blocks * format.native_bytes
     return np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
 
 
@@ -38,7 +53,7 @@ def test_no_file_has_the_format_and_every_load_of_it_may_be_aligned(format: Repa
     assert format.name not in FORMATS
     assert find(format.name) is format
     assert format.native is FORMATS[format.native.name]
-    assert format.native.block == format.block
+    assert format.block % format.native.block == 0
     assert format.align == 16
 
 
@@ -53,15 +68,90 @@ def test_a_code_of_aligned_q6_k_is_a_nibble_and_a_pair_and_d_stands_beside_every
     assert packed[192:].reshape(4, 8).tolist() == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3, 0xCD, 0xAB, 0, 0] for i in range(4)]
 
 
-def test_products_on_halves_have_the_bits_that_they_have_of_q6_k() -> None:
-    made, native = (HalfMmaGemm(find(name), k=768, n=5, m=1, split=2, ahead=0) for name in ("Q6_K_ALIGNED", "Q6_K"))
-    arguments = inputs(native)
-    packed = arguments | {"w": REPACKED["Q6_K_ALIGNED"].pack(arguments["w"])}
+def test_aligned_q8_0_is_the_codes_of_eight_blocks_and_then_their_scales() -> None:
+    format, native = REPACKED["Q8_0_ALIGNED"], np.zeros((8, 34), np.uint8)
+    native[:, :2], native[:, 2:] = [(number, 0x80 | number) for number in range(8)], np.arange(256).reshape(8, 32)
+    packed = format.pack(native.reshape(1, -1))[0]
+    assert packed.size == native.size
+    assert packed[:256].tolist() == list(range(256))
+    assert packed[256:].reshape(8, 2).tolist() == [[number, 0x80 | number] for number in range(8)]
+
+
+def result_of(kernel: KernelType, format: RepackedFormat, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the kernel of the native format gives, and what its like gives for the same weights, repacked."""
+    native, made = kernel, type(kernel)(**kernel.parameters(), format=format)  # type: ignore[call-arg]
+    arguments = inputs(native, seed)
+    packed = {name: format.pack(array) if name.rstrip("23") == "w" else array for name, array in arguments.items()}
     (expected, _), (results, findings) = emulate(native, arguments), emulate(made, packed)
     assert not findings
-    assert np.array_equal(results["y"], expected["y"])
+    written = [
+        name for name, argument in native.signature().items() if isinstance(argument, Array) and argument.direction != "in"
+    ]
+    assert written
+    first, second = (np.concatenate([of[name].reshape(-1).view(np.uint8) for name in written]) for of in (expected, results))
+    return first, second
+
+
+@every_repacked
+def test_products_on_halves_have_the_bits_that_they_have_of_the_native_format(format: RepackedFormat) -> None:
+    expected, result = result_of(HalfMmaGemm(format.native, k=768, n=5, m=1, split=2, ahead=0), format, 0)
+    assert np.array_equal(result, expected)
+
+
+Q8_0, ALIGNED = FORMATS["Q8_0"], REPACKED["Q8_0_ALIGNED"]
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+@pytest.mark.parametrize("k", [256, 512, 768, 1536, 3584, 4096])
+def test_products_of_aligned_q8_0_have_the_bits_of_q8_0(k: int, digits: int) -> None:
+    """One row of activations and several; k of shares of a warp, of whole steps, and with a partial one."""
+    for kernel in (
+        HwDp4aGemv(Q8_0, k=k, n=5, digits=digits, num_warps=1, rows_per_warp=2),
+        BatchedHwDp4aGemv(Q8_0, k=k, n=3, m=2, digits=digits, num_warps=1),
+    ):
+        expected, result = result_of(kernel, ALIGNED, k + digits)
+        assert np.array_equal(result, expected), kernel
+
+
+OTHERS: list[KernelType] = [
+    HwDp4aGemv(Q8_0, k=18944, n=2, digits=3, num_warps=1),  # a loop
+    HwDp4aGemv(Q8_0, k=1536, n=9, digits=3, num_warps=1, turns=4, normed=True),
+    HwDp4aGemvResidual(Q8_0, k=1536, n=3, digits=3, num_warps=1),
+    JoinedHwDp4aGemv(Q8_0, k=768, n=3, n2=2, n3=1, digits=3, num_warps=1, rows_per_warp=1),
+    GatedHwDp4aGemv(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2, pairs=2),
+    HwDp4aGemvResidualNormed(Q8_0, k=1536, n=32, digits=3, out_digits=3, num_warps=2),
+    Dp4aGemv(Q8_0, k=1536, n=3, digits=3),
+    MwvDp4aGemv(Q8_0, k=1536, n=3, digits=3),
+    MmaGemm(Q8_0, k=768, n=17, m=3, digits=3, warps=1),
+]
+
+
+@pytest.mark.parametrize("kernel", OTHERS, ids=lambda kernel: kernel.name)
+def test_whatever_multiplies_digits_by_aligned_q8_0_gives_the_bits_of_q8_0(kernel: KernelType) -> None:
+    expected, result = result_of(kernel, ALIGNED, 1)
+    assert np.array_equal(result, expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "alike"),
+    [
+        (Gemv(Q8_0, k=1536, n=16), True),
+        (TiledGemv(Q8_0, k=1536, n=16), True),
+        (ChunkedTiledGemv(Q8_0, k=1536, n=16), True),
+        (MwvGemv(Q8_0, k=1536, n=16), False),  # several warps share a row
+        (WideGemv(Q8_0, k=1536, n=16), False),
+        (VectorizedGemv(Q8_0, k=1536, n=16), False),
+    ],
+    ids=lambda one: getattr(one, "name", None),
+)
+def test_products_in_f32_have_the_bits_of_q8_0_where_lanes_of_a_warp_have_a_column_each(
+    kernel: KernelType, alike: bool
+) -> None:
+    expected, result = result_of(kernel, ALIGNED, 2)
+    assert np.array_equal(result, expected) == alike
+    np.testing.assert_allclose(result.view(np.float32), expected.view(np.float32), rtol=1e-4, atol=1e-5)
 
 
 def test_a_format_of_files_is_not_repacked_to() -> None:
-    with pytest.raises(ArgumentError, match="Q4_K is in files; formats that weights are repacked to: Q6_K_ALIGNED"):
+    with pytest.raises(ArgumentError, match=r"Q4_K is in files; formats that .* repacked to: Q6_K_ALIGNED, Q8_0_ALIGNED$"):
         Repack(find("Q4_K"), k=256, n=1)  # type: ignore[arg-type]

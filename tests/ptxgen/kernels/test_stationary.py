@@ -13,7 +13,6 @@ from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import Format
 from ptxgen.formats import find as find_format
-from ptxgen.kernels.gemm.half_gemm_type import IN_HALVES
 from ptxgen.kernels.gemm.half_mma_gemm import HalfMmaGemm
 from ptxgen.kernels.gemm.staged_weights import IN_PIECES
 from ptxgen.kernels.gemm.stationary_gemm import StationaryGemm
@@ -225,7 +224,8 @@ def test_an_impossible_shape_says_what_is_allowed(shape: dict[str, int], message
         find("stationary_q4k_gemm").make(**shape)
 
 
-def test_a_format_whose_blocks_are_not_aligned_is_refused() -> None:
-    known = "Q4_K, Q5_K, Q6_K_ALIGNED"
-    with pytest.raises(ArgumentError, match=f"Q6_K has blocks that are not aligned to 16 bytes; formats whose are: {known}"):
-        StationaryGemm(IN_HALVES["q6k"], m=1, k=256, n=1)
+@pytest.mark.parametrize("format", ["Q6_K", "Q8_0_ALIGNED"])
+def test_a_format_whose_blocks_are_not_aligned_or_not_in_pieces_is_refused(format: str) -> None:
+    said = f"{format} has blocks that are not made of aligned pieces for lanes; formats whose are: Q4_K, Q5_K, Q6_K_ALIGNED$"
+    with pytest.raises(ArgumentError, match=said):
+        StationaryGemm(find_format(format), m=1, k=256, n=1)
