@@ -103,7 +103,7 @@ def tune_command(
         profile = GpuProfile.for_device(opened, before)
         profile = replace(profile, precision=precision or profile.precision)
         with GgufFile.open(asked.path) as file:
-            shapes = [(profile.at_load(matrix.format), matrix.k, matrix.n) for matrix in matrices(file)]
+            shapes = [(profile.at_load(matrix.format, matrix.k), matrix.k, matrix.n) for matrix in matrices(file)]
         tuned = tune(
             opened, shapes, profile.precision, measured_path(target), rows=rows, pattern=pattern, again=again, runs=runs,
             progress=partial(report, "kernels"),

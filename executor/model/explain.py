@@ -61,7 +61,7 @@ def explain(file: GgufFile, profile: GpuProfile) -> list[Explained]:
     A matrix whose input has an outlier, which only running the model shows, gets an accurate kernel at any precision."""
     rows = []
     for stored in matrices(file):
-        matrix = replace(stored, format=profile.at_load(stored.format))
+        matrix = replace(stored, format=profile.at_load(stored.format, stored.k))
         choice = profile.choose(matrix.format, matrix.k, matrix.n)
         require_fit(choice.kernel, matrix.format, matrix.roles[0][0], n=matrix.n, k=matrix.k)
         measured = None if choice.entry is None else choice.entry.error

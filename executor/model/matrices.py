@@ -47,7 +47,8 @@ def matrices(file: GgufFile) -> tuple[Matrix, ...]:
 def repacked(file: TensorFile, config: ModelConfig, profile: GpuProfile) -> dict[str, RepackedFormat]:
     """By tensor, the formats that matrices get when the model is loaded, of those that do not stay as they are in the file. A
     table of embeddings is one of them if it is the head, too."""
-    formats = {name: profile.at_load(FORMATS[file.tensors[name].ggml_type.name]) for _, name in _multiplied(config)}
+    infos = {name: file.tensors[name] for _, name in _multiplied(config)}
+    formats = {name: profile.at_load(FORMATS[info.ggml_type.name], info.shape[-1]) for name, info in infos.items()}
     return {name: format for name, format in formats.items() if isinstance(format, RepackedFormat)}
 
 

@@ -59,8 +59,10 @@ def test_a_parameter_that_the_named_kernel_does_not_have_is_refused() -> None:
 
 def test_matrices_are_repacked_if_the_profile_says_so() -> None:
     aligned = REPACKED["Q6_K_ALIGNED"]
-    assert [GpuProfile(repack=repack).at_load(FORMATS["Q6_K"]) for repack in (False, True)] == [FORMATS["Q6_K"], aligned]
-    assert GpuProfile(repack=True).at_load(Q4_K) is Q4_K
+    assert [GpuProfile(repack=repack).at_load(FORMATS["Q6_K"], 256) for repack in (False, True)] == [FORMATS["Q6_K"], aligned]
+    assert GpuProfile(repack=True).at_load(Q4_K, 256) is Q4_K
+    made = [GpuProfile(repack=True).at_load(FORMATS["Q8_0"], k).name for k in (256, 896, 3584)]
+    assert made == ["Q8_0_ALIGNED", "Q8_0", "Q8_0_ALIGNED"]
     named = GpuProfile(gemv={"q6k_aligned": "hw_dp4a_q6k_aligned_gemv:digits=2"}, repack=True)
     assert "digits=2" in str(named.choose(aligned, 4096, 64).kernel)
     with pytest.raises(ArgumentError, match=r"a GEMV for 'q6k', but repacks Q6_K; name one for 'q6k_aligned'"):

@@ -1,4 +1,5 @@
-"""A model whose Q6_K matrices are repacked when it is loaded decodes the same tokens; what reads its weights knows of it."""
+"""A model whose Q6_K or Q8_0 matrices are repacked when it is loaded decodes the same tokens; what reads its weights knows of
+it."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from executor.model.generation import LanguageModel
 from executor.model.memory_needed import memory_needed
 from executor.model.sampling import Sampler
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import REPACKED, RepackedFormat
 from ptxgen.target import Target
 from tests.synthetic import Q, write_model
 
@@ -33,16 +35,21 @@ DOWN, TABLE = "blk.0.ffn_down.weight", "token_embd.weight"
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
 
-def model_file(folder: Path, *, tied: bool) -> Path:
-    types = {"": Q.Q4_K, "attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "output": Q.Q6_K, "token_embd": Q.Q6_K}
+def model_file(folder: Path, format: RepackedFormat, *, tied: bool) -> Path:
+    types = {"": Q.Q4_K, **dict.fromkeys(("attn_v", "ffn_down", "output", "token_embd"), Q[format.native.name])}
     shape = {"layers": 1, "hidden": 256, "heads": 4, "kv_heads": 2, "ff": 512, "vocab": 272}
     return write_model(folder / "tiny.gguf", "llama", types, **shape, tied=tied)  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="module", params=REPACKED)
+def format(request: pytest.FixtureRequest) -> RepackedFormat:
+    return REPACKED[request.param]
+
+
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(format: RepackedFormat, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a head of its own."""
-    return model_file(tmp_path_factory.mktemp("model"), tied=False)
+    return model_file(tmp_path_factory.mktemp("model"), format, tied=False)
 
 
 @pytest.fixture
@@ -55,19 +62,43 @@ def load(path: Path, device: Device, profile: GpuProfile) -> LanguageModel:
     return LanguageModel.load(path, device, context=CONTEXT, profile=profile)
 
 
+def assert_alike(logits: NDArray[np.float32], expected: NDArray[np.float32], format: RepackedFormat) -> None:
+    """Of Q8_0 no sum is in another order."""
+    if format.name == "Q8_0_ALIGNED":
+        assert np.array_equal(logits.view(np.uint32), expected.view(np.uint32))
+    else:
+        assert np.abs(logits - expected).max() < 1e-5 * expected.std()
+
+
 @pytest.mark.parametrize("tied", [True, False])
-def test_logits_are_the_same_and_matrices_alone_are_repacked(tied: bool, tmp_path: Path, device: Device) -> None:
-    path = model_file(tmp_path, tied=tied)
+def test_logits_are_the_same_and_matrices_alone_are_repacked(
+    tied: bool, format: RepackedFormat, tmp_path: Path, device: Device
+) -> None:
+    path = model_file(tmp_path, format, tied=tied)
     with load(path, device, GpuProfile()) as native, load(path, device, REPACK) as model:
         formats = {name: weight.format.name for name, weight in model.decoder.weights.items()}
-        repacked = {name for name, format in formats.items() if format == "Q6_K_ALIGNED"}
+        repacked = {name for name, made in formats.items() if made == format.name}
         assert repacked == {"blk.0.attn_v.weight", DOWN, TABLE if tied else "output.weight"}
-        assert formats[TABLE] == ("Q6_K_ALIGNED" if tied else "Q6_K")
+        assert formats[TABLE] == (format.name if tied else format.native.name)
         kernels = {call.kernel.name for call in model.decoder.prepare().launches.calls}
-        assert {"hw_dp4a_q6k_aligned_gemv", "hw_dp4a_q6k_aligned_gemv_residual"} <= kernels
-        assert not {name for name in kernels if "q6k_gemv" in name}
-        logits, expected = model.logits(TOKENS), native.logits(TOKENS)
-        assert np.abs(logits - expected).max() < 1e-5 * expected.std()  # sums are in another order
+        assert {f"hw_dp4a_{format.id}_gemv", f"hw_dp4a_{format.id}_gemv_residual"} <= kernels
+        assert not {name for name in kernels if f"{format.native.id}_gemv" in name}
+        assert_alike(model.logits(TOKENS), native.logits(TOKENS), format)
+
+
+def test_matrices_of_rows_that_are_no_whole_blocks_stay_as_they_are_in_the_file(tmp_path: Path, device: Device) -> None:
+    shape = {"layers": 1, "hidden": 896, "heads": 14, "kv_heads": 2, "ff": 512, "vocab": 272}
+    path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **shape, tied=True)  # type: ignore[arg-type]
+    with load(path, device, GpuProfile()) as native, load(path, device, REPACK) as model:
+        formats = {name: weight.format.name for name, weight in model.decoder.weights.items()}
+        assert {name for name, made in formats.items() if made == "Q8_0_ALIGNED"} == {DOWN}
+        assert formats[TABLE] == formats["blk.0.attn_q.weight"] == "Q8_0"
+        assert_alike(model.logits(TOKENS), native.logits(TOKENS), REPACKED["Q8_0_ALIGNED"])
+        needed = memory_needed(GgufFile.open(path), model.config, CONTEXT, device.target, REPACK)
+        assert needed.weights == model.decoder.weights.nbytes
+    with GgufFile.open(path) as file:
+        made = {(row.matrix.format.name, row.matrix.k) for row in explain(file, REPACK)}
+    assert made == {("Q8_0", 896), ("Q8_0_ALIGNED", 512)}
 
 
 def test_a_prompt_in_one_step_is_answered_as_one_token_after_the_other_is_without(path: Path, device: Device) -> None:
@@ -80,29 +111,34 @@ def test_a_prompt_in_one_step_is_answered_as_one_token_after_the_other_is_withou
     assert answer == expected[len(TOKENS) - 1 :]
 
 
-def test_a_weight_that_replaces_a_repacked_one_may_be_as_it_is_in_files(path: Path, device: Device) -> None:
+def test_a_weight_that_replaces_a_repacked_one_may_be_as_it_is_in_files(
+    path: Path, format: RepackedFormat, device: Device
+) -> None:
     with GgufFile.open(path) as file, load(path, device, REPACK) as model:
         expected, old = model.logits(TOKENS), model.decoder.weights[DOWN]
-        new = host_weight(device, DOWN, file.data(DOWN), "Q6_K", (old.n, old.k))
+        new = host_weight(device, DOWN, file.data(DOWN), format.native.name, (old.n, old.k))
         model.decoder.weights.put({DOWN: new}, [new.buffer])
-        assert np.abs(model.logits(TOKENS) - expected).max() < 1e-5 * expected.std()
-        assert "hw_dp4a_q6k_gemv_residual" in {call.kernel.name for call in model.decoder.prepare().launches.calls}
+        assert_alike(model.logits(TOKENS), expected, format)
+        assert f"hw_dp4a_{format.native.id}_gemv_residual" in {
+            call.kernel.name for call in model.decoder.prepare().launches.calls
+        }
 
 
-def test_memory_needed_counts_the_blocks_that_are_made(path: Path, device: Device) -> None:
+def test_memory_needed_counts_the_blocks_that_are_made(path: Path, format: RepackedFormat, device: Device) -> None:
     with load(path, device, REPACK) as model:
         weights, config = model.decoder.weights.nbytes, model.config
     with GgufFile.open(path) as file:
         native, needed = (memory_needed(file, config, CONTEXT, device.target, one) for one in (GpuProfile(), REPACK))
-    assert needed.weights == weights > native.weights
+    assert needed.weights == weights
+    assert (weights > native.weights) == (format.block_bytes > format.native_bytes)
     assert (native.loading, needed.total) == (0, weights + max(needed.loading, needed.cache + needed.activations))
     assert 0 < needed.loading < weights
 
 
-def test_explain_names_the_format_and_the_kernel(path: Path) -> None:
+def test_explain_names_the_format_and_the_kernel(path: Path, format: RepackedFormat) -> None:
     with GgufFile.open(path) as file:
         made = {row.matrix.format.name: row.choice.kernel.name for row in explain(file, REPACK)}
-    assert made == {"Q4_K": "hw_dp4a_q4k_gemv", "Q6_K_ALIGNED": "hw_dp4a_q6k_aligned_gemv"}
+    assert made == {"Q4_K": "hw_dp4a_q4k_gemv", format.name: f"hw_dp4a_{format.id}_gemv"}
 
 
 def test_a_bundle_is_of_the_blocks_of_the_file_and_says_so_where_others_are_asked_for(
