@@ -76,6 +76,26 @@ def test_weights_that_were_repacked_take_what_was_measured_of_the_blocks_of_file
     assert GpuProfile().choose(ALIGNED, 4096, 64).kernel == default_strategy(ALIGNED, "accurate").make(4096, 64)
 
 
+def test_q8_0_that_was_repacked_has_the_kernels_of_q8_0_for_one_row_and_for_several() -> None:
+    """So that its bits are those of Q8_0, whatever was measured of that."""
+    made = REPACKED["Q8_0_ALIGNED"]
+    native = tuple(
+        replace(entry(4096, 64, kernel, rows=rows, seconds=2e-6, parameters=parameters), format="q8_0")
+        for kernel, rows, parameters in (
+            ("hw_dp4a_q8_0_gemv", 1, {"digits": 3, "num_warps": 4, "rows_per_warp": 1}),
+            ("mma_q8_0_gemm", 8, {"digits": 3, "split": 2}),
+        )
+    )
+    chosen = profile(*native, shipped=True)
+    one, several = (chosen.choose(made, 4096, 64, rows=rows) for rows in (1, 5))
+    assert one.kernel == HwDp4aGemv(made, k=4096, n=64, digits=3, num_warps=4, rows_per_warp=1)
+    assert several.kernel == MmaGemm(made, k=4096, n=64, m=5, digits=3, split=2)
+    assert "of Q8_0, whose kernels are taken for Q8_0_ALIGNED" in one.reason
+    assert "of Q8_0, whose kernels are taken for Q8_0_ALIGNED" in several.reason
+    alike = replace(chosen, batch_invariant=True)
+    assert {alike.choose(made, 4096, 64, rows=rows).kernel.name for rows in (1, 5)} == {"hw_dp4a_q8_0_aligned_gemv"}
+
+
 def test_one_measurement_of_repacked_weights_leaves_other_shapes_to_those_of_the_blocks_of_files() -> None:
     def of(format: str, k: int, warps: int) -> TuningEntry:
         return replace(entry(k, 64, f"hw_dp4a_{format}_gemv", parameters={"digits": 3, "num_warps": warps}), format=format)
