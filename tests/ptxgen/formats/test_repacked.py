@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from ptxgen.kernels.gemv.tiled import TiledGemv
 from ptxgen.kernels.gemv.vectorized import VectorizedGemv
 from ptxgen.kernels.gemv.wide import WideGemv
 from ptxgen.kernels.repack.repack import Repack
+from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.running import emulate, inputs
 
 every_repacked = pytest.mark.parametrize("format", REPACKED.values(), ids=str)
@@ -111,6 +113,13 @@ def test_products_of_aligned_q8_0_have_the_bits_of_q8_0(k: int, digits: int) -> 
     ):
         expected, result = result_of(kernel, ALIGNED, k + digits)
         assert np.array_equal(result, expected), kernel
+
+
+def test_a_lane_loads_sixteen_weights_of_aligned_q8_0_by_two_instructions() -> None:
+    kernel = HwDp4aGemv(ALIGNED, k=4096, n=2, digits=3, num_warps=1, rows_per_warp=1)
+    loads = re.findall(r"ld\.global\.nc\S*", emit(kernel).text)
+    assert [len([load for load in loads if load.endswith(size)]) for size in (".v4.u32", ".u16")] == [8, 8]
+    assert len(loads) == 2 * kernel.fragments.steps == 16
 
 
 OTHERS: list[KernelType] = [

@@ -133,6 +133,7 @@ def assert_is_its_parts(kernel: RowDigits) -> None:
         ("q4k", 1024, {"num_warps": 16, "rows_per_warp": 1}),  # two rows a warp side by side
         ("q6k_aligned", 512, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),  # four
         ("q8_0", 160, {"num_warps": 4, "rows_per_warp": 2}),
+        ("q8_0_aligned", 1280, {"num_warps": 2, "rows_per_warp": 2, "turns": 2}),
     ],
 )
 def test_a_normed_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:
@@ -170,6 +171,7 @@ def test_a_normed_product_of_more_activations_than_fit_shared_memory_is_its_part
         ("q4k", 1024, {"num_warps": 8, "turns": 2}),  # two pairs a warp side by side
         ("q5k", 512, {"num_warps": 4, "turns": 2}),  # four
         ("q8_0", 160, {"num_warps": 4, "pairs": 2, "turns": 4}),
+        ("q8_0_aligned", 1280, {"num_warps": 2, "pairs": 2, "turns": 2}),
     ],
 )
 def test_a_gated_product_is_its_parts_bit_for_bit(format: str, k: int, dealt: dict[str, int], digits: int) -> None:

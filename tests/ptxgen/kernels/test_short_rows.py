@@ -34,6 +34,7 @@ SHORT = [
     ("Q6_K_ALIGNED", 1024, 16),
     ("Q8_0", 256, 16),
     ("Q8_0", 96, 8),
+    ("Q8_0_ALIGNED", 256, 16),
     ("Q4_0", 352, 16),
     ("MXFP4", 32, 8),
 ]
@@ -81,7 +82,10 @@ def test_a_sum_of_negative_zeros_is_zero_as_it_is_with_the_zeros_of_other_lanes(
     assert y.tobytes() == bytes(y.nbytes) == by_a_whole_warp(kernel, given).tobytes()
 
 
-@pytest.mark.parametrize(("format", "k"), [("Q4_K", 1024), ("Q4_K", 512), ("Q6_K", 256), ("Q6_K_ALIGNED", 1024), ("Q8_0", 128)])
+@pytest.mark.parametrize(
+    ("format", "k"),
+    [("Q4_K", 1024), ("Q4_K", 512), ("Q6_K", 256), ("Q6_K_ALIGNED", 1024), ("Q8_0", 128), ("Q8_0_ALIGNED", 256)],
+)
 def test_shares_take_the_words_that_a_warp_takes_of_one_long_row(format: str, k: int) -> None:
     short = HwDp4aGemv(ALL[format], k=k, n=8, num_warps=1, rows_per_warp=1)
     shares = short.fragments.shares
