@@ -67,6 +67,8 @@ def test_matrices_are_repacked_if_the_profile_says_so() -> None:
     assert "digits=2" in str(named.choose(aligned, 4096, 64).kernel)
     with pytest.raises(ArgumentError, match=r"a GEMV for 'q6k', but repacks Q6_K; name one for 'q6k_aligned'"):
         GpuProfile(gemv={"q6k": "mwv_q6k_gemv"}, repack=True)
+    with pytest.raises(ArgumentError, match=r"a GEMV for 'q8_0', but repacks Q8_0; name one for 'q8_0_aligned'"):
+        GpuProfile(gemv={"q8_0": "mwv_q8_0_gemv"}, repack=True)
 
 
 def test_the_environment_says_whether_matrices_are_repacked(monkeypatch: pytest.MonkeyPatch) -> None:
