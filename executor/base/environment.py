@@ -123,9 +123,9 @@ def _switch(name: str, does: str) -> EnvironmentVariable[bool]:
     return EnvironmentVariable(name, does, "1 or 0", "0", lambda: False, False, _on)
 
 
-def _switch_by_gpu(name: str, does: str) -> EnvironmentVariable[bool | None]:
+def _switch_by_gpu(name: str, does: str, gpus: str = "from sm_90 on") -> EnvironmentVariable[bool | None]:
     """One that GpuProfile.for_device decides unless it is set."""
-    default = "1 on a GPU from sm_90 on whose generation has a shipped tuning table, else 0"
+    default = f"1 on a GPU {gpus} whose generation has a shipped tuning table, else 0"
     return EnvironmentVariable(name, does, "1 or 0", default, lambda: None, False, _on)
 
 
@@ -224,6 +224,11 @@ GATED_PRODUCTS: Final = _switch_by_gpu(
     "PTXGEN_GATED_PRODUCTS",
     "has a token multiplied by gate and up, and the one gated by the other, in one launch where the weights are of one format",
 )
+WEIGHT_RINGS: Final = _switch_by_gpu(
+    "PTXGEN_WEIGHT_RINGS",
+    "has the weights that a token is multiplied by copied ahead into shared memory, before the kernel before has ended",
+    "of sm_90 or sm_100",
+)
 PERSISTENT_LAYERS: Final = _switch(
     "PTXGEN_PERSISTENT_LAYERS",
     "has a token go from the attention of one layer to that of the next by one launch whose blocks stay",
@@ -267,6 +272,7 @@ VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
     JOINED_PRODUCTS,
     FUSED_NORMS,
     GATED_PRODUCTS,
+    WEIGHT_RINGS,
     PERSISTENT_LAYERS,
     GATHERS,
     DEBUG,
@@ -281,8 +287,9 @@ class Settings:
     cache_dir: where files are kept, None for nowhere; model_dir: where models are, None for the default; cache_limit_bytes: of
     compiled kernels, 0 keeps none; emulator_workers: threads; precision: None if not set; gemv: kernels by format id; tuning:
     a table's file, True for the default, False for none; batch_invariant, repack, merged_attention, rotating_attention,
-    early_launches, joined_products, fused_norms, gated_products, persistent_layers: as GpuProfile's, None if it depends on the
-    GPU; gathers: `peer`, `nccl`, bytes from which NCCL gathers, None if not set; debug: look for NaN and infinity."""
+    early_launches, joined_products, fused_norms, gated_products, weight_rings, persistent_layers: as GpuProfile's, None if it
+    depends on the GPU; gathers: `peer`, `nccl`, bytes from which NCCL gathers, None if not set; debug: look for NaN and
+    infinity."""
 
     cache_dir: Path | None
     model_dir: Path | None
@@ -299,6 +306,7 @@ class Settings:
     joined_products: bool | None
     fused_norms: bool | None
     gated_products: bool | None
+    weight_rings: bool | None
     persistent_layers: bool
     gathers: str | int | None
     debug: bool
@@ -324,6 +332,7 @@ def settings() -> Settings:
         joined_products=JOINED_PRODUCTS.read(),
         fused_norms=FUSED_NORMS.read(),
         gated_products=GATED_PRODUCTS.read(),
+        weight_rings=WEIGHT_RINGS.read(),
         persistent_layers=PERSISTENT_LAYERS.read(),
         gathers=GATHERS.read(),
         debug=DEBUG.read(),

@@ -14,7 +14,7 @@ from executor.choice.strategies import Strategy, bit_free, default_strategy, has
 from executor.choice.table import TuningEntry, TuningTable
 from executor.device.gpu import GpuModel
 from executor.device.protocol import Device
-from ptxgen.dsl.kernel_type import EARLY_SM, KernelType
+from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
 from ptxgen.kernels.registry import find
@@ -41,12 +41,13 @@ class Choice:
 class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
     of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
-    gather digits of what it reads, or has made for others that read these."""
+    gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`."""
 
     joined: bool = False
     normed: bool = False
     gated: bool = False
     gathered: bool = False
+    ringed: bool = False
 
 
 NONE: Final = Fusions()
@@ -72,7 +73,9 @@ class GpuProfile:
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
-    the digits of a row where these are what is read, and no f32 values: same bits. persistent_layers: one row goes from the
+    the digits of a row where these are what is read, and no f32 values: same bits. weight_rings: the weights that a row is
+    multiplied by are copied ahead into shared memory, from before the launch before has ended on, where there is a kernel that
+    does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers: one row goes from the
     attention of a layer to that of the next by one launch whose blocks stay and wait for each other
     (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
@@ -90,6 +93,7 @@ class GpuProfile:
     fused_norms: bool = False
     gated_products: bool = False
     gathered_digits: bool = True
+    weight_rings: bool = False
     persistent_layers: bool = False
 
     def __post_init__(self) -> None:
@@ -118,7 +122,7 @@ class GpuProfile:
         environment = settings()
         tables = tuple(table.running_on(device.target) for table in tables_for(GpuModel.of(device), environment, own))
         faster = device.target.sm >= EARLY_SM and any(table.shipped for table in tables)
-        return cls._said(environment, tables, faster)
+        return cls._said(environment, tables, faster=faster, roomy=device.target.max_shared >= RING_SHARED)
 
     @classmethod
     def for_modules(cls, modules: Modules) -> Self:
@@ -134,12 +138,12 @@ class GpuProfile:
     def from_environment(cls) -> Self:
         """What the environment says, without any measurement: the kernels of a bundle, which runs on any GPU. What it leaves
         open is off."""
-        return cls._said(settings(), (), faster=False)
+        return cls._said(settings(), (), faster=False, roomy=False)
 
     @classmethod
-    def _said(cls, environment: Settings, tables: tuple[TuningTable, ...], faster: bool) -> Self:
+    def _said(cls, environment: Settings, tables: tuple[TuningTable, ...], *, faster: bool, roomy: bool) -> Self:
         """What the environment says. Switches that it leaves open are on where that is faster; weights are repacked then only
-        if it names no kernel for their blocks."""
+        if it names no kernel for their blocks, and have rings only where a block has room for them."""
         unnamed = not any(made.native.id in environment.gemv for made in REPACKED.values())
 
         def on(said: bool | None, likely: bool = faster) -> bool:
@@ -157,6 +161,7 @@ class GpuProfile:
             joined_products=on(environment.joined_products),
             fused_norms=on(environment.fused_norms),
             gated_products=on(environment.gated_products),
+            weight_rings=on(environment.weight_rings, faster and roomy),
             persistent_layers=environment.persistent_layers,
         )
 
@@ -168,7 +173,9 @@ class GpuProfile:
     @property
     def fusions(self) -> Fusions:
         """What the product of one row with a matrix may be one launch with."""
-        return Fusions(self.joined_products, self.fused_norms, self.gated_products, self.gathered_digits)
+        return Fusions(
+            self.joined_products, self.fused_norms, self.gated_products, self.gathered_digits, ringed=self.weight_rings
+        )
 
     def starts_early(self, target: Target) -> bool:
         """Whether the launches of a step start early on this target. ArgumentError if they should and the target cannot."""

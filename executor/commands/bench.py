@@ -276,6 +276,7 @@ def _facts(
         "joined_products": running.model.decoder.profile.joined_products,
         "fused_norms": running.model.decoder.profile.fused_norms,
         "gated_products": running.model.decoder.profile.gated_products,
+        "weight_rings": running.model.decoder.profile.weight_rings,
         "persistent_layers": running.model.decoder.profile.persistent_layers,
         "kv_type": engine.cache.shape.kv_type,
         "page_len": engine.page_len,

@@ -81,7 +81,7 @@ class CudaDevice(Device):
         self.waits = 0
         self.owner = OwnerThread(self.name)
         self.allocations = Allocations(self.name)
-        self._modules = CudaModules(cuda, self._checked, self.name)
+        self._modules = CudaModules(cuda, self._checked, self.name, facts.shared_bytes)
         self._staging: Staging | None = None
         self._pages: Readback | None = None
         self._fetches: Fetches | None = None
@@ -225,10 +225,10 @@ class CudaDevice(Device):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         self.enter("loading a kernel")
-        return self._modules.load(text, entry, image, dynamic_shared, cooperative=cooperative), False
+        return self._modules.load(text, entry, image, dynamic_shared, shared_room, cooperative=cooperative), False
 
     def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
         self.enter("counting blocks")

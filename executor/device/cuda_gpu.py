@@ -30,13 +30,15 @@ def driver() -> Any:
 
 @dataclass(frozen=True)
 class GpuFacts:
-    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; clock_mhz: the
-    highest; gpu: what machine code is written for; target: what text is emitted for, the newest known GPU up to that."""
+    """What the driver says of a GPU. handle: the driver's; product: the maker's name, by which tuning tables go; shared_bytes:
+    the most shared memory of a multiprocessor; clock_mhz: the highest; gpu: what machine code is written for; target: what
+    text is emitted for, the newest known GPU up to that."""
 
     ordinal: int
     handle: Any
     product: str
     multiprocessors: int
+    shared_bytes: int
     clock_mhz: int
     gpu: Target
     target: Target
@@ -66,6 +68,7 @@ class GpuFacts:
             handle=handle,
             product=product,
             multiprocessors=attribute("MULTIPROCESSOR_COUNT"),
+            shared_bytes=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
             clock_mhz=attribute("CLOCK_RATE") // 1000,
             gpu=gpu,
             target=_emission_target(_name(ordinal, product), gpu),

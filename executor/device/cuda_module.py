@@ -18,26 +18,32 @@ _log = logging.getLogger(__name__)
 
 class CudaModules:
     """The modules of one device. `cuda` is cuda.bindings.driver; `check` takes a driver's answer and what was being done, and
-    gives the values or raises. The device's context must be the current one."""
+    gives the values or raises; `shared_bytes`: the most shared memory of a multiprocessor. The device's context must be the
+    current one."""
 
-    def __init__(self, cuda: Any, check: Check, name: str) -> None:
+    def __init__(self, cuda: Any, check: Check, name: str, shared_bytes: int) -> None:
         self._cuda = cuda
         self._check = check
         self._name = name
+        self._shared_bytes = shared_bytes
         self._modules: list[Any] = []
 
     def load(
-        self, text: str, entry: str, image: bytes | None, dynamic_shared: int, *, cooperative: bool
+        self, text: str, entry: str, image: bytes | None, dynamic_shared: int, shared_room: int, *, cooperative: bool
     ) -> LoadedKernel:  # fmt: skip
-        """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory and are
-        cooperative or not. Raises DeviceError if the driver refuses it; nothing stays loaded then."""
+        """An entry of `image`, machine code, or of `text`, whose launches may ask for so many bytes of shared memory, want so
+        much of it on a multiprocessor (LaunchConfig.shared_room) and are cooperative or not. Raises DeviceError if the driver
+        refuses it; nothing stays loaded then."""
         if image is None:
             module = self._compiled(text, entry)
         else:
             module = self._check(self._cuda.cuModuleLoadData(image), f"loading {entry}")
         self._modules.append(module)
         try:
-            return self._kernel(module, entry, dynamic_shared, cooperative)
+            kernel = self._kernel(module, entry, dynamic_shared, cooperative)
+            if shared_room:
+                self._keep_room(kernel, shared_room)
+            return kernel
         except BaseException:
             self.forget(module)
             self._cuda.cuModuleUnload(module)
@@ -80,6 +86,13 @@ class CudaModules:
             dynamic_shared=dynamic_shared,
             cooperative=cooperative,
         )
+
+    def _keep_room(self, kernel: LoadedKernel, nbytes: int) -> None:
+        """Ask for a share of the memory of a multiprocessor that has so many bytes for shared memory."""
+        share = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        percent = min(100, -(-100 * nbytes // self._shared_bytes))
+        answer = self._cuda.cuFuncSetAttribute(kernel.handle, share, percent)
+        self._check(answer, f"asking for {percent} % of shared memory for {kernel.entry}")
 
     def _compiled(self, text: str, entry: str) -> Any:
         cuda = self._cuda

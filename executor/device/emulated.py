@@ -142,7 +142,7 @@ class EmulatedDevice(HostMemory, Device):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         self.enter("loading a kernel")
         kernel = compile_module(text, sanitize=self.sanitize, cache_dir=cache_dir).kernel(entry)

@@ -227,11 +227,12 @@ class KernelRunner(Protocol):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         """The kernel `entry` of a PTX text, and whether its code came from `cache_dir`. `image` is what `compile` gave for the
         text; `dynamic_shared` the bytes of shared memory that its launches ask for; `cooperative`: its blocks wait for each
-        other. Raises DeviceError for code that the device refuses; nothing stays loaded then."""
+        other; `shared_room`: see LaunchConfig. Raises DeviceError for code that the device refuses; nothing stays loaded
+        then."""
 
     def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
         """How many blocks of a kernel it can hold at once."""

@@ -192,10 +192,10 @@ class SeveralDevices(Device):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         def load(_: int, device: Device) -> tuple[LoadedKernel, bool]:
-            return device.load(text, entry, image, cache_dir, dynamic_shared, cooperative)
+            return device.load(text, entry, image, cache_dir, dynamic_shared, cooperative, shared_room)
 
         loaded = self.each("loading a kernel", load)
         first, own = loaded[0]

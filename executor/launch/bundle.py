@@ -36,13 +36,19 @@ LARGEST: Final = 16 << 20
 @dataclass(frozen=True)
 class Packed:
     """A kernel of a bundle: its PTX, the machine code for the bundle's target if it is there, the bytes of shared memory that
-    its launches ask for, and whether their blocks wait for each other."""
+    its launches ask for, whether their blocks wait for each other, and the room of LaunchConfig.shared_room."""
 
     entry: str
     text: str
     cubin: bytes | None
     dynamic_shared: int = 0
     cooperative: bool = False
+    shared_room: int = 0
+
+    @property
+    def launched(self) -> tuple[int, bool, int]:
+        """What a device is told of its launches (Device.load)."""
+        return self.dynamic_shared, self.cooperative, self.shared_room
 
 
 class Bundle:

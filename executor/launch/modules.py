@@ -168,7 +168,7 @@ class Modules:
         self.counts.emissions += 1
         self.counts.emit_seconds += time.perf_counter() - start
         launch = kernel.launch()
-        return Packed(emitted.entry, emitted.text, None, launch.dynamic_shared, launch.cooperative)
+        return Packed(emitted.entry, emitted.text, None, launch.dynamic_shared, launch.cooperative, launch.shared_room)
 
     def _load(self, kernel: KernelType, packed: Packed, compiled: Compile) -> LoadedKernel:
         start = time.perf_counter()
@@ -183,7 +183,7 @@ class Modules:
         device, bundle = self.device, self.bundle
         if bundle is None or packed.cubin is None or device.kind != "cuda" or not bundle.has_code_for(device.target):
             return None
-        loaded, _ = device.load(packed.text, packed.entry, packed.cubin, None, packed.dynamic_shared, packed.cooperative)
+        loaded, _ = device.load(packed.text, packed.entry, packed.cubin, None, *packed.launched)
         self.counts.bundle_hits += 1
         return loaded, "machine code of the bundle"
 
@@ -198,7 +198,7 @@ class Modules:
         image = compiled(packed.text)
         if image is not None and disk is not None:
             disk.put(key, image)
-        loaded, own = device.load(packed.text, packed.entry, image, folder, packed.dynamic_shared, packed.cooperative)
+        loaded, own = device.load(packed.text, packed.entry, image, folder, *packed.launched)
         if disk is not None and folder is not None and image is None and not own:
             trim(disk.folder, disk.limit_bytes)  # the device may have written there itself
         if own:
@@ -221,7 +221,7 @@ class Modules:
             return None
         try:
             loaded, _ = self.device.load(
-                packed.text, packed.entry, image, disk.folder, packed.dynamic_shared, packed.cooperative
+                packed.text, packed.entry, image, disk.folder, *packed.launched
             )  # fmt: skip
             return loaded
         except DeviceFailed:

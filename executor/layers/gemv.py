@@ -31,7 +31,7 @@ def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: G
     of_rows = {"y": y, **read}
     m = rows(x)
     if m == 1 or takes_rows(kernel, m):
-        kernel = projection.own(kernel)
+        kernel = _ringed(projection, projection.own(kernel), m)
         own = scratch_of(launch, operation, kernel)
         launch(operation, kernel, w=projection.weight.buffer, **shaped(kernel, **of_rows), **own)
         return
@@ -81,6 +81,7 @@ def _project_joined(launch: LaunchQueue, kernel: KernelType, group: Sequence[Pro
     operation = "+".join(one.operation for one in group)
     require_apart(f"{operation} by {kernel}", {"input": x}, {f"output of {one.operation}": one.y for one in group})
     kernel, read = _reading(launch, operation, kernel, x)
+    kernel = _ringed(group[0].projection, kernel, rows(x))
     arguments = dict(read)
     for number, one in enumerate(group, 1):
         own = {"w": one.projection.weight.buffer, "y": one.y}
@@ -98,6 +99,7 @@ def project_onto(
     if fused is not None:
         fused = projection.own(fused)
         fused, read = _reading(launch, operation, fused, x)
+        fused = _ringed(projection, fused, m)
         own = scratch_of(launch, operation, fused)
         launch(operation, fused, w=projection.weight.buffer, **shaped(fused, y=stream, **read), **own)
         return
@@ -118,6 +120,7 @@ def project_gated(
     operation = "ffn_gate+ffn_up+ffn_swiglu"
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})
     kernel, read = _reading(launch, operation, kernel, x)
+    kernel = _ringed(gate, kernel, 1)
     given = {
         "w": gate.weight.buffer,
         "w2": up.weight.buffer,
@@ -157,6 +160,7 @@ def project_onto_and_leave_norm(
     if kernel is None:
         return False
     kernel, read = _reading(launch, operation, kernel, x)
+    kernel = _ringed(projection, kernel, 1)
     given = {"w": projection.weight.buffer, **shaped(kernel, **read), **scratch_of(launch, operation, kernel)}
     launch.packed.leave_norm(launch, operation, kernel, x=stream, normed=normed, gamma=norm.gamma, eps=eps, **given)
     return True
@@ -165,6 +169,12 @@ def project_onto_and_leave_norm(
 def rows(x: GpuBuffer) -> int:
     """How many vectors a buffer has, f32[k] or f32[m, k]."""
     return prod(x.shape[:-1])
+
+
+def _ringed(projection: Projection, kernel: KernelType, m: int) -> KernelType:
+    """The kernel, of so many rows, with a ring of weights where the projection may have one and there is one."""
+    ringed = kernel.with_weight_ring() if m == 1 and projection.fusions.ringed else None
+    return ringed or kernel
 
 
 def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:

@@ -108,6 +108,9 @@ def addresses(of: str, ranks: int) -> Array:
     return Array(U64, (ranks,), align=8, constant=True, addresses_of=of)
 
 
+RING_SHARED: Final = 224 * 1024
+"""Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
+
 EARLY_SM: Final = 90
 """The oldest GPU on which a kernel can start early (see LaunchConfig)."""
 
@@ -121,7 +124,10 @@ class LaunchConfig:
     block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for those that are too large
     to be static. `cooperative`: all blocks of the grid must be on the device at once, because they wait for each other
     (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at the same time and wait
-    for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is."""
+    for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is. `shared_room`: how many
+    bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for shared memory, 0 for what the
+    driver thinks: a hint, for kernels that follow each other. One that wants another share waits until the multiprocessor
+    is empty."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -130,6 +136,7 @@ class LaunchConfig:
     dynamic_shared: int = 0
     cooperative: bool = False
     ranks: int = 1
+    shared_room: int = 0
 
     def __init__(
         self,
@@ -140,6 +147,7 @@ class LaunchConfig:
         dynamic_shared: int = 0,
         cooperative: bool = False,
         ranks: int = 1,
+        shared_room: int = 0,
     ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
@@ -148,6 +156,7 @@ class LaunchConfig:
         object.__setattr__(self, "dynamic_shared", dynamic_shared)
         object.__setattr__(self, "cooperative", cooperative)
         object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "shared_room", shared_room)
 
     @property
     def blocks(self) -> int:
@@ -324,6 +333,11 @@ class KernelType(ABC):
         """The kernel that multiplies by its matrix and by that of `up`, and gives silu of the one times the other, and its
         digits (`y_digits`, `y_scales`, `y_sums`), if there is one. The bits are those of both kernels and
         fused_swiglu_digits."""
+        return None
+
+    def with_weight_ring(self) -> KernelType | None:
+        """The kernel whose weights are copied ahead into shared memory, from before it waits for the launch before it on, with
+        the bits of this one, if there is one that is faster on a large GPU. A block may take RING_SHARED bytes."""
         return None
 
     def early(self) -> KernelType:

@@ -113,7 +113,7 @@ class Warp:
         )
         self.first_new = self.first_row
         """The first row that is no other warp's: with turns the last warp goes back so far that all its rows are there."""
-        if kernel.turns > 1 and not self.whole:
+        if kernel.in_turns and not self.whole:
             self.first_row = k.min(self.first_row, self.n - kernel.warp_results)
         self._first_of_lane = self.first_row + self.lane.share if self.fragments.shares > 1 else self.first_row
         numbers = [self.number(i) for i in range(kernel.lane_results)]

@@ -4,8 +4,8 @@ int8 digits. A warp has the rows of one number of both matrices, so nobody waits
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,16 @@ from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
 
 WORTH_IT = 0.8
-"""The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 592 (75 %)
-lost 4 %, 280 (53 %) 5 %; rows of eight steps (Q8_0) lost 3 %, and with one digit 256 (97 %) lost 4 %."""
+"""The share of the multiprocessors that must be busy on average. On an H100, in steps: 448 groups (85 %) won 1.5 %, 280 (53 %)
+lost 5 %, and with one digit 256 (97 %) lost 4 %."""
 
-USUAL = 8
-WARPS = (16, USUAL, 4)
-"""Of a block. Four for the 448 groups of a model of 8B, which eight have in two rounds, won 16 us of a step of 1650 (H200)."""
+USUAL, FEWEST = 8, 4
+WARPS = (16, USUAL, FEWEST)
+"""Of a block. Four for the 448 groups of a model of 8B, which eight have in two rounds, won 16 us of a step of 1650 (H200); for
+the 592 of the 7B, whose blocks share groups, 34 of 1569."""
+
+MOST_STEPS = 8
+"""Of a row: those of Q8_0_ALIGNED and 4096 values, of which this won 32 us of 2337 (H200)."""
 
 STEEPEST = 1.1
 """No slope of silu is more than that: 1.0999."""
@@ -57,23 +61,35 @@ class GatedHwDp4aGemv(RowDigits):
         object.__setattr__(self, "rows_per_warp", self.pairs * len(self.weights))
         super().__post_init__()
 
+    def with_weight_ring(self) -> Self | None:
+        """Two blocks of four warps become one, whose rings have the room of the activations of the second. Where rows are of
+        more steps than are loaded ahead, loads into registers are faster (Q8_0, H200: 33 us for 36)."""
+        if self.fragments.steps > self.ahead:
+            return None
+        wider = replace(self, num_warps=USUAL) if self.num_warps < USUAL else self
+        fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.resident_threads)
+        return (wider if fits else self).ringed(2)
+
     @classmethod
     def suited(cls, gate: HwDp4aGemv, digits: int) -> GatedHwDp4aGemv | None:
         """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows
-        of more steps than are loaded ahead; and groups of 32 results, a block each, of which the last round leaves many
-        multiprocessors idle. A block has as many warps as let all groups be there at once, where there are such."""
-        groups = gate.n // BLOCK
+        of many steps; and groups of 32 results, a block each, which leave many multiprocessors idle. A block has as many warps
+        as let all groups be there at once. Where there are too many groups for that, blocks share them, so that each of those
+        that are there at once has as many rows."""
+        groups, shares = gate.n // BLOCK, gate.fragments.shares
 
         def at_once(warps: int) -> int:
             return blocks_at_once(warps * WARP_SIZE, gate.resident_threads)
 
-        warps = next((warps for warps in WARPS if groups <= at_once(warps)), USUAL)
-        rounds = -(-groups // at_once(warps))
-        idle = groups > at_once(USUAL) and groups < WORTH_IT * rounds * at_once(warps)
-        warps = min(warps, BLOCK // gate.fragments.shares)
-        if gate.n % BLOCK or gate.digits == 1 or gate.fragments.steps > gate.ahead or idle:
+        idle = at_once(USUAL) < groups < WORTH_IT * at_once(FEWEST)
+        if gate.n % BLOCK or gate.digits == 1 or gate.fragments.steps > MOST_STEPS or idle:
             return None
-        settings = {**gate.parameters(), "num_warps": warps, "turns": max(1, BLOCK // (warps * gate.fragments.shares))}
+        warps = min(next((warps for warps in WARPS if groups <= at_once(warps)), FEWEST), BLOCK // shares)
+        rows = BLOCK if groups <= at_once(FEWEST) else -(-gate.n // at_once(FEWEST))
+        turns = max(1, -(-rows // (warps * shares)))
+        if turns * shares > WARP_SIZE:
+            return None
+        settings = {**gate.parameters(), "num_warps": warps, "turns": turns}
         del settings["rows_per_warp"]
         return cls(**settings, format=gate.format, out_digits=digits)
 
@@ -126,6 +142,7 @@ class GatedHwDp4aGemv(RowDigits):
         yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, pairs=2, **three)  # two blocks a group
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=8, turns=8, digits=2, out_digits=3, **fixed)  # half of a block is past the end
+            yield cls(k=2048, n=96, num_warps=4, turns=7, ring=2, **three)  # blocks that share groups
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, **fixed)  # a loop
             yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
         if fixed["format"].name == "Q8_0":

@@ -23,6 +23,7 @@ from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WI
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.gemv.turns import Turns
+from ptxgen.kernels.gemv.weight_ring import WeightRing
 from ptxgen.kernels.joined import further
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
@@ -70,6 +71,9 @@ class HwDp4aGemv(HwDp4aType):
         alike = all(getattr(up, name) == getattr(self, name) for name in (*SHARED, "n"))
         return GatedHwDp4aGemv.suited(self, digits) if alike else None
 
+    def with_weight_ring(self) -> KernelType | None:
+        return None  # of the matrices that come alone the output head is the largest, and gains nothing
+
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 
@@ -95,7 +99,7 @@ class HwDp4aGemv(HwDp4aType):
         return MixedHwDp4aGemv.of(self, same, other)
 
     def emit(self, k: KernelBuilder) -> None:
-        if self.turns > 1:
+        if self.in_turns:
             self._emit_turns(k)
             return
         together = rows_at_once(self.format, self.k, self.activation_rows, self.digits)
@@ -144,9 +148,11 @@ class HwDp4aGemv(HwDp4aType):
 
     def _emit_turns(self, k: KernelBuilder) -> None:
         warp = Warp(self, k, Layout(self.format, self.k, 1, self.digits))
-        turns = Turns(warp)
+        turns = WeightRing(warp, self.ring_start) if self.ring else Turns(warp)
         if self.pdl:
             k.griddepcontrol(action="wait")
+        elif self.ring:
+            k.wait_for_launch_before()
         warp.shared.fill(range(1), 0, self.k)
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
@@ -155,7 +161,7 @@ class HwDp4aGemv(HwDp4aType):
 
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
         """What `_store` and `_store_own` need beside the sums, loaded before they are known."""
-        return [self._before(k, row) for row in warp.numbers] if self.turns == 1 else []
+        return [self._before(k, row) for row in warp.numbers] if not self.in_turns else []
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         """What an epilogue needs of a row's result before the sum is known, loaded so early that nobody waits for it. `row` is
@@ -192,8 +198,13 @@ class HwDp4aGemv(HwDp4aType):
             in_turns = {**cls._narrow(), "turns": 4}
             yield cls(k=4096, n=37, digits=3, normed=True, **in_turns, **fixed)  # the last warp has one new row
             yield cls(k=1024, n=53, digits=3, **in_turns, **fixed)
+            yield cls(k=3584, n=13, digits=3, normed=True, ring=2, **cls._narrow(), **fixed)  # weights copied ahead
+            yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
+            yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
+        if fixed["format"].name == "Q8_0_ALIGNED":
+            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 
@@ -249,6 +260,11 @@ class HwDp4aGemvResidual(HwDp4aGemv):
 
     def signature(self) -> Signature:
         return {**super().signature(), "y": update(F32, self.n)}
+
+    def with_weight_ring(self) -> KernelType | None:
+        """Where activations come in pieces else: 43 -> 18 us of 18944 x 3584 (H200). Of 8192 x 2048 it lost 1 us of 5."""
+        pieces = chunks(self.format, self.k, 1, self.digits)
+        return self.ringed(2) if len(pieces) > 1 else None
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:
         if self.n % self.block_rows:

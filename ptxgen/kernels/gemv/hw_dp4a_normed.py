@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Signature, Work, read, write
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -26,11 +26,14 @@ from ptxgen.kernels.registry import register
 from ptxgen.types import F32
 
 IDLE_WEIGHTS = 100_000
-"""Weights of a block, times the share of the multiprocessors that have none, which take as long as a norm. On an H100, in
-steps: 74,000 (k = 3072, n = 1024) won 56 us of 590, 92,000 (18944, 3584) 37 of 2128; 135,000 (8192, 2048) lost 8 of 500."""
+"""Weights of a block of 32 rows, times the share of the multiprocessors that have none: from so many on blocks share groups, so
+that each multiprocessor has as many rows. On an H100, in steps: 74,000 (k = 3072, n = 1024) won 56 us of 590 by whole groups,
+92,000 (18944, 3584) 37 of 2128; 135,000 (8192, 2048) lost 8 of 500. On an H200 that won 7 of 394 by blocks of 16 rows, and
+182,000 (8960, 1536) 30 of 726 by blocks of 12."""
 
-HALVED_FROM = 150_000
-"""Of them, from which on two blocks have the 32 rows. On an H200: 182,000 (8960, 1536) won 12 us of 726."""
+RING_SLOTS = 3
+"""Of a ring, where they fit. In steps of an H200 3 instead of 2 won 28 us of 1537 by down of the 8B, of which a warp has two
+rows at once, and lost 7 of 652 by that of the 1.5B, of which it has one."""
 
 
 @register(format=JOINED)
@@ -52,23 +55,21 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
 
     @classmethod
     def suited(cls, product: HwDp4aGemv, digits: int) -> HwDp4aGemvResidualNormed | None:
-        """The one for a plain product, or None where two launches are faster. A block has a group of 32 rows, since what the
-        blocks of a group count each other by takes as long as a norm; but it must not leave many multiprocessors idle for long.
-        There two blocks have a group, if that leaves fewer."""
+        """The one for a plain product, if there are whole groups of 32 rows. A block has such a group, since what the blocks of
+        a group count each other by takes as long as a norm; but where that leaves many multiprocessors idle for long, several
+        blocks share a group."""
         if product.n % BLOCK:
             return None
-
-        def idle_weights(of_block: int) -> float:
-            return (1 - product.n / of_block / MULTIPROCESSORS) * of_block * product.k
-
-        of_block = BLOCK if idle_weights(BLOCK) <= HALVED_FROM else BLOCK // 2
-        if idle_weights(of_block) > IDLE_WEIGHTS:
-            return None
+        idle_weights = (1 - product.n / BLOCK / MULTIPROCESSORS) * BLOCK * product.k
+        of_block = BLOCK if idle_weights <= IDLE_WEIGHTS else -(-product.n // MULTIPROCESSORS)
         shares = product.fragments.shares
         rows = max(1, of_block // 16 // shares)
-        warps = of_block // (rows * shares)
+        warps = -(-of_block // (rows * shares))
         settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1}
         return cls(**settings, format=product.format, out_digits=digits)
+
+    def with_weight_ring(self) -> KernelType | None:
+        return self.ringed(RING_SLOTS if self.rows_per_warp > 1 else 2)
 
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
@@ -122,6 +123,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=16, rows_per_warp=2, turns=2, **three)  # half of a block is past the end
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, rows_per_warp=1, **fixed)  # a loop
+            yield cls(k=3584, n=64, num_warps=12, rows_per_warp=1, ring=2, **three)  # blocks that share groups
             yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
         if fixed["format"].name == "Q8_0":
             yield cls(k=896, n=32, num_warps=4, rows_per_warp=1, turns=4, **three)  # a partial step after others

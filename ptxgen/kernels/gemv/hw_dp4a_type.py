@@ -4,21 +4,22 @@ chunks.py, what they write in hw_dp4a.py."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, LaunchConfig, Scalar, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.shared_digits import chunks, dynamic_bytes
+from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
+from ptxgen.kernels.gemv.weight_ring import LINE, PIECE, Slots
 from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
 from ptxgen.kernels.norm.squares import total_chain
@@ -29,6 +30,15 @@ from ptxgen.types import F32
 
 MULTIPROCESSORS = 132
 """Of a large GPU: settings are chosen for so many. No bit depends on it."""
+
+
+RING_ROOM: Final = 132 * 1024
+"""Bytes for shared memory of a multiprocessor on which kernels with rings follow others, which read weights through the L1
+cache: in steps of an H200 the 8B took 1573 us where the driver chose, 1508 with 132 KB, 1640 with 196; the 1.5B 692 and
+659."""
+
+MOST_SLOTS: Final = 32
+"""Of a ring: more are of no use."""
 
 
 def blocks_at_once(threads: int, resident_threads: int) -> int:
@@ -44,7 +54,8 @@ class HwDp4aType(DigitGemvType):
     activations are touched; with `pdl` before the wait for the kernel that writes them (programmatic dependent launch, sm_90
     and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
     resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
-    stay in shared memory (turns.py), which must hold all of a single row's.
+    stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
+    slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -53,8 +64,8 @@ class HwDp4aType(DigitGemvType):
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
-    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns")
-    of_shape: ClassVar[tuple[str, ...]] = ("turns",)  # a matrix may have fewer rows, and its activations may not fit
+    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring")
+    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring")  # a matrix may have fewer rows, and its activations may not fit
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
@@ -62,6 +73,7 @@ class HwDp4aType(DigitGemvType):
     pdl: bool = field(default=False, kw_only=True)
     normed: bool = field(default=False, kw_only=True)
     turns: int = field(default=1, kw_only=True)
+    ring: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,25 +84,56 @@ class HwDp4aType(DigitGemvType):
         require(self, "ahead", high=8)
         require(self, "resident_threads", high=2048)
         require(self, "turns", high=WARP_SIZE)
-        if self.turns == 1:
-            return
-        if self.activation_rows > 1:
-            raise ArgumentError(f"{self.name}: turns must be 1 for several rows of activations, here {self.activation_rows}")
-        if len(chunks(self.format, self.k, 1, self.digits)) > 1:
+        require(self, "ring", low=0, high=MOST_SLOTS)
+        if self.ring:
+            self._check_ring()
+        elif self.turns > 1 and len(chunks(self.format, self.k, 1, self.digits)) > 1:
             raise ArgumentError(
                 f"{self.name}: turns must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
                 f"k={self.k}"
             )
+        if self.in_turns:
+            self._check_turns()
+
+    def _check_ring(self) -> None:
+        if self.pdl:
+            raise ArgumentError(
+                f"{self.name}: with a ring, which is filled before the launch before has ended, pdl must be False"
+            )
+        if not Slots.of(self).aligned:
+            raise ArgumentError(
+                f"{self.name}: ring must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
+            )
+        if self.asked_for > RING_SHARED:
+            raise ArgumentError(
+                f"{self.name}: ring must be smaller than {self.ring}, with which a block takes {self.asked_for} bytes of "
+                f"shared memory; there are {RING_SHARED}"
+            )
+
+    def _check_turns(self) -> None:
+        what = "turns" if self.turns > 1 else "rows_per_warp"
+        if self.activation_rows > 1:
+            one = "turns must be 1" if self.turns > 1 else "ring must be 0"
+            raise ArgumentError(f"{self.name}: {one} for several rows of activations, here {self.activation_rows}")
         most, of = min((WARP_SIZE, "lanes"), (min(self.heights), "rows of a matrix"))
         if self.warp_results > most:
             raise ArgumentError(
-                f"{self.name}: turns must be fewer than {self.turns}, in which a warp has {self.warp_results} rows: there are "
-                f"{most} {of}"
+                f"{self.name}: {what} must be fewer than {getattr(self, what)}, in which a warp has {self.warp_results} rows: "
+                f"there are {most} {of}"
             )
 
     @property
     def least_sm(self) -> int:
-        return EARLY_SM if self.pdl else 75
+        return EARLY_SM if self.pdl or self.ring else 75
+
+    @property
+    def waits_inside(self) -> bool:  # type: ignore[override]
+        return self.ring > 0
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a warp's sums end in the lanes of their rows, as several turns leave them, and all its rows are there."""
+        return self.turns > 1 or self.ring > 0
 
     def matrix_of_block(self, k: KernelBuilder) -> BlockMatrix | None:
         """Which of several matrices a block has rows of; None where there is one."""
@@ -153,13 +196,37 @@ class HwDp4aType(DigitGemvType):
     @property
     def asked_for(self) -> int:
         """Bytes of shared memory that the launch asks for; 0 where what is static does."""
+        if self.ring:
+            return self.ringed_bytes
         return dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
+
+    @property
+    def ring_start(self) -> int:
+        """Where the rings of a block begin: behind all activations."""
+        return -(-Layout(self.format, self.k, 1, self.digits).bytes // LINE) * LINE
+
+    @property
+    def ringed_bytes(self) -> int:
+        """Bytes of shared memory that all activations and the rings take."""
+        return self.ring_start + self.num_warps * Slots.of(self).bytes
+
+    def ringed(self, most: int, least: int = 2) -> Self | None:
+        """This one with a ring of as many slots as fit, `least` to `most`; None where there is no room for so many."""
+        fitting = (count for count in range(most, least - 1, -1) if self.fits_ring(count))
+        count = next(fitting, None)
+        return None if count is None else replace(self, ring=count)
+
+    def fits_ring(self, count: int) -> bool:
+        """Whether a ring can have so many slots."""
+        slots = replace(Slots.of(self), asked=count)
+        return slots.aligned and self.ring_start + self.num_warps * slots.bytes <= RING_SHARED
 
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE
         resident = max(1, self.resident_threads // threads)
         blocks = -(-self.n // self.block_rows)
-        return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for)
+        room = RING_ROOM if self.ring else 0
+        return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for, shared_room=room)
 
     def signature(self) -> Signature:
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}

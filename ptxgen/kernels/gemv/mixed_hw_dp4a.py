@@ -14,7 +14,7 @@ from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
-from ptxgen.kernels.gemv.shared_digits import Layout, chunks
+from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.joined import LastMatrix
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
@@ -70,6 +70,12 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
         launch = mixed.launch()
         return mixed if launch.grid[0] <= MOST_ROUNDS * blocks_at_once(launch.threads, RESIDENT) else None
 
+    def fits_ring(self, count: int) -> bool:
+        return all(part.fits_ring(count) for part in self._parts)
+
+    def _of_ring(self, rows: int) -> Self:
+        return replace(super()._of_ring(rows), last_rows_per_warp=min(rows, 2))  # blocks of the last format are larger
+
     @property
     def name(self) -> str:
         return f"mixed_hw_dp4a_{self.format.id}_{self.last.id}_gemv"
@@ -106,6 +112,8 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
         yield cls(k=512, n=7, n2=2, n3=5, digits=3, **narrow, **fixed)
         if fixed["format"].name == "Q4_K":
             yield cls(k=1536, n=9, n2=4, n3=11, digits=3, normed=True, **narrow | {"last_rows_per_warp": 2}, **fixed)
+            if fixed["last"].block_bytes % 16 == 0:
+                yield cls(k=3584, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=3, ring=2, **fixed)
             yield cls(k=1024, n=33, n2=8, n3=9, digits=1, num_warps=4, rows_per_warp=2, **fixed)  # rows side by side
 
 
@@ -139,5 +147,6 @@ class _Last(HwDp4aGemv):
 
 
 def _staged(kernel: HwDp4aGemv) -> int:
-    """Bytes of the activations as these blocks want them: never static memory, of which the other blocks would want more."""
-    return Layout(kernel.format, kernel.k, 1, kernel.digits).bytes
+    """Bytes of the activations and rings as these blocks want them: never static memory, of which the other blocks would want
+    more."""
+    return kernel.ringed_bytes

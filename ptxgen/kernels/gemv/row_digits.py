@@ -1,7 +1,7 @@
 """hw_dp4a whose epilogue makes activation digits of its own results. A scale of digits belongs to a group of 32 neighbouring
-results, which therefore meet in one warp, a lane each: in shared memory where a block of threads has whole groups, else in
-global memory, where the last block of a group to come finds what the others left. What is computed for a result and what of it
-is quantised a kernel says."""
+results, which therefore meet in one warp, a lane each: in shared memory those of a block of threads; and in global memory where
+several blocks have rows of a group, of which the last to come finds what the others left. What is computed for a result, and
+what of it is quantised, a kernel says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
 from ptxgen.kernels.quantize.digit_bounds import digit_bounds
 from ptxgen.kernels.quantize.quantize import Quantize, write_digits
 from ptxgen.kernels.shape import require
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import FULL_WARP, WARP_SIZE
 from ptxgen.types import F32, U32
 
 PREFIX = "y_"
@@ -33,12 +33,23 @@ PREFIX = "y_"
 
 
 @dataclass(frozen=True)
+class GroupLane:
+    """A group of 32 results that a warp finishes: its number, and the lane's row. mine: whether the block has computed it.
+    live: whether the group has any row of the block, in all lanes the same."""
+
+    number: Value
+    row: Value
+    mine: Value
+    live: Value
+
+
+@dataclass(frozen=True)
 class RowDigits(HwDp4aGemv):
     """An hw_dp4a that writes y: f32[n], n a multiple of 32, and y_digits: s8[1, out_digits, n], y_scales: f32[1, n / 32],
     y_sums: s32[1, n / 32], the digits of values that belong to its results.
 
-    A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many: a multiple of 32, or
-    1, 2, 4, 8 or 16. Then counters: u32[n / 32], zeros before and after, count the blocks of each group."""
+    A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many. Where these are no
+    multiple of 32, counters: u32[n / 32], zeros before and after, count the blocks that have rows of a group."""
 
     out_digits: int = field(kw_only=True)
 
@@ -46,29 +57,22 @@ class RowDigits(HwDp4aGemv):
         super().__post_init__()
         require(self, "n", multiple=BLOCK)
         require(self, "out_digits", high=max(LARGEST))
-        if WARP_SIZE % self.warp_results or (self.block_rows % BLOCK and BLOCK % self.block_rows):
+        if self.warp_results > WARP_SIZE or self.groups_of_block > self.num_warps:
             raise ArgumentError(
-                f"{self.name}: a warp has 1, 2, 4, 8, 16 or 32 rows of y and a block of threads so many or a multiple of 32, "
-                f"not {self.warp_results} and {self.block_rows}"
+                f"{self.name}: a warp has {WARP_SIZE} rows of y at most, and a block of threads a warp for each group of "
+                f"{BLOCK} that it has rows of, not {self.warp_results} and {self.num_warps} for {self.groups_of_block} groups"
             )
 
     @property
-    def blocks_of_group(self) -> int:
-        """Blocks of threads that have the rows of a group together."""
-        return max(1, BLOCK // self.block_rows)
-
-    @property
-    def whole(self) -> bool:
-        return True  # as `first_row` is
-
-    def first_row(self, k: KernelBuilder) -> Value:
-        """Warps past the end compute the last rows again, because all have to stage; what they get is not stored."""
-        first = super().first_row(k)
-        return first if self.n % self.block_rows == 0 else k.min(first, self.n - self.warp_results)
+    def groups_of_block(self) -> int:
+        """The most groups that a block of threads has rows of."""
+        rows = self.block_rows
+        firsts = range(0, BLOCK * rows, rows)  # beyond, they lie as before
+        return max((first + rows - 1) // BLOCK - first // BLOCK + 1 for first in firsts)
 
     @property
     def scratch(self) -> tuple[str, ...]:
-        return ("counters",) if self.blocks_of_group > 1 else ()
+        return ("counters",) if self.block_rows % BLOCK else ()
 
     def signature(self) -> Signature:
         made = activation_digits.arrays(1, self.out_digits, self.n, "out")
@@ -97,9 +101,8 @@ class RowDigits(HwDp4aGemv):
 
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
         """What `result` needs, and what `quantised` does."""
-        own, live = self._own_row(k, warp)
-        row, leads = (own, live) if self.blocks_of_group == 1 else (self._row_of_group(k), k.warp == 0)
-        return [_loaded(k, live, self.for_result(k, own)), _loaded(k, leads, self.for_digits(k, row))]
+        place = self._group_lane(k)
+        return [_loaded(k, place.mine, self.for_result(k, place.row)), _loaded(k, place.live, self.for_digits(k, place.row))]
 
     def _store(self, k: KernelBuilder, warp: Warp, before: list[Value | None]) -> None:
         rows = [warp.sum(total) for (total,) in warp.totals]
@@ -112,57 +115,67 @@ class RowDigits(HwDp4aGemv):
         self._store_own(k, warp, sums, before)
 
     def _store_own(self, k: KernelBuilder, warp: Warp, sums: list[Value], early: list[Value | None]) -> None:
-        if self.blocks_of_group == 1:
-            self._finish_in_block(k, warp, sums, *early)
-        else:
-            self._finish_in_last(k, warp, sums, *early)
-
-    def _finish_in_block(
-        self, k: KernelBuilder, warp: Warp, sums: list[Value], early: Value | None, for_digits: Value | None
-    ) -> None:  # fmt: skip
-        """A warp for each group of the block has a lane a row."""
+        """The sums meet in shared memory, where a warp for each group of the block has a lane a row."""
+        for_result, for_digits = early
         shared = [k.shared(F32, self.block_rows) for _ in sums]
-        with k.when(warp.own < self.warp_results) if self.warp_results < WARP_SIZE else nullcontext():
-            place = k.warp * self.warp_results + warp.own
+        row, has = warp.first_row + warp.own, warp.own < self.warp_results
+        if not self.whole:
+            has = has & (row >= warp.first_new) & (row < self.n)
+        with k.when(has) if self.warp_results < WARP_SIZE or not self.whole else nullcontext():
             for view, own in zip(shared, sums, strict=True):
-                k.store(view[place], own)
+                k.store(view[row - k.ctaid.x * self.block_rows], own)
         k.barrier()
-        groups = self.block_rows // BLOCK
-        with k.when(k.warp < groups) if groups < self.num_warps else nullcontext():
-            row, live = self._own_row(k, warp)
-            y = self.result(k, [k.load(view[k.tid.x]) for view in shared], early)
-            with k.when(live):
-                k.store(k.arg.y[row], y)
-            self._write(k, row, y, for_digits, live)
+        with k.when(k.warp < self.groups_of_block) if self.groups_of_block < self.num_warps else nullcontext():
+            group = self._group_lane(k)
+            place = group.row - k.ctaid.x * self.block_rows
+            if self.scratch or self.n % self.block_rows:  # a row of the group may be another block's, or of no group
+                place = k.select(group.mine, place, k.u32(0))
+            y = self.result(k, [k.load(view[place]) for view in shared], for_result)
+            with k.when(group.mine):
+                k.store(k.arg.y[group.row], y)
+            if not self.scratch:
+                self._write(k, group, y, for_digits, group.live)
+                return
+            with k.when(group.live):
+                all_rows = k.variable(y, F32)
+                complete = self._last_of_group(k, group, all_rows)
+                with k.when(complete):
+                    self._write(k, group, all_rows, for_digits, complete)
 
-    def _finish_in_last(
-        self, k: KernelBuilder, warp: Warp, sums: list[Value], early: Value | None, for_digits: Value | None
-    ) -> None:  # fmt: skip
-        """The first warp of the last block of a group has a lane a row."""
-        own, live = self._own_row(k, warp)
-        y = self.result(k, sums, early)
-        with k.when(live):
-            k.store(k.arg.y[own], y)
-        group, leads = k.ctaid.x // self.blocks_of_group, k.warp == 0
-        with k.when(k.last_block(k.arg.counters[group], self.blocks_of_group)), k.when(leads):
-            row = self._row_of_group(k)
-            self._write(k, row, k.load(k.arg.y[row]), for_digits, leads)
+    def _last_of_group(self, k: KernelBuilder, group: GroupLane, y: Value) -> Value:
+        """Whether all rows of the warp's group are there; then `y` becomes that of each lane's."""
+        first = group.number * BLOCK
+        others = (first + (BLOCK - 1)) // self.block_rows - first // self.block_rows
+        k.bar_warp_sync(FULL_WARP)  # what the lanes wrote comes before the count, which publishes it
+        count = k.variable(0, U32)
+        with k.when((k.lane == 0) & (others > 0)):
+            counter = k.arg.counters[group.number].address
+            given = k.atom(counter, others, order="acq_rel", scope="gpu", space="global", op="inc", type="u32")
+            k.assign(count, given)  # inc goes from `others` to 0
+        count = k.shuffle(count, 0)
+        k.bar_warp_sync(FULL_WARP)
+        complete: Value = count == others
+        with k.when(complete & ~group.mine):
+            k.assign(y, k.load(k.arg.y[group.row]))
+        return complete
 
-    def _write(self, k: KernelBuilder, row: Value, y: Value, loaded: Value | None, live: Value) -> None:
-        write_digits(k, self.out_digits, 0, row, [self.quantised(k, row, y, loaded, live)], live, PREFIX)
+    def _write(self, k: KernelBuilder, group: GroupLane, y: Value, loaded: Value | None, live: Value) -> None:
+        write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
 
-    def _own_row(self, k: KernelBuilder, warp: Warp) -> tuple[Value, Value]:
-        """The row whose result the lane computes, and whether there is one."""
-        if self.blocks_of_group > 1:
-            return warp.first_row + warp.own, warp.own < self.warp_results
-        row = k.ctaid.x * self.block_rows + k.tid.x
-        live = k.tid.x < self.block_rows
-        return row, live if self.n % self.block_rows == 0 else live & (row < self.n)
-
-    def _row_of_group(self, k: KernelBuilder) -> Value:
-        """The row of the lane in the group that the block has rows of with others."""
-        row: Value = k.ctaid.x // self.blocks_of_group * BLOCK + k.lane
-        return row
+    def _group_lane(self, k: KernelBuilder) -> GroupLane:
+        """The place of a lane in the group that its warp finishes."""
+        first = k.ctaid.x * self.block_rows
+        if not self.scratch:
+            row = first + k.tid.x
+            there = k.tid.x < self.block_rows
+            there = there if self.n % self.block_rows == 0 else there & (row < self.n)
+            return GroupLane(row // BLOCK, row, there, there)
+        number = first // BLOCK + k.warp
+        row = number * BLOCK + k.lane
+        end = first + self.block_rows
+        if self.n % self.block_rows:
+            end = k.min(end, self.n)
+        return GroupLane(number, row, (row >= first) & (row < end), number * BLOCK < end)
 
     # What the digits add to a kernel's description
 

@@ -231,7 +231,7 @@ class Gpu(EmulatedDevice):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> Any:  # fmt: skip
         self.images.append(image)
         return super().load(text, entry)

@@ -43,7 +43,7 @@ class Assembling(RememberingDevice):
 
     def load(
         self, text: str, entry: str, image: bytes | None = None, cache_dir: Path | None = None, dynamic_shared: int = 0,
-        cooperative: bool = False,
+        cooperative: bool = False, shared_room: int = 0,
     ) -> tuple[LoadedKernel, bool]:  # fmt: skip
         assert image is not None
         self.images.append(image)

@@ -218,9 +218,7 @@ def test_results_that_are_not_normal_reach_the_digits_of_their_own_group_only() 
     ("settings", "message"),
     [
         ({"n": 48}, "n must be a multiple of 32"),
-        ({"num_warps": 3}, "not 2 and 6"),
-        ({"num_warps": 16, "rows_per_warp": 3}, "not 3 and 48"),
-        ({"num_warps": 32, "rows_per_warp": 3}, "not 3 and 96"),
+        ({"num_warps": 1, "turns": 14}, "a warp for each group of 32 that it has rows of, not 28 and 1 for 2"),
         ({"turns": 32}, "turns must be fewer than 32, in which a warp has 64 rows: there are 32 lanes"),
         (
             {"k": 18944, "turns": 2},
@@ -241,7 +239,7 @@ def test_rows_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int], 
     ("settings", "message"),
     [
         ({"pairs": 5}, "pairs must be an integer, 1..4, got 5"),
-        ({"pairs": 3}, "not 3 and 24"),
+        ({"num_warps": 1, "turns": 12}, "not 12 and 1 for 2 groups"),
         ({"n": 16}, "n must be a multiple of 32"),
     ],
     ids=str,
@@ -257,10 +255,10 @@ def test_pairs_that_cannot_be_dealt_out_so_are_refused(settings: dict[str, int],
         (1024, 3072, 16, 1),  # 96 groups: a block a multiprocessor
         (2048, 8192, 8, 4),  # 256: two
         (4096, 14336, 4, 8),  # 448: four, and one round of blocks
-        (3584, 18944, None, 1),  # 592: a second round of few blocks
+        (3584, 18944, 4, 9),  # 592: more than are there at once, so blocks share them
         (1536, 8960, None, 1),  # 280: half of the room would be empty
         (2048, 6144, 8, 4),  # 192: at once, though many are idle
-        (4096, 24576, 8, 4),  # 768: three rounds of eight warps, nearly full
+        (4096, 24576, 4, 12),  # 768
     ],
 )
 def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int, warps: int | None, turns: int) -> None:
@@ -272,9 +270,9 @@ def test_gate_and_up_are_gated_where_all_groups_are_there_at_once(k: int, n: int
 
 @pytest.mark.parametrize(
     ("k", "n", "block_rows"),
-    [(4096, 4096, 32), (14336, 4096, 32), (8960, 1536, 16), (8192, 2048, None), (512, 1024, 32), (14336, 1024, None)],
+    [(4096, 4096, 32), (14336, 4096, 32), (8960, 1536, 12), (8192, 2048, 16), (512, 1024, 32), (4096, 48, None)],
 )
-def test_a_norm_is_left_by_blocks_of_32_rows_or_16_unless_most_multiprocessors_would_wait(
+def test_a_norm_is_left_by_blocks_of_32_rows_or_of_fewer_where_most_multiprocessors_would_wait(
     k: int, n: int, block_rows: int | None
 ) -> None:
     product = find("hw_dp4a_q4k_gemv").make(k=k, n=n, digits=3, turns=2)
@@ -283,4 +281,4 @@ def test_a_norm_is_left_by_blocks_of_32_rows_or_16_unless_most_multiprocessors_w
     assert (None if leaving is None else leaving.block_rows) == block_rows
     if leaving is not None:
         assert leaving.turns == 1
-        assert bool(leaving.scratch) == (block_rows == 16)
+        assert bool(leaving.scratch) == (block_rows != 32)

@@ -1,0 +1,157 @@
+"""hw_dp4a whose weights are copied ahead into rings in shared memory: the bits of loads into registers, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.registry import find
+from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels.running import emulate, inputs
+
+GROUPS = {"out_digits": 3, "num_warps": 4, "n": 96}
+SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
+    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"ring": 1}, {"ring": 3}]),
+    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37}, [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8}]),
+    ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"ring": 2}, {"ring": 2, "turns": 8}, {"ring": 3, "turns": 4}]),
+    ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"ring": 2}, {"ring": 3, "turns": 4}]),  # a partial step alone
+    ("hw_dp4a_q4k_gemv_residual", {"k": 3584, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("hw_dp4a_q4k_gemv_residual_normed", {"k": 18944, **GROUPS}, [{"ring": 2, "rows_per_warp": 1}]),  # a loop
+    ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"ring": 2, "turns": 2}]),
+    ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1}]),
+    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS}, [{"ring": 2, "turns": 7}, {"ring": 2, "turns": 5, "num_warps": 3}]),
+    ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"ring": 2}, {"ring": 3, "turns": 8}]),
+    (
+        "mixed_hw_dp4a_q4k_q6k_aligned_gemv",
+        {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True},
+        [{"ring": 2}, {"ring": 2, "turns": 4}],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "settings"),
+    SHAPES,
+    ids=[f"{name}-{shape['k']}-{number}" for number, (name, shape, _) in enumerate(SHAPES)],
+)
+def test_a_ring_changes_no_bit(name: str, shape: dict[str, Any], settings: list[dict[str, int]]) -> None:
+    plain = find(name).make(**{"digits": 3, "num_warps": 2, **shape})
+    arguments = inputs(plain)
+    expected, _ = emulate(plain, arguments, sanitize=False)
+    for one in settings:
+        kernel = replace(plain, **one)
+        results, findings = emulate(
+            kernel, arguments | {name: np.zeros(shape["n"] // 32, np.uint32) for name in kernel.scratch}
+        )
+        assert not findings
+        assert all(results[name].tobytes() == expected[name].tobytes() for name in expected), one
+
+
+def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -> None:
+    lines = emit(find("hw_dp4a_q4k_gemv").make(k=4096, n=4096, digits=3, ring=2), Target(90), early=True).text.splitlines()
+    copies = [i for i, line in enumerate(lines) if "cp.async.bulk" in line]
+    waits = [i for i, line in enumerate(lines) if "griddepcontrol.wait" in line]
+    assert len(copies) == 2 * 2  # two parts of two rows
+    assert len(waits) == 1
+    assert copies[-1] < waits[0] < next(i for i, line in enumerate(lines) if "ld.global" in line)
+
+
+def chosen(kernel: KernelType) -> dict[str, Any] | None:
+    ringed = kernel.with_weight_ring()
+    names = ("num_warps", "rows_per_warp", "turns", "ring", "last_rows_per_warp")
+    return None if ringed is None else {name: value for name, value in ringed.parameters().items() if name in names}
+
+
+def plain(format: str, k: int, n: int) -> HwDp4aGemv:
+    kernel = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3)
+    assert isinstance(kernel, HwDp4aGemv)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("k", "rows", "expected"),
+    [
+        (4096, (4096, 1024, 1024), {"num_warps": 8, "rows_per_warp": 3, "turns": 1, "ring": 2}),
+        (2048, (2048, 512, 512), None),  # too few weights
+        (1536, (8960, 8960), None),  # more blocks than are there at once
+    ],
+)
+def test_joined_products_have_a_ring_where_weights_are_many_and_all_blocks_are_there_at_once(
+    k: int, rows: tuple[int, ...], expected: dict[str, int] | None
+) -> None:
+    first, *others = (plain("q4k", k, n) for n in rows)
+    joined = first.joined(others)
+    assert joined is not None
+    assert chosen(joined) == expected
+
+
+def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
+    found = []
+    for format, k, n in (("q4k", 14336, 4096), ("q6k_aligned", 18944, 3584), ("q4k", 8960, 1536), ("q6k", 3584, 4096)):
+        leaving = plain(format, k, n).with_residual_norm(3)
+        assert leaving is not None
+        found.append((chosen(leaving) or {}).get("ring"))
+    assert found == [3, 2, 2, None]  # room for three; for two; a row a warp; rows that are no whole pieces
+
+
+def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> None:
+    found = []
+    for format, k, n in (("q4k", 4096, 14336), ("q4k", 3584, 18944), ("q4k", 1024, 3072), ("q8_0_aligned", 4096, 14336)):
+        gated = plain(format, k, n).gated(plain(format, k, n), 3)
+        assert gated is not None
+        found.append((gated.parameters()["num_warps"], (chosen(gated) or {}).get("num_warps")))
+    assert found == [(4, 8), (4, 8), (16, 16), (4, None)]
+
+
+def test_others_have_a_ring_only_where_activations_come_in_pieces() -> None:
+    assert plain("q4k", 4096, 128256).with_weight_ring() is None
+    for k, rings in ((14336, None), (18944, 2)):
+        residual = plain("q6k_aligned", k, 3584).with_residual()
+        assert residual is not None
+        assert (chosen(residual) or {}).get("ring") == rings
+
+
+@pytest.mark.parametrize("format", ["q4k", "q5k", "q6k_aligned", "q8_0_aligned"])
+def test_rings_spill_nothing(format: str) -> None:
+    for k, n in ((4096, 4096), (14336, 4096), (3584, 3584), (1536, 1536)):
+        product = plain(format, k, n)
+        for one in (product.with_residual_norm(3), product.joined([product])):
+            ringed = one and one.with_weight_ring()
+            if ringed is not None:
+                assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ring": 33}, "ring must be an integer, 0..32, got 33"),
+        ({"ring": 2, "pdl": True}, "with a ring, which is filled before the launch before has ended, pdl must be False"),
+        (
+            {"ring": 2, "rows_per_warp": 8, "num_warps": 32},
+            f"ring must be smaller than 2.* bytes of .*; there are {RING_SHARED}",
+        ),
+        ({"ring": 1, "n": 1}, "rows_per_warp must be fewer than 2, in which a warp has 2 rows: there are 1 rows of a matrix"),
+    ],
+    ids=str,
+)
+def test_rings_that_there_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        find("hw_dp4a_q4k_gemv").make(**{"k": 4096, "n": 40, "digits": 3, **settings})
+
+
+def test_rows_that_are_no_whole_pieces_have_no_ring() -> None:
+    with pytest.raises(ArgumentError, match="ring must be 0 where rows are no whole pieces of 16 bytes, as those of k=896"):
+        find("hw_dp4a_q8_0_gemv").make(k=896, n=5, ring=2)
+    with pytest.raises(ArgumentError, match="ring must be 0 for several rows of activations, here 3"):
+        find("batched_hw_dp4a_q4k_gemv").make(k=1024, n=5, m=3, ring=2)
