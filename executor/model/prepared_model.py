@@ -132,11 +132,11 @@ class PreparedModel(ABC):
         if self._plans is not None and self._plans_of == self._dependencies():
             return self._plans
         self._drop_plans()
+        early = self.profile.starts_early(self.device.target)
         launches = self._launches()
         if any(reads_one_digit(call.kernel) for call in launches.calls):
             self._find_outliers()
             launches = self._launches(self.flagged)
-        early = self.profile.starts_early(self.device.target)
         self.modules.preload(kernels_of(launches.calls, early=early), progress, early=early)
         self._asked = self.weights.generation, self.profile
         self._plans = TokenPlans(self.launcher, launches, early=early)

@@ -121,3 +121,13 @@ def test_early_launches_are_refused_where_no_gpu_has_them() -> None:
         GpuProfile(early_launches=True).starts_early(Target(89))
     with pytest.raises(ArgumentError, match="early_launches is 1; allowed: a bool"):
         GpuProfile(early_launches=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("sm", "room"), [(80, 166912), (89, 101376), (120, 101376)])
+def test_weight_rings_are_refused_where_there_is_no_room(sm: int, room: int) -> None:
+    assert not GpuProfile(weight_rings=True).starts_early(Target(90))
+    assert not GpuProfile(weight_rings=True).starts_early(Target(100))
+    with pytest.raises(
+        ArgumentError, match=rf"^the profile's weight_rings needs sm_90 .* this is sm_{sm} with {room}; leave it off$"
+    ):
+        GpuProfile(weight_rings=True).starts_early(Target(sm))

@@ -20,6 +20,7 @@ MIXED = {"attn_v": Q.Q6_K, "ffn_down": Q.Q6_K, "": Q.Q4_K}
 NORMS = GpuProfile(fused_norms=True)
 GATED = GpuProfile(gated_products=True)
 ALL = GpuProfile(fused_norms=True, gated_products=True, joined_products=True)
+RINGS = GpuProfile(fused_norms=True, gated_products=True, joined_products=True, weight_rings=True)
 LEAVES, GATES = "hw_dp4a_q4k_gemv_residual_normed", "gated_hw_dp4a_q4k_gemv"
 
 
@@ -34,7 +35,7 @@ def decoded(path: Path, profile: GpuProfile) -> tuple[bytes, list[list[str]]]:
     return logits, [[plan.kernel.name for plan in plans] for plans in both]
 
 
-@pytest.mark.parametrize("profile", [NORMS, GATED, ALL], ids=["norms", "gates", "all"])
+@pytest.mark.parametrize("profile", [NORMS, GATED, ALL, RINGS], ids=["norms", "gates", "all", "rings"])
 @pytest.mark.parametrize("early", [False, True])
 def test_a_token_has_the_bits_of_the_launches_one_by_one(path: Path, profile: GpuProfile, early: bool) -> None:
     apart, _ = decoded(path, GpuProfile(early_launches=early))
@@ -48,6 +49,8 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
     apart, _ = decoded(path, GpuProfile())
     fused, launches = decoded(path, ALL)
     assert fused == apart
+    ringed, _ = decoded(path, RINGS)
+    assert ringed == apart
     assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
 
 
@@ -69,7 +72,15 @@ def test_the_first_norm_and_that_of_the_head_are_left_as_launches(path: Path) ->
     assert [name for name in step if "rmsnorm" in name] == ["rmsnorm_digits"] * 2
 
 
-@pytest.mark.parametrize("name", ["fused_norms", "gated_products"])
+def test_weights_have_rings_where_the_profile_says_so(path: Path) -> None:
+    for profile, expected in ((ALL, {LEAVES: {0}, GATES: {0}}), (RINGS, {LEAVES: {2}, GATES: {2}})):
+        _, both = logits_and_plans(path, profile, TOKENS[:1], CONTEXT, sanitize=False)
+        for plans in both:
+            for name, rings in expected.items():
+                assert {plan.kernel.parameters()["ring"] for plan in plans if plan.kernel.name == name} == rings
+
+
+@pytest.mark.parametrize("name", ["fused_norms", "gated_products", "weight_rings"])
 def test_the_profile_takes_a_bool(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"{name} is 1; allowed: a bool"):
         GpuProfile(**{name: 1})  # type: ignore[arg-type]
