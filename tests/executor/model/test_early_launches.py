@@ -127,7 +127,6 @@ def test_early_launches_are_refused_where_no_gpu_has_them() -> None:
 def test_weight_rings_are_refused_where_there_is_no_room(sm: int, room: int) -> None:
     assert not GpuProfile(weight_rings=True).starts_early(Target(90))
     assert not GpuProfile(weight_rings=True).starts_early(Target(100))
-    with pytest.raises(
-        ArgumentError, match=rf"^the profile's weight_rings needs sm_90 .* this is sm_{sm} with {room}; leave it off$"
-    ):
+    message = rf"^the profile's weight_rings needs sm_90 .* this is sm_{sm} with {room}; leave it off$"
+    with pytest.raises(ArgumentError, match=message):
         GpuProfile(weight_rings=True).starts_early(Target(sm))
