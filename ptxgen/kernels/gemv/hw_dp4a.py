@@ -200,11 +200,12 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=1024, n=53, digits=3, **in_turns, **fixed)
             yield cls(k=3584, n=13, digits=3, normed=True, ring=2, **cls._narrow(), **fixed)  # weights copied ahead
             yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
+            yield cls(k=4096, n=5, digits=3, ring=3, turns=2, **cls._narrow(), **fixed)
             yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q8_0_ALIGNED":
-            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow(), **fixed)
+            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 

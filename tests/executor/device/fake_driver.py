@@ -36,6 +36,7 @@ class FakeDriver:
         self.launches: list[tuple[Any, ...]] = []
         self.modules: list[Any] = []
         self.copies: list[int] = []
+        self.asked: list[tuple[str, int]] = []  # attributes of functions
         self.failing: dict[str, Any] = {}
         self.refused: set[bytes] = set()  # images that do not load
         self.broken: Any = None
@@ -78,6 +79,7 @@ class FakeDriver:
         values = {
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: self.capability[0],
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: self.capability[1],
+            a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 228 * 1024,
         }
         return OK, values.get(attribute, 132)
 
@@ -204,6 +206,10 @@ class FakeDriver:
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Any, Any]:
         return OK, f"function {name.decode()}"
+
+    def cuFuncSetAttribute(self, function: Any, attribute: Any, value: int) -> tuple[Any]:
+        self.asked.append((attribute.name, value))
+        return (OK,)
 
     def cuFuncGetAttribute(self, attribute: Any, function: Any) -> tuple[Any, int]:
         return OK, int(attribute)

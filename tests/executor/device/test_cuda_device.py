@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -100,6 +101,22 @@ def test_gpus_without_a_way_to_each_other_are_named(driver: FakeDriver) -> None:
         with CudaDevice(0) as beside:  # the same context
             one.reach(beside)
     assert driver.reached == [("context 0", "context 1")]
+
+
+def test_a_kernel_is_told_what_its_launches_ask_for_and_what_room_it_wants(driver: FakeDriver) -> None:
+    with CudaDevice() as device:
+        device.load(".version 8.0", "plain")
+        assert driver.asked == []
+        device.load(".version 8.0", "ringed", dynamic_shared=100_000, shared_room=132 * 1024)
+        assert driver.asked == [
+            ("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 100_000),
+            ("CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT", 58),  # of 228 KB
+        ]
+        live = Counter(driver.live)
+        driver.failing["cuFuncSetAttribute"] = driver.CUresult.CUDA_ERROR_INVALID_VALUE
+        with pytest.raises(DeviceError, match="asking for 1 % of shared memory for ringed"):
+            device.load(".version 8.0", "ringed", shared_room=1024)
+        assert driver.live == live, "nothing of a refused kernel stays"
 
 
 def test_a_plan_keeps_its_parameters_alive(driver: FakeDriver) -> None:

@@ -20,9 +20,9 @@ NAMES = ("blk.0.attn_v.weight", "blk.0.ffn_down.weight")
 every_kind = pytest.mark.parametrize("kind", [EmulatedDevice, Copying])
 
 
-@pytest.fixture(scope="module", params=REPACKED)
+@pytest.fixture(scope="module", params=[(name,) for name in REPACKED], ids=list(REPACKED))
 def format(request: pytest.FixtureRequest) -> RepackedFormat:
-    return REPACKED[request.param]
+    return REPACKED[request.param[0]]
 
 
 @pytest.fixture(scope="module")

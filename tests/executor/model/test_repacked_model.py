@@ -41,9 +41,9 @@ def model_file(folder: Path, format: RepackedFormat, *, tied: bool) -> Path:
     return write_model(folder / "tiny.gguf", "llama", types, **shape, tied=tied)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module", params=REPACKED)
+@pytest.fixture(scope="module", params=[(name,) for name in REPACKED], ids=list(REPACKED))
 def format(request: pytest.FixtureRequest) -> RepackedFormat:
-    return REPACKED[request.param]
+    return REPACKED[request.param[0]]
 
 
 @pytest.fixture(scope="module")
