@@ -43,6 +43,7 @@ class Slots:
     """Copies of a slot: one for all shares of the warp, whose rows are neighbours."""
     turns: int
     asked: int
+    """Slots that the kernel says; a warp that never fills so many has fewer."""
 
     @classmethod
     def of(cls, kernel: HwDp4aType) -> Slots:
