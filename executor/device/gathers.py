@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 NCCL_FROM: Final[int | None] = None
 """Gathered bytes from which NCCL is taken where GPUs reach each other and nothing is asked for; None: never. On two H200s
-kernels of ours were faster for slices of 4 KiB (2.9 us for 6.8) to 64 MiB (246 for 290): benchmarks/all_gather.py times both."""
+kernels of ours were faster for slices of 4 KiB (2.9 us for 6.8) to 64 MiB (246 for 290); benchmarks/all_gather.py times
+both."""
 INSTALL: Final = 'pip install "ptxgen[nccl]"'
 
 _log = logging.getLogger(__name__)

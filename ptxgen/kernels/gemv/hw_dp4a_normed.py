@@ -17,7 +17,7 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, ring_slots
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
@@ -30,10 +30,6 @@ IDLE_WEIGHTS = 100_000
 that each multiprocessor has as many rows. On an H100, in steps: 74,000 (k = 3072, n = 1024) won 56 us of 590 by whole groups,
 92,000 (18944, 3584) 37 of 2128; 135,000 (8192, 2048) lost 8 of 500. On an H200 that won 7 of 394 by blocks of 16 rows, and
 182,000 (8960, 1536) 30 of 726 by blocks of 12."""
-
-RING_SLOTS = 3
-"""Of a ring, where they fit. In steps of an H200 3 instead of 2 won 28 us of 1537 by down of the 8B, of which a warp has two
-rows at once, and lost 7 of 652 by that of the 1.5B, of which it has one."""
 
 
 @register(format=JOINED)
@@ -69,7 +65,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         return cls(**settings, format=product.format, out_digits=digits)
 
     def with_weight_ring(self) -> KernelType | None:
-        return self.ringed(RING_SLOTS if self.rows_per_warp > 1 else 2)
+        return self.ringed(ring_slots(self.rows_per_warp))
 
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}

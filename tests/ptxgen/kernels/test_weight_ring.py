@@ -114,12 +114,14 @@ def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> N
     assert found == [(4, 8), (4, 8), (16, 16), (4, None)]
 
 
-def test_others_have_a_ring_only_where_activations_come_in_pieces() -> None:
+def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activations_come_in_pieces() -> None:
     assert plain("q4k", 4096, 128256).with_weight_ring() is None
-    for k, rings in ((14336, None), (18944, 2)):
-        residual = plain("q6k_aligned", k, 3584).with_residual()
+    found = []
+    for k, n in ((14336, 2048), (14336, 4096), (4096, 8192), (18944, 8192)):
+        residual = plain("q6k_aligned", k, n).with_residual()
         assert residual is not None
-        assert (chosen(residual) or {}).get("ring") == rings
+        found.append(tuple((chosen(residual) or {}).get(name) for name in ("num_warps", "rows_per_warp", "ring")))
+    assert found == [(16, 1, 2), (16, 2, 3), (None, None, None), (8, 2, 2)]
 
 
 @pytest.mark.parametrize("format", ["q4k", "q5k", "q6k_aligned", "q8_0_aligned"])
