@@ -30,7 +30,7 @@ from executor.model.sampling import Sampler
 AS_IT_COMES: Final = "as it comes"
 SWITCHES: Final = (
     "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms", "gated_products",
-    "persistent_layers",
+    "weight_rings", "persistent_layers",
 )  # fmt: skip
 """Of GpuProfile: those that say how the same is computed."""
 CONTEXT: Final = 256

@@ -162,7 +162,7 @@ def _switches(profile: GpuProfile) -> dict[str, Any]:
     """What the environment and what was measured before decided."""
     names = (
         "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms",
-        "gated_products", "batch_invariant",
+        "gated_products", "weight_rings", "batch_invariant",
     )  # fmt: skip
     return {name: getattr(profile, name) for name in names} | {"tables": [Path(table.source).name for table in profile.tables]}
 

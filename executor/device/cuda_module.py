@@ -41,7 +41,7 @@ class CudaModules:
         self._modules.append(module)
         try:
             kernel = self._kernel(module, entry, dynamic_shared, cooperative)
-            if shared_room:
+            if 0 < shared_room <= self._shared_bytes:  # of a smaller GPU there would be no L1 cache left
                 self._keep_room(kernel, shared_room)
             return kernel
         except BaseException:
@@ -90,7 +90,7 @@ class CudaModules:
     def _keep_room(self, kernel: LoadedKernel, nbytes: int) -> None:
         """Ask for a share of the memory of a multiprocessor that has so many bytes for shared memory."""
         share = self._cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        percent = min(100, -(-100 * nbytes // self._shared_bytes))
+        percent = -(-100 * nbytes // self._shared_bytes)
         answer = self._cuda.cuFuncSetAttribute(kernel.handle, share, percent)
         self._check(answer, f"asking for {percent} % of shared memory for {kernel.entry}")
 

@@ -119,7 +119,7 @@ class Bundle:
         if not re.search(rf"\.entry\s+{re.escape(entry)}\b", text):
             self._fail(f"{kernel}: its PTX has no entry {shown(entry)}")
         launch = kernel.launch()
-        return Packed(entry, text, cubin, launch.dynamic_shared, launch.cooperative)
+        return Packed(entry, text, cubin, launch.dynamic_shared, launch.cooperative, launch.shared_room)
 
     def _check(self, kernel: KernelType, facts: Mapping[str, Any]) -> None:
         launch = kernel.launch()

@@ -4,6 +4,7 @@ digits or their halves."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import Any, NamedTuple
@@ -173,8 +174,13 @@ def rows(x: GpuBuffer) -> int:
 
 def _ringed(projection: Projection, kernel: KernelType, m: int) -> KernelType:
     """The kernel, of so many rows, with a ring of weights where the projection may have one and there is one."""
-    ringed = kernel.with_weight_ring() if m == 1 and projection.fusions.ringed else None
-    return ringed or kernel
+    return _with_ring(kernel) if m == 1 and projection.fusions.ringed else kernel
+
+
+@lru_cache(maxsize=256)
+def _with_ring(kernel: KernelType) -> KernelType:
+    """The one with a ring if there is one: found once, since layers have the same kernels and looking takes milliseconds."""
+    return kernel.with_weight_ring() or kernel
 
 
 def _tile(buffer: GpuBuffer, m: int, start: int, tile: int) -> GpuBuffer:

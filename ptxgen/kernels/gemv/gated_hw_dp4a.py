@@ -68,7 +68,7 @@ class GatedHwDp4aGemv(RowDigits):
         of a step of the 7B and the 8B, and lost 4 of the 1B's, whose rows come in one part."""
         if self.fragments.steps > self.ahead:
             return None
-        wider = replace(self, num_warps=USUAL) if self.num_warps < USUAL else self
+        wider = replace(self, num_warps=USUAL, ring=0) if self.num_warps < USUAL else self
         fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.resident_threads)
         return (wider if fits else self).ringed(3 if Slots.of(self).parts > 1 else 2)
 
@@ -91,7 +91,7 @@ class GatedHwDp4aGemv(RowDigits):
         turns = max(1, -(-rows // (warps * shares)))
         if turns * shares > WARP_SIZE:
             return None
-        settings = {**gate.parameters(), "num_warps": warps, "turns": turns}
+        settings = {**gate.parameters(), "num_warps": warps, "turns": turns, "ring": 0}
         del settings["rows_per_warp"]
         return cls(**settings, format=gate.format, out_digits=digits)
 

@@ -90,7 +90,8 @@ class HwDp4aGemv(HwDp4aType):
         more = further(others, alike)
         if more is not None:
             turns = self.turns if min((n for n in more if n), default=self.n) >= self.warp_results else 1
-            return JoinedHwDp4aGemv(**self.parameters() | {"turns": turns}, format=self.format, n2=more[0], n3=more[1])
+            settings = {**self.parameters(), "turns": turns, "ring": 0}
+            return JoinedHwDp4aGemv(**settings, format=self.format, n2=more[0], n3=more[1])
         if len(others) != 2:
             return None
         same, other = others
@@ -267,7 +268,7 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
         where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
         for rows in (1, 2):
-            one = replace(self, num_warps=16, rows_per_warp=rows, turns=1)
+            one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, ring=0, pdl=False)
             if one.launch().blocks <= MULTIPROCESSORS:
                 return one.ringed(ring_slots(rows))
         return self.ringed(2) if len(chunks(self.format, self.k, 1, self.digits)) > 1 else None

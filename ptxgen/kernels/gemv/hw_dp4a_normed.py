@@ -61,7 +61,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         shares = product.fragments.shares
         rows = max(1, of_block // 16 // shares)
         warps = -(-of_block // (rows * shares))
-        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1}
+        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1, "ring": 0}
         return cls(**settings, format=product.format, out_digits=digits)
 
     def with_weight_ring(self) -> KernelType | None:

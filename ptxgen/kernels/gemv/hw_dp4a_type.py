@@ -107,10 +107,11 @@ class HwDp4aType(DigitGemvType):
             raise ArgumentError(
                 f"{self.name}: ring must be 0 where rows are no whole pieces of {PIECE} bytes, as those of k={self.k}"
             )
-        if self.asked_for > RING_SHARED:
+        taken = self.asked_for + self.static_bytes
+        if taken > RING_SHARED:
             raise ArgumentError(
-                f"{self.name}: ring must be smaller than {self.ring}, with which a block takes {self.asked_for} bytes of "
-                f"shared memory; there are {RING_SHARED}"
+                f"{self.name}: ring must be smaller than {self.ring}, with which a block takes {taken} bytes of shared memory; "
+                f"there are {RING_SHARED}"
             )
 
     def _check_turns(self) -> None:
@@ -118,7 +119,7 @@ class HwDp4aType(DigitGemvType):
         if self.activation_rows > 1:
             one = "turns must be 1" if self.turns > 1 else "ring must be 0"
             raise ArgumentError(f"{self.name}: {one} for several rows of activations, here {self.activation_rows}")
-        most, of = min((WARP_SIZE, "lanes"), (min(self.heights), "rows of a matrix"))
+        most, of = self._most_results
         if self.warp_results > most:
             raise ArgumentError(
                 f"{self.name}: {what} must be fewer than {getattr(self, what)}, in which a warp has {self.warp_results} rows: "
@@ -217,12 +218,23 @@ class HwDp4aType(DigitGemvType):
         """This one with a ring of as many slots as fit, `least` to `most`; None where there is no room for so many."""
         fitting = (count for count in range(most, least - 1, -1) if self.fits_ring(count))
         count = next(fitting, None)
-        return None if count is None else replace(self, ring=count)
+        return None if count is None else replace(self, ring=count, pdl=False)
 
     def fits_ring(self, count: int) -> bool:
-        """Whether a ring can have so many slots."""
+        """Whether a ring can have so many slots, and a warp its rows."""
         slots = replace(Slots.of(self), asked=count)
-        return slots.aligned and self.ring_start + self.num_warps * slots.bytes <= RING_SHARED
+        room = self.ring_start + self.num_warps * slots.bytes + self.static_bytes
+        return slots.aligned and room <= RING_SHARED and self.warp_results <= self._most_results[0]
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes of the static arrays in shared memory that stand beside activations and rings."""
+        return 0
+
+    @property
+    def _most_results(self) -> tuple[int, str]:
+        """How many results a warp may have whose sums end in the lanes of their rows, and of what there are so many."""
+        return min((WARP_SIZE, "lanes"), (min(self.heights), "rows of a matrix"))
 
     def launch(self) -> LaunchConfig:
         threads = self.num_warps * WARP_SIZE

@@ -70,7 +70,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
 
     def _of_ring(self, rows: int) -> Self:
         """This one by blocks of eight warps, each of which has so many rows."""
-        return replace(self, num_warps=8, rows_per_warp=rows, turns=1)
+        return replace(self, num_warps=8, rows_per_warp=rows, turns=1, ring=0, pdl=False)
 
     def launch(self) -> LaunchConfig:
         return replace(super().launch(), grid=(self.row_blocks, 1, 1))

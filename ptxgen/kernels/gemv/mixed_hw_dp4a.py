@@ -63,10 +63,10 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
             return None
         last_results = other.rows_per_warp * other.fragments.shares * kernel.turns
         fit = same.n >= kernel.warp_results and last_results <= min(other.n, WARP_SIZE)
+        settings = {**kernel.parameters(), "turns": kernel.turns if fit else 1, "ring": 0}
         mixed = cls(
-            **kernel.parameters() | {"turns": kernel.turns if fit else 1}, format=kernel.format, n2=same.n, n3=other.n,
-            last=other.format, last_rows_per_warp=other.rows_per_warp,
-        )  # fmt: skip
+            **settings, format=kernel.format, n2=same.n, n3=other.n, last=other.format, last_rows_per_warp=other.rows_per_warp
+        )
         launch = mixed.launch()
         return mixed if launch.grid[0] <= MOST_ROUNDS * blocks_at_once(launch.threads, RESIDENT) else None
 

@@ -72,6 +72,10 @@ class RowDigits(HwDp4aGemv):
         return max((first + rows - 1) // BLOCK - first // BLOCK + 1 for first in firsts)
 
     @property
+    def static_bytes(self) -> int:
+        return self.block_rows * F32.bytes * len(self.weights)
+
+    @property
     def scratch(self) -> tuple[str, ...]:
         return ("counters",) if self.block_rows % BLOCK else ()
 

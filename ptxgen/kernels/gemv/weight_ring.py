@@ -99,7 +99,8 @@ class Slots:
     @property
     def aligned(self) -> bool:
         """Whether bulk copies can bring the rows."""
-        return self.row_bytes % PIECE == 0 and self.part_bytes % PIECE == 0
+        row = self.fragments.format.row_bytes(self.fragments.k)  # the last warp may begin at any row
+        return row % PIECE == 0 and self.part_bytes % PIECE == 0
 
 
 @dataclass(frozen=True)
@@ -260,6 +261,9 @@ class WeightRing:
         return [lane.load(self.k, _further(first, number * slots.part_bytes)) for number in range(slots.rows)]
 
     # Copies
+
+    # Lanes have begun to read a slot when it is refilled, and need not have got what they read: a copy takes far longer than
+    # they do, and asks for no fence of proxies (as CUTLASS's pipelines do not).
 
     def _refiller(self, slot: Slot, part: int, turn: Value | None = None) -> Callable[[], None]:
         """What copies into the slot what follows this part of the rows by as much as the ring holds. turn: that of a loop, from

@@ -32,6 +32,7 @@ class FakeDriver:
         self.gpus = gpus
         self.capability = capability
         self.free_bytes = self.total_bytes = memory
+        self.shared_bytes = 228 * 1024
         self.live: Counter[str] = Counter()
         self.launches: list[tuple[Any, ...]] = []
         self.modules: list[Any] = []
@@ -79,7 +80,7 @@ class FakeDriver:
         values = {
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: self.capability[0],
             a.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: self.capability[1],
-            a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: 228 * 1024,
+            a.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: self.shared_bytes,
         }
         return OK, values.get(attribute, 132)
 

@@ -119,6 +119,13 @@ def test_a_kernel_is_told_what_its_launches_ask_for_and_what_room_it_wants(drive
         assert driver.live == live, "nothing of a refused kernel stays"
 
 
+def test_a_gpu_that_has_less_shared_memory_is_not_asked_for_room(driver: FakeDriver) -> None:
+    driver.shared_bytes = 100 * 1024
+    with CudaDevice() as device:
+        device.load(".version 8.0", "ringed", shared_room=132 * 1024)
+        assert driver.asked == []
+
+
 def test_a_plan_keeps_its_parameters_alive(driver: FakeDriver) -> None:
     with CudaDevice() as device:
         y, x = GpuBuffer.empty(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))

@@ -3,13 +3,16 @@ whose gate, up and SwiGLU are one launch. Same bits, fewer launches."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from executor.choice.choice import GpuProfile
+from executor.layers.gemv import _with_ring
 from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv import joined_hw_dp4a
 from tests.executor.model.one_row import logits_and_plans
 from tests.synthetic import Q, write_model
 
@@ -52,6 +55,21 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
     ringed, _ = decoded(path, RINGS)
     assert ringed == apart
     assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
+
+
+@pytest.mark.parametrize("precision", ["accurate", "fast"])
+def test_so_have_rings_of_all_products(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models have too few weights for rings of q, k and v."""
+    monkeypatch.setattr(joined_hw_dp4a, "LEAST_RINGED", 0)
+    _with_ring.cache_clear()
+    path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
+    profile = replace(RINGS, precision=precision, repack=True, early_launches=True)
+    ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    _with_ring.cache_clear()
+    apart, _ = decoded(path, GpuProfile(precision, repack=True))
+    assert ringed == apart
+    kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
+    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
 
 
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:

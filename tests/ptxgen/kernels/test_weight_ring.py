@@ -65,6 +65,8 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
     assert len(copies) == 2 * 2  # two parts of two rows
     assert len(waits) == 1
     assert copies[-1] < waits[0] < next(i for i, line in enumerate(lines) if "ld.global" in line)
+    (fence,) = (i for i, line in enumerate(lines) if "fence.mbarrier_init" in line)  # which no emulator misses
+    assert max(i for i, line in enumerate(lines) if "mbarrier.init.shared" in line) < fence < copies[0]
 
 
 def chosen(kernel: KernelType) -> dict[str, Any] | None:
@@ -128,10 +130,38 @@ def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activ
 def test_rings_spill_nothing(format: str) -> None:
     for k, n in ((4096, 4096), (14336, 4096), (3584, 3584), (1536, 1536)):
         product = plain(format, k, n)
-        for one in (product.with_residual_norm(3), product.joined([product])):
+        for one in (
+            product.with_residual_norm(3),
+            product.joined([product]),
+            product.with_residual(),
+            product.gated(product, 3),
+        ):
             ringed = one and one.with_weight_ring()
             if ringed is not None:
                 assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
+
+
+@pytest.mark.parametrize("settings", [{"pdl": True}, {"ring": 6, "num_warps": 2, "rows_per_warp": 1}], ids=str)
+def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -> None:
+    """They are of a product alone: what it is joined or fused with has settings of its own."""
+    product = replace(plain("q4k", 4096, 4096), **settings)
+    made = (
+        product.with_residual_norm(3), product.with_residual(), product.joined([product]), product.gated(product, 3),
+        product.joined([product, plain("q6k", 4096, 1024)]),
+    )  # fmt: skip
+    assert sum(one is not None for one in made) >= 4
+    for one in made:
+        ringed = one and one.with_weight_ring()
+        assert ringed is None or not ringed.parameters()["pdl"]
+
+
+def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
+    joined = plain("q4k", 4096, 4096).joined([plain("q4k", 4096, 1024), plain("q4k", 4096, 2)])
+    assert joined is not None
+    assert joined.with_weight_ring() is None
+    residual = plain("q4k", 18944, 1).with_residual()
+    assert residual is not None
+    assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "turns": 1, "ring": 2}
 
 
 @pytest.mark.parametrize(
@@ -155,5 +185,11 @@ def test_rings_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
 def test_rows_that_are_no_whole_pieces_have_no_ring() -> None:
     with pytest.raises(ArgumentError, match="ring must be 0 where rows are no whole pieces of 16 bytes, as those of k=896"):
         find("hw_dp4a_q8_0_gemv").make(k=896, n=5, ring=2)
+    with pytest.raises(ArgumentError, match="ring must be 0 where rows are no whole pieces of 16 bytes, as those of k=128"):
+        find("hw_dp4a_q8_0_gemv").make(k=128, n=9, ring=1, rows_per_warp=1)  # four are, but a warp may begin with any
+    with pytest.raises(ArgumentError, match="with which a block takes 235520 bytes of shared memory"):
+        find("gated_hw_dp4a_q4k_gemv").make(
+            k=2048, n=2048, digits=3, out_digits=3, num_warps=24, turns=16, pairs=2, normed=True, ring=2
+        )
     with pytest.raises(ArgumentError, match="ring must be 0 for several rows of activations, here 3"):
         find("batched_hw_dp4a_q4k_gemv").make(k=1024, n=5, m=3, ring=2)
