@@ -111,11 +111,6 @@ def addresses(of: str, ranks: int) -> Array:
 RING_SHARED: Final = 224 * 1024
 """Bytes of shared memory that a kernel `with_weight_ring` may ask for: nearly all that a block may have on sm_90 and sm_100."""
 
-STEP_ROOM: Final = 132 * 1024
-"""The `shared_room` of kernels that follow each other in a step of one row, some of which have rings and others read weights
-through the L1 cache. In steps of an H200 the 8B took 1573 us where the driver chose, 1516 where kernels with rings asked for
-this, 1508 where all did, 1640 with 196 KB; the 1.5B 692 where it chose, and 659."""
-
 EARLY_SM: Final = 90
 """The oldest GPU on which a kernel can start early (see LaunchConfig)."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import STEP_ROOM, Array, KernelType, LaunchConfig, Signature, update
+from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Signature, update
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -121,7 +121,7 @@ class GroupedAttention(IncrementalAttention):
 
     def launch(self) -> LaunchConfig:
         blocks = max(self.heads, self.kv_heads * self.blocks * self.splits)
-        return LaunchConfig(blocks, self.warps * WARP_SIZE, resident=self.resident, shared_room=STEP_ROOM)
+        return LaunchConfig(blocks, self.warps * WARP_SIZE, resident=self.resident)
 
     def emit(self, k: KernelBuilder) -> None:
         allowed, length = self.length(k)

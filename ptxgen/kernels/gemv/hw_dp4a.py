@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import STEP_ROOM, KernelType, Signature, Work, update
+from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats import RepackedFormat
@@ -259,7 +259,6 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     y: f32[n], in place; w, digits, scales and sums as in hw_dp4a."""
 
     name_pattern = "hw_dp4a_{format}_gemv_residual"
-    room: ClassVar[int] = STEP_ROOM
 
     def signature(self) -> Signature:
         return {**super().signature(), "y": update(F32, self.n)}

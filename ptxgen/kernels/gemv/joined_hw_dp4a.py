@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import RING_SHARED, STEP_ROOM, LaunchConfig
+from ptxgen.dsl.kernel_type import RING_SHARED, LaunchConfig
 from ptxgen.formats import REPACKED, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
@@ -36,7 +36,6 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
 
     family: ClassVar[str] = "gemm"
     batched_alike = False
-    room: ClassVar[int] = STEP_ROOM
     name_pattern = "joined_hw_dp4a_{format}_gemv"
     n2: int = field(kw_only=True)
     n3: int = field(default=0, kw_only=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import STEP_ROOM, Signature, Work, update
+from ptxgen.dsl.kernel_type import Signature, Work, update
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -51,7 +51,6 @@ class RowDigits(HwDp4aGemv):
     A block of threads has num_warps * rows_per_warp * turns rows, of short ones two or four times as many. Where these are no
     multiple of 32, counters: u32[n / 32], zeros before and after, count the blocks that have rows of a group."""
 
-    room: ClassVar[int] = STEP_ROOM
     out_digits: int = field(kw_only=True)
 
     def __post_init__(self) -> None:

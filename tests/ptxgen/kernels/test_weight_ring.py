@@ -69,6 +69,11 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
     assert max(i for i, line in enumerate(lines) if "mbarrier.init.shared" in line) < fence < copies[0]
 
 
+def test_kernels_with_a_ring_alone_ask_for_room() -> None:
+    kernel = plain("q4k", 4096, 4096)
+    assert (kernel.launch().shared_room, replace(kernel, ring=2).launch().shared_room) == (0, 132 * 1024)
+
+
 def chosen(kernel: KernelType) -> dict[str, Any] | None:
     ringed = kernel.with_weight_ring()
     names = ("num_warps", "rows_per_warp", "turns", "ring", "last_rows_per_warp")
