@@ -178,8 +178,13 @@ class GpuProfile:
         )
 
     def starts_early(self, target: Target) -> bool:
-        """Whether the launches of a step start early on this target. ArgumentError if they should and the target cannot, and
-        if weights should have rings and the target has no room for them."""
+        """Whether the launches of a step start early on this target. ArgumentError as of `require_on`."""
+        self.require_on(target)
+        return self.early_launches
+
+    def require_on(self, target: Target) -> None:
+        """ArgumentError where launches should start early and the target cannot, or weights have rings for which it has no
+        room."""
         if self.early_launches and target.sm < EARLY_SM:
             raise ArgumentError(f"the profile's early_launches needs sm_{EARLY_SM}, this is {target}; leave it off")
         if self.weight_rings and (target.sm < EARLY_SM or target.max_shared < RING_SHARED):
@@ -187,7 +192,6 @@ class GpuProfile:
                 f"the profile's weight_rings needs sm_{EARLY_SM} or newer and {RING_SHARED} bytes of shared memory a block, "
                 f"this is {target} with {target.max_shared}; leave it off"
             )
-        return self.early_launches
 
     def at_load(self, format: Format, k: int) -> Format:
         """The format that the matrices of a model get when it is loaded, of the one that they have in the file: that one, too,

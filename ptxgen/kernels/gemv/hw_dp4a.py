@@ -71,9 +71,6 @@ class HwDp4aGemv(HwDp4aType):
         alike = all(getattr(up, name) == getattr(self, name) for name in (*SHARED, "n"))
         return GatedHwDp4aGemv.suited(self, digits) if alike else None
 
-    def with_weight_ring(self) -> KernelType | None:
-        return None  # of the matrices that come alone the output head is the largest, and gains nothing
-
     def with_residual(self) -> KernelType | None:
         return HwDp4aGemvResidual(**self.parameters(), format=self.format) if type(self) is HwDp4aGemv else None
 

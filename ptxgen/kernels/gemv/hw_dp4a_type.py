@@ -204,7 +204,7 @@ class HwDp4aType(DigitGemvType):
     def asked_for(self) -> int:
         """Bytes of shared memory that the launch asks for; 0 where what is static does."""
         if self.ring:
-            return self.ringed_bytes
+            return self.ringed_bytes(self.ring)
         return dynamic_bytes(self.format, self.k, self.activation_rows, self.digits)
 
     @property
@@ -212,10 +212,9 @@ class HwDp4aType(DigitGemvType):
         """Where the rings of a block begin: behind all activations."""
         return -(-Layout(self.format, self.k, 1, self.digits).bytes // LINE) * LINE
 
-    @property
-    def ringed_bytes(self) -> int:
-        """Bytes of shared memory that all activations and the rings take."""
-        return self.ring_start + self.num_warps * Slots.of(self).bytes
+    def ringed_bytes(self, count: int) -> int:
+        """Bytes of shared memory that all activations and rings of so many slots take."""
+        return self.ring_start + self.num_warps * replace(Slots.of(self), asked=count).bytes
 
     def ringed(self, most: int, least: int = 2) -> Self | None:
         """This one with a ring of as many slots as fit, `least` to `most`; None where there is no room for so many."""
@@ -225,9 +224,8 @@ class HwDp4aType(DigitGemvType):
 
     def fits_ring(self, count: int) -> bool:
         """Whether a ring can have so many slots, and a warp its rows."""
-        slots = replace(Slots.of(self), asked=count)
-        room = self.ring_start + self.num_warps * slots.bytes + self.static_bytes
-        return slots.aligned and room <= RING_SHARED and self.warp_results <= self._most_results[0]
+        room = self.ringed_bytes(count) + self.static_bytes <= RING_SHARED
+        return Slots.of(self).aligned and room and self.warp_results <= self._most_results[0]
 
     @property
     def static_bytes(self) -> int:

@@ -149,4 +149,4 @@ class _Last(HwDp4aGemv):
 def _staged(kernel: HwDp4aGemv) -> int:
     """Bytes of the activations and rings as these blocks want them: never static memory, of which the other blocks would want
     more."""
-    return kernel.ringed_bytes
+    return kernel.ringed_bytes(kernel.ring)

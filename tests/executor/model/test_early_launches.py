@@ -125,8 +125,8 @@ def test_early_launches_are_refused_where_no_gpu_has_them() -> None:
 
 @pytest.mark.parametrize(("sm", "room"), [(80, 166912), (89, 101376), (120, 101376)])
 def test_weight_rings_are_refused_where_there_is_no_room(sm: int, room: int) -> None:
-    assert not GpuProfile(weight_rings=True).starts_early(Target(90))
-    assert not GpuProfile(weight_rings=True).starts_early(Target(100))
+    GpuProfile(weight_rings=True).require_on(Target(90))
+    GpuProfile(weight_rings=True).require_on(Target(100))
     message = rf"^the profile's weight_rings needs sm_90 .* this is sm_{sm} with {room}; leave it off$"
     with pytest.raises(ArgumentError, match=message):
         GpuProfile(weight_rings=True).starts_early(Target(sm))
