@@ -4,7 +4,7 @@ FFN)."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
@@ -67,6 +67,13 @@ class KernelCall(NamedTuple):
     kernel: KernelType
     arguments: dict[str, Any]
     place: LayerOperation
+
+
+def in_order(calls: Sequence[KernelCall]) -> list[KernelCall]:
+    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.ahead_of)."""
+    behind = [call.kernel for call in calls[1:]]
+    kernels = [call.kernel.ahead_of(kernel) for call, kernel in zip(calls, [*behind, None], strict=True)]
+    return [call._replace(kernel=kernel) for call, kernel in zip(calls, kernels, strict=True)]
 
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:

@@ -11,7 +11,7 @@ from executor.choice.choice import GpuProfile
 from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
-from executor.layers.calls import KernelCall, Recorder
+from executor.layers.calls import KernelCall, Recorder, in_order
 from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import project
 from executor.layers.indexed import build_indexed_weights
@@ -107,7 +107,7 @@ class StepBody:
 
         for number in transformer_layers(recorder, shape, layers, attends, a, model.persistent):
             recorder.layer = number if number < config.layers else None
-        return cls(rows, tiles, inputs, a, recorder.take())
+        return cls(rows, tiles, inputs, a, tuple(in_order(recorder.take())))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from executor.choice.persistent import PersistentGrid
 from executor.launch.launch import LayerOperation
 from executor.layers.activations import Activations
 from executor.layers.attention import PositionSplit, TokenAttention
-from executor.layers.calls import KernelCall, Recorder
+from executor.layers.calls import KernelCall, Recorder, in_order
 from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import NextNorm, project
 from executor.layers.indexed import build_indexed_weights
@@ -51,7 +51,7 @@ class TokenLaunches:
     logits: GpuBuffer  # f32[vocab]
     hidden: GpuBuffer  # f32[hidden]: the residual stream
     embed: KernelCall
-    layers: tuple[tuple[KernelCall, ...], ...]
+    layers: tuple[KernelCall, ...]
     head: tuple[KernelCall, ...]
     argmax: KernelCall
     advance: KernelCall
@@ -89,7 +89,6 @@ class TokenLaunches:
         lookup = EmbeddingLookup(indirect=True, format=embedding.format, rows=config.vocab, k=config.hidden)
         recorder("embed", lookup, y=a.hidden, table=embedding.buffer, token=token)
         embed = recorder.take()
-        taken = []
 
         def attends(layer: int) -> TokenAttention:
             return TokenAttention(cache.layers[layer], position, length, table, split)
@@ -101,9 +100,8 @@ class TokenLaunches:
         # for the 1.5 of the norm). Ranks gather less if it is left.
         behind = NextNorm(output_norm, (projection,)) if config.ranks > 1 else None
         for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
-            taken.append(recorder.take())
             recorder.layer = number
-        _, *layers = taken  # nothing before the first
+        layers = tuple(in_order(recorder.take()))
         recorder.layer = None
         normalise(recorder, "output_norm", shape, a, output_norm, (projection,))
         project(recorder, "output", projection, x=a.normed, y=own)
@@ -116,12 +114,12 @@ class TokenLaunches:
         if recorder.packed.lacks(a.hidden):
             gather(recorder, "hidden", a.stream, a.hidden)
         whole = recorder.take()
-        return cls(token, position, length, logits, a.hidden, embed[0], tuple(layers), head, argmax, advance, whole)
+        return cls(token, position, length, logits, a.hidden, embed[0], layers, head, argmax, advance, whole)
 
     @property
     def calls(self) -> list[KernelCall]:
         """All calls in order."""
-        return [self.embed, *(call for layer in self.layers for call in layer), *self.head, self.argmax, self.advance]
+        return [self.embed, *self.layers, *self.head, self.argmax, self.advance]
 
 
 def token_attention(config: ModelConfig, profile: GpuProfile, target: Target) -> TokenAttentionChoice:

@@ -18,7 +18,7 @@ class TokenPlans:
         body, head, (argmax, advance) = (
             plans_of(launcher, calls, early=early)
             for calls in (
-                (launches.embed, *(call for layer in launches.layers for call in layer)),
+                (launches.embed, *launches.layers),
                 launches.head,
                 (launches.argmax, launches.advance),
             )

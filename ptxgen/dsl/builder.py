@@ -30,13 +30,16 @@ class KernelBuilder(Warpgroup, Printing):
     ) -> None:  # fmt: skip
         function = Function(
             name, parameters(signature), max_threads=launch.block, resident=launch.resident,
-            dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative, ranks=launch.ranks, summary=summary,
+            most_registers=launch.most_registers, dynamic_shared=launch.dynamic_shared, cooperative=launch.cooperative,
+            ranks=launch.ranks, summary=summary,
         )  # fmt: skip
         super().__init__(function, launch.threads, target)
         self.signature: Signature = signature
         self._early = early
         self.waited: bool = False
         """Whether the kernel said where it waits."""
+        self.freed: bool = False
+        """Whether it said where it lets the next launch start."""
         self.arg: _Arguments = _Arguments(self)
         self.tid: _Axes = _Axes(self, "tid")
         self.ctaid: _Axes = _Axes(self, "ctaid")
@@ -67,6 +70,13 @@ class KernelBuilder(Warpgroup, Printing):
         self.waited = True
         if self._early:
             self.write("griddepcontrol", [], {"action": "wait"})
+
+    def let_next_launch_start(self) -> None:
+        """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
+        For kernels that say `frees_next_inside`."""
+        self.freed = True
+        if self._early:
+            self.write("griddepcontrol", [], {"action": "launch_dependents"})
 
 
 class _Axes:
@@ -119,7 +129,8 @@ def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False, 
     signature = stamped_signature(kernel) if stamped else kernel.signature()
     k = KernelBuilder(kernel.name, signature, kernel.launch(), target, summary[0] if summary else "", early=early)
     if early:
-        k.write("griddepcontrol", [], {"action": "launch_dependents"})
+        if not kernel.frees_next_inside:
+            k.let_next_launch_start()
         if not kernel.waits_inside:
             k.wait_for_launch_before()
     kernel.emit(k)
@@ -127,6 +138,11 @@ def build(kernel: KernelType, target: Target = DEFAULT, *, early: bool = False, 
         raise AuthorError(
             f"{kernel.name} says that it waits inside (waits_inside) and does so nowhere", None,
             "call k.wait_for_launch_before() before it touches what launches before it write",
+        )  # fmt: skip
+    if kernel.frees_next_inside and not k.freed:
+        raise AuthorError(
+            f"{kernel.name} says that it lets the next launch start inside (frees_next_inside) and does so nowhere", None,
+            "call k.let_next_launch_start() where it needs its share of the GPU no more",
         )  # fmt: skip
     if stamped:
         write_stamps(k)

@@ -27,6 +27,8 @@ class KernelBuilder(Warpgroup, Printing):
     signature: Signature
     waited: bool
     "Whether the kernel said where it waits."
+    freed: bool
+    "Whether it said where it lets the next launch start."
     arg: _Arguments
     tid: _Axes
     ctaid: _Axes
@@ -47,6 +49,10 @@ class KernelBuilder(Warpgroup, Printing):
     def wait_for_launch_before(self) -> None:
         """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must
         come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
+
+    def let_next_launch_start(self) -> None:
+        """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
+        For kernels that say `frees_next_inside`."""
     def abs(
         self,
         a: Value | float,

@@ -124,6 +124,7 @@ class Function:
     body: list[Line] = field(default_factory=list)
     max_threads: tuple[int, int, int] = (1, 1, 1)
     resident: int = 1  # blocks that a multiprocessor must be able to hold
+    most_registers: int = 0  # of a thread; 0: as many as that leaves
     dynamic_shared: int = 0  # bytes of shared memory that a launch asks for
     dynamic_align: int = 0  # of the array that names them; 0 if none does
     cooperative: bool = False  # whether the blocks wait for each other, so that a launch must hold all of them at once

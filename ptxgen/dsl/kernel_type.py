@@ -127,7 +127,8 @@ class LaunchConfig:
     for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is. `shared_room`: how many
     bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for shared memory, 0 for what the
     driver thinks: a hint, for kernels that follow each other. One that wants another share waits until the multiprocessor
-    is empty."""
+    is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that blocks of the next
+    kernel find some beside this one's."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -137,6 +138,7 @@ class LaunchConfig:
     cooperative: bool = False
     ranks: int = 1
     shared_room: int = 0
+    most_registers: int = 0
 
     def __init__(
         self,
@@ -148,6 +150,7 @@ class LaunchConfig:
         cooperative: bool = False,
         ranks: int = 1,
         shared_room: int = 0,
+        most_registers: int = 0,
     ) -> None:
         object.__setattr__(self, "grid", _three(grid))
         object.__setattr__(self, "block", _three(block))
@@ -157,6 +160,7 @@ class LaunchConfig:
         object.__setattr__(self, "cooperative", cooperative)
         object.__setattr__(self, "ranks", ranks)
         object.__setattr__(self, "shared_room", shared_room)
+        object.__setattr__(self, "most_registers", most_registers)
 
     @property
     def blocks(self) -> int:
@@ -220,6 +224,9 @@ class KernelType(ABC):
     waits_inside: ClassVar[bool] = False
     """Whether `emit` says, by `k.wait_for_launch_before()`, where the kernel has to wait: in its early form it does the rest
     first. Others wait before all else."""
+    frees_next_inside: ClassVar[bool] = False
+    """Whether `emit` says, by `k.let_next_launch_start()`, from where on its early form lets the launch behind it start. Others
+    let it at once."""
     most_code: ClassVar[int] = MOST_CODE
     """Bytes of machine code that it may have."""
     batched_alike: ClassVar[bool] = True
@@ -339,6 +346,10 @@ class KernelType(ABC):
         """The kernel whose weights are copied ahead into shared memory, from before it waits for the launch before it on, with
         the bits of this one, if there is one that is faster on a large GPU. A block may take RING_SHARED bytes."""
         return None
+
+    def ahead_of(self, following: KernelType | None) -> KernelType:
+        """This one as it is fastest where `following` is the launch behind it, or one that is not known, with the same bits."""
+        return self
 
     def early(self) -> KernelType:
         """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of

@@ -67,32 +67,27 @@ def pair_of_group(k: KernelBuilder, header: Sequence[Value], group: Index) -> tu
     """(scale, minimum) of the two sub-blocks of a group of 64, as KScales.of, when only one group of the header is wanted: the
     two pairs of 6-bit numbers are cut out together. `header` is its four u32."""
     d, dmin = split_scales(k, header[0])
-    position: Index = group % 2 * 16 if isinstance(group, int) else (group & 1) << 4
-    scales, minima, rest = (word >> position for word in header[1:])
-    late = group >= 2 if isinstance(group, int) else k.compare("ge", group, 2)
-    low = (scales & _SIX_BITS, minima & _SIX_BITS)
-    high = (
-        merge(k, scales >> 2, _TOP_BITS, rest & _NIBBLES),
-        merge(k, minima >> 2, _TOP_BITS, (rest >> 4) & _NIBBLES),
-    )
-    if isinstance(late, bool):
-        pairs = high if late else low
-    else:
-        pairs = (k.select(late, high[0], low[0]), k.select(late, high[1], low[1]))
-    first, second = (
-        tuple(k.f32(bit_field(pair, position, 8)) * factor for pair, factor in zip(pairs, (d, dmin), strict=True))
-        for position in (0, 8)
-    )
-    return (first[0], first[1]), (second[0], second[1])
+    mine = _bytes_of_group(k, header[1:], header_constants(k, k.u32(group) if isinstance(group, int) else group))
+    scale, next_scale, minimum, next_minimum = (k.f32(k.bfe(mine, 8 * number, 8)) for number in range(4))
+    return (scale * d, minimum * dmin), (next_scale * d, next_minimum * dmin)
 
 
-def header_constants(k: KernelBuilder, lane: Value) -> tuple[Value, ...]:
-    """What `halves` needs of the number (u32) of a lane of a quad: where its two bytes stand in a word and in the next, how far
-    the words of six bits are moved, and what of these and of the nibbles it takes."""
-    early = lane < 2
+def _bytes_of_group(k: KernelBuilder, words: Sequence[Value], constants: Sequence[Value]) -> Value:
+    """A u32 of the two scales and the two minima of the group that these are the `header_constants` of, in 6 bits each."""
+    selector, moved, mask, nibbles = constants
+    scales, minima, rest = words
+    six_bits = k.prmt(scales, minima, selector, result=U32) >> moved
+    high_nibbles = k.prmt(rest, rest >> 4, selector, result=U32) & nibbles
+    return merge(k, six_bits, mask, high_nibbles)
+
+
+def header_constants(k: KernelBuilder, group: Value) -> tuple[Value, ...]:
+    """What `_bytes_of_group` needs of the number (u32) of the group: where its two bytes stand in a word and in the next, how
+    far the words of six bits are moved, and what of these and of the nibbles it takes."""
+    early = group < 2
     return (
-        k.mad(lane & 1, _NEXT_TWO, _LOWEST_TWO),
-        lane & 2,
+        k.mad(group & 1, _NEXT_TWO, _LOWEST_TWO),
+        group & 2,
         k.select(early, k.u32(_SIX_BITS), _TOP_BITS),
         k.select(early, k.u32(0), _NIBBLES),
     )
@@ -107,12 +102,8 @@ def halves(
 ) -> HalfWeights:
     """The weights of a lane of a quad that takes the two sub-blocks of its group. `step` decodes a step with the scaling of one
     of them; the fields of the second stand `shift` bits high."""
-    selector, moved, mask, nibbles = constants
-    pair, scales, minima, rest = header
-    d, dmin = split_scales(k, pair)
-    six_bits = k.prmt(scales, minima, selector, result=U32) >> moved
-    high_nibbles = k.prmt(rest, rest >> 4, selector, result=U32) & nibbles
-    mine = merge(k, six_bits, mask, high_nibbles)  # two bytes of scales, two of minima
+    d, dmin = split_scales(k, header[0])
+    mine = _bytes_of_group(k, header[1:], constants)
     scalings = scaling(k, mine, 0), scaling(k, mine, 1, shift)
     both = integers(k, mine, 2, 3)
     return HalfWeights([d], lambda number: step(number, scalings), BY_WORD, HalfMinima((both, both), dmin))

@@ -149,6 +149,7 @@ def module_text(functions: Sequence[Function], target: Target, *, lines: bool = 
                 "parameters": [_declared(parameter) for parameter in function.parameters],
                 "max_threads": function.max_threads,
                 "resident": function.resident,
+                "most_registers": function.most_registers,
                 "declarations": list(_declarations(function)),
                 "body": "\n".join(_body(function, files)),
             }

@@ -155,7 +155,10 @@ class HwDp4aGemv(HwDp4aType):
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
         early = self._early(k, warp)
-        self._store_own(k, warp, turns.sums(), early)
+        sums = turns.sums()
+        if self.holds_next:
+            k.let_next_launch_start()
+        self._store_own(k, warp, sums, early)
 
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
         """What `_store` and `_store_own` need beside the sums, loaded before they are known."""
@@ -198,7 +201,7 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=1024, n=53, digits=3, **in_turns, **fixed)
             yield cls(k=3584, n=13, digits=3, normed=True, ring=2, **cls._narrow(), **fixed)  # weights copied ahead
             yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
-            yield cls(k=4096, n=5, digits=3, ring=3, turns=2, **cls._narrow(), **fixed)
+            yield cls(k=4096, n=5, digits=3, ring=3, turns=2, holds_next=True, **cls._narrow(), **fixed)
             yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)

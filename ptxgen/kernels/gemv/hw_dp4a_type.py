@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, LaunchConfig, Scalar, Signature, Work, read
+from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType, LaunchConfig, Scalar, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
@@ -36,6 +36,12 @@ RING_ROOM: Final = 132 * 1024
 """LaunchConfig.shared_room of kernels with rings, which follow others that read weights through the L1 cache. In steps of an
 H200 the 8B took 1573 us where the driver chose and 1513 with this, the 1.5B 692 and 659; with 164 KB the 8B lost 6 to 12 us,
 with 196 the 7B 40. Where all kernels of a step asked for it, it was 1 us of the 8B in the same run."""
+
+HOLDING: Final = RING_ROOM
+"""Bytes of shared memory of a block with a ring, from which on it holds back a launch without one. The head of the 8B, which
+began early behind a last product of 223 KB, took 140 us instead of 117 (H200): as it seems, multiprocessors stay divided into
+L1 and shared memory as the product wanted it while blocks of one launch follow those of the other. Launches with rings gain
+by beginning early: held back, those of the 7B cost 34 us of 1492."""
 
 MOST_SLOTS: Final = 32
 """Of a ring: more are of no use."""
@@ -61,7 +67,8 @@ class HwDp4aType(DigitGemvType):
     and later), which takes more registers: between other kernels it is slower. A multiprocessor's registers hold
     resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
     stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
-    slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing.
+    slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with `holds_next`, too, the
+    launch behind may start when the blocks have their sums, and not at once.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -70,7 +77,9 @@ class HwDp4aType(DigitGemvType):
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
-    bit_free: ClassVar[tuple[str, ...]] = ("num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring")
+    bit_free: ClassVar[tuple[str, ...]] = (
+        "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next",
+    )  # fmt: skip
     of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring")  # a matrix may have fewer rows, and its activations may not fit
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
@@ -80,6 +89,7 @@ class HwDp4aType(DigitGemvType):
     normed: bool = field(default=False, kw_only=True)
     turns: int = field(default=1, kw_only=True)
     ring: int = field(default=0, kw_only=True)
+    holds_next: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +101,8 @@ class HwDp4aType(DigitGemvType):
         require(self, "resident_threads", high=2048)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
+        if self.holds_next and not self.ring:
+            raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
         if self.ring:
             self._check_ring()
         elif self.turns > 1 and len(chunks(self.format, self.k, 1, self.digits)) > 1:
@@ -136,6 +148,14 @@ class HwDp4aType(DigitGemvType):
     @property
     def waits_inside(self) -> bool:  # type: ignore[override]
         return self.ring > 0
+
+    @property
+    def frees_next_inside(self) -> bool:  # type: ignore[override]
+        return self.holds_next
+
+    def ahead_of(self, following: KernelType | None) -> Self:
+        without = not getattr(following, "ring", 0)
+        return replace(self, holds_next=True) if self.ring and self.asked_for > HOLDING and without else self
 
     @property
     def in_turns(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, ClassVar, Self
 
 from ptxgen.dsl.builder import KernelBuilder
@@ -37,6 +38,8 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
     family: ClassVar[str] = "gemm"
     batched_alike = False
     name_pattern = "joined_hw_dp4a_{format}_gemv"
+    most_rounds: ClassVar[float] = 1
+    """Of its blocks, with a ring, on a large GPU."""
     n2: int = field(kw_only=True)
     n3: int = field(default=0, kw_only=True)
 
@@ -55,16 +58,15 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
         return None
 
     def with_weight_ring(self) -> Self | None:
-        """By eight warps a block, of as few rows as let all blocks be there at once."""
+        """By eight warps a block, of as few rows as let all blocks be there at once, or nearly all."""
         if sum(self.heights) * self.format.row_bytes(self.k) < LEAST_RINGED:
             return None
-        for rows in range(1, MOST_ROWS + 1):
-            for slots in (2, 1):
-                one = self._of_ring(rows)
-                at_once = blocks_at_once(one.launch().threads, one.resident_threads)
-                ringed = one.ringed(slots, slots) if one.launch().blocks <= at_once else None
-                if ringed is not None and ringed.launch().resident * ringed.launch().dynamic_shared <= RING_SHARED:
-                    return ringed
+        for rounds, rows, slots in product((1, self.most_rounds), range(1, MOST_ROWS + 1), (2, 1)):
+            one = self._of_ring(rows)
+            at_once = blocks_at_once(one.launch().threads, one.resident_threads)
+            ringed = one.ringed(slots, slots) if one.launch().blocks <= rounds * at_once else None
+            if ringed is not None and ringed.launch().resident * ringed.launch().dynamic_shared <= RING_SHARED:
+                return ringed
         return None
 
     def _of_ring(self, rows: int) -> Self:

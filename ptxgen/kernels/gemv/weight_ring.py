@@ -117,8 +117,8 @@ class Slot:
 
 
 class WeightRing:
-    """The rows of a warp, `results_at_once` of each matrix a turn, part after part. Copies are begun by the first lane, those
-    of the first slots here."""
+    """The rows of a warp, `results_at_once` of each matrix a turn, part after part. Copies are begun by one lane, those of the
+    first slots here."""
 
     def __init__(self, warp: Warp, start: int) -> None:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""
@@ -132,7 +132,7 @@ class WeightRing:
         ring = k.symbol_address(k.dynamic_shared(U8).name)
         self._ring = k.mad(k.warp, self.slots.bytes, ring + start)
         self._sources = warp.rows[: self._matrices]
-        with k.when(k.lane == 0):
+        with k.when(self._leads()):
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
@@ -187,7 +187,7 @@ class WeightRing:
                     warp.add_step(self._load(start, step), range(1), part * slots.steps, step)
             if slots.count < slots.total:
                 k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
-                with k.when((k.lane == 0) & (number < slots.total - slots.count)):
+                with k.when(self._leads() & (number < slots.total - slots.count)):
                     self._fetch_next(slot, coming_part)
             self._advance(slot)
             last = part == slots.parts - 1
@@ -275,11 +275,17 @@ class WeightRing:
             if further >= slots.turns:
                 return
             k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
-            leads = k.lane == 0
+            leads = self._leads()
             with k.when(leads & (turn < slots.turns - further) if turn is not None and further else leads):
                 self._fetch(slot, further, coming)
 
         return refill
+
+    def _leads(self) -> Value:
+        """Whether this is the lane that asks for copies. All lanes come here together. Of an elected lane the assembler knows
+        that it is alone: it would write a loop over lanes else, since a copy takes its addresses from uniform registers."""
+        _, leads = self.k.elect(FULL_WARP)
+        return leads
 
     def _fetch(self, slot: Slot, turn: int, part: int) -> None:
         """Begin to copy this part of the rows so many turns from where the sources are."""

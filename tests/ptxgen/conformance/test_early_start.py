@@ -224,6 +224,15 @@ def test_a_kernel_that_waits_inside_conforms_if_its_early_form_waits_in_time() -
     assert "k.wait_for_launch_before()" in reasons["text"]
 
 
+def test_a_kernel_that_lets_the_next_start_inside_must_say_where() -> None:
+    class Holding(Inside):
+        frees_next_inside = True
+
+    message = r"test_inside says that it lets the next launch start inside \(frees_next_inside\) and does so nowhere"
+    with pytest.raises(AuthorError, match=message):
+        emit(Holding(n=100), Target(90))
+
+
 def test_a_kernel_that_waits_inside_must_say_where() -> None:
     with pytest.raises(AuthorError, match=r"test_inside says that it waits inside \(waits_inside\) and does so nowhere"):
         emit(mutant(never, Inside), Target(90))

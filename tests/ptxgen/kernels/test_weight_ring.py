@@ -11,6 +11,7 @@ import pytest
 from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -20,7 +21,7 @@ from tests.ptxgen.kernels.running import emulate, inputs
 GROUPS = {"out_digits": 3, "num_warps": 4, "n": 96}
 SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"ring": 1}, {"ring": 3}]),
-    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37}, [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8}]),
+    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37}, [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True}]),
     ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"ring": 2}, {"ring": 2, "turns": 8}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"ring": 2}, {"ring": 3, "turns": 4}]),  # a partial step alone
     ("hw_dp4a_q4k_gemv_residual", {"k": 3584, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
@@ -69,6 +70,51 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
     assert max(i for i, line in enumerate(lines) if "mbarrier.init.shared" in line) < fence < copies[0]
 
 
+def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
+    kernel = replace(plain("q4k", 14336, 4096), num_warps=16, ring=3)
+    for holds in (False, True):
+        text = emit(replace(kernel, holds_next=holds), Target(90), early=True).text
+        starts, waits = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
+        assert text.count("griddepcontrol.launch_dependents") == 1
+        assert (starts < text.index("cp.async.bulk"), starts > text.rindex("dp4a") > waits) == (not holds, holds)
+
+
+def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -> None:
+    def ringed(kernel: KernelType | None) -> KernelType:
+        assert kernel is not None
+        return kernel.with_weight_ring() or kernel
+
+    last = ringed(plain("q6k_aligned", 14336, 4096).with_residual())
+    down = ringed(plain("q4k", 14336, 4096).with_residual_norm(3))
+    projections = ringed(plain("q4k", 4096, 4096).joined([plain("q4k", 4096, 1024)] * 2))
+    norm = RmsNormDigits(hidden=4096, digits=3)
+    output, gate = (plain("q8_0_aligned", 4096, n) for n in (4096, 14336))
+    found = [
+        one.ahead_of(behind).parameters()["holds_next"]
+        for one, behind in (
+            (last, norm),
+            (down, None),  # nobody knows
+            (ringed(output.with_residual_norm(3)), ringed(gate.gated(gate, 3))),
+            (down, projections),
+            (ringed(plain("q4k", 4096, 4096).with_residual_norm(3)), norm),  # 89 KB
+        )
+    ]
+    assert found == [True] * 3 + [False] * 2
+    assert norm.ahead_of(last) is norm
+
+
+def test_what_leaves_shared_memory_leaves_registers_for_a_block_of_the_next() -> None:
+    output = plain("q4k", 4096, 4096).with_residual_norm(3)
+    down = plain("q4k", 14336, 4096).with_residual_norm(3)
+    found = []
+    for kernel in (output, down):
+        ringed = kernel and kernel.with_weight_ring()
+        assert ringed is not None
+        text = emit(ringed, Target(90)).text
+        found.append((ringed.launch().most_registers, ".maxnreg 80\n" in text, assemble(text, Target(90)).registers <= 80))
+    assert found == [(80, True, True), (0, False, False)]
+
+
 def test_kernels_with_a_ring_alone_ask_for_room() -> None:
     kernel = plain("q4k", 4096, 4096)
     assert (kernel.launch().shared_room, replace(kernel, ring=2).launch().shared_room) == (0, 132 * 1024)
@@ -101,6 +147,15 @@ def test_joined_products_have_a_ring_where_weights_are_many_and_all_blocks_are_t
     joined = first.joined(others)
     assert joined is not None
     assert chosen(joined) == expected
+
+
+def test_a_last_matrix_of_another_format_may_have_blocks_that_come_a_little_later() -> None:
+    found = []
+    for k, rows in ((4096, (4096, 1024, 1024)), (3584, (3584, 512, 512)), (8192, (8192, 1024, 1024))):
+        first, same, other = (plain(format, k, n) for format, n in zip(("q4k", "q4k", "q6k_aligned"), rows, strict=True))
+        mixed = first.joined([same, other])
+        found.append(None if mixed is None else (chosen(mixed) or {}).get("rows_per_warp"))
+    assert found == [3, 3, None]  # 278 blocks of 264; 204; too many rounds for one launch
 
 
 def test_products_that_leave_a_norm_have_as_many_slots_as_fit() -> None:
@@ -172,6 +227,7 @@ def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"ring": 0, "holds_next": True}, "holds_next must be False without a ring"),
         ({"ring": 33}, "ring must be an integer, 0..32, got 33"),
         ({"ring": 2, "pdl": True}, "with a ring, which is filled before the launch before has ended, pdl must be False"),
         (
