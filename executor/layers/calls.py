@@ -70,10 +70,10 @@ class KernelCall(NamedTuple):
 
 
 def in_order(calls: Sequence[KernelCall]) -> list[KernelCall]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.ahead_of)."""
-    behind = [call.kernel for call in calls[1:]]
-    kernels = [call.kernel.ahead_of(kernel) for call, kernel in zip(calls, [*behind, None], strict=True)]
-    return [call._replace(kernel=kernel) for call, kernel in zip(calls, kernels, strict=True)]
+    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.between)."""
+    kernels = [None, *(call.kernel for call in calls), None]
+    neighbours = zip(kernels, kernels[2:], strict=False)
+    return [call._replace(kernel=call.kernel.between(*two)) for call, two in zip(calls, neighbours, strict=True)]
 
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Final, Self
 
 from executor.layers.calls import LaunchQueue
 from executor.layers.gather import gather, own_shape
 from executor.layers.gemv import Product, digits_gathered, form_read, project, project_all, project_gated, rows
+from executor.layers.packed import Form
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
 from executor.memory.buffers import GpuBuffer
@@ -16,6 +17,9 @@ from ptxgen.dsl.kernel_type import HalfForm
 from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
+
+FEWEST: Final = 1
+"""Digits that a part of what ranks gather has by itself: nobody reads them, but the launch that gates writes some."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,20 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     """b.result = silu(gate(x)) * up(x), ready for `down`; x: f32[hidden] or f32[rows, hidden]. If `down` reads halves, they
     are all that is written: nobody asks for the f32 values, which would be a quarter of the traffic. What ranks gather
     is the digits (digits_gathered), or f32: then each makes digits or halves of all."""
-    n, m, form = up.weight.n, rows(x), form_read(down) if b.gathered is None else None
-    if b.gathered is None and isinstance(form, int) and project_gated(launch, gate, up, form, x=x, y=b.activated):
-        return
+    whole = b.gathered is None
+    form = form_read(down) if whole else None
+    digits = form if whole else FEWEST
+    if not (isinstance(digits, int) and project_gated(launch, gate, up, digits, x=x, y=b.activated)):
+        _swiglu_by_itself(launch, gate, up, b, form, x=x)
+    if b.gathered is not None:
+        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits_gathered(launch, down, b.activated))
+
+
+def _swiglu_by_itself(
+    launch: LaunchQueue, gate: Projection, up: Projection, b: FfnBuffers, form: Form | None, *, x: GpuBuffer
+) -> None:
+    """b.activated = silu(gate(x)) * up(x), and that in this form, by a launch behind the products."""
+    n, m = up.weight.n, rows(x)
     project_all(launch, Product("ffn_gate", gate, b.gate), Product("ffn_up", up, b.up), x=x)
     read = {"gate": b.gate, "up": b.up}
     arguments = {"y": b.activated, **read}
@@ -67,8 +82,6 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     else:
         digits = for_rows(FusedSwigluDigits(n=n, digits=form), m, **arguments)
         launch.packed.write(launch, "ffn_swiglu", digits, b.activated, form, **shaped(digits, **arguments))
-    if b.gathered is not None:
-        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits_gathered(launch, down, b.activated))
 
 
 def gelu_ffn(launch: LaunchQueue, up: Projection, down: Projection, b: FfnBuffers, *, x: GpuBuffer, y: GpuBuffer) -> None:

@@ -115,7 +115,7 @@ def project_gated(
     was one: nothing is launched if not."""
     if not (launch.fused and gate.fusions.gated and rows(x) == 1):
         return False
-    kernel = gate.kernel.gated(up.kernel, digits)
+    kernel = gate.own(gate.kernel).gated(up.own(up.kernel), digits)
     if kernel is None:
         return False
     operation = "ffn_gate+ffn_up+ffn_swiglu"

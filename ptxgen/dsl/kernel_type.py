@@ -347,8 +347,8 @@ class KernelType(ABC):
         the bits of this one, if there is one that is faster on a large GPU. A block may take RING_SHARED bytes."""
         return None
 
-    def ahead_of(self, following: KernelType | None) -> KernelType:
-        """This one as it is fastest where `following` is the launch behind it, or one that is not known, with the same bits."""
+    def between(self, before: KernelType | None, behind: KernelType | None) -> KernelType:
+        """This one as it is fastest between these launches, with the same bits; None: one that is not known."""
         return self
 
     def early(self) -> KernelType:

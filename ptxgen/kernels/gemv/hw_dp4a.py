@@ -152,6 +152,8 @@ class HwDp4aGemv(HwDp4aType):
         elif self.ring:
             k.wait_for_launch_before()
         warp.shared.fill(range(1), 0, self.k)
+        if isinstance(turns, WeightRing):
+            turns.fill()
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
         early = self._early(k, warp)
@@ -206,7 +208,7 @@ class HwDp4aGemv(HwDp4aType):
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q8_0_ALIGNED":
-            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
+            yield cls(k=4864, n=5, digits=3, ring=2, early_slots=1, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 

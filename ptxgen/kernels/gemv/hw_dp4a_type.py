@@ -43,6 +43,11 @@ began early behind a last product of 223 KB, took 140 us instead of 117 (H200): 
 L1 and shared memory as the product wanted it while blocks of one launch follow those of the other. Launches with rings gain
 by beginning early: held back, those of the 7B cost 34 us of 1492."""
 
+MOST_EARLY: Final = 16 << 20
+"""Bytes that the blocks of a kernel with a ring ask for before they wait, where a launch without one is before it: more are
+still coming when that has ended. Of a Q8_0 of 8B, whose output projection and down asked for 18 MB, all blocks waited 1.6 us
+longer than others do, and activations of blocks that began late came up to 3 us later, behind weights (H200, by stamps)."""
+
 MOST_SLOTS: Final = 32
 """Of a ring: more are of no use."""
 
@@ -58,6 +63,10 @@ def blocks_at_once(threads: int, resident_threads: int) -> int:
     return MULTIPROCESSORS * max(1, resident_threads // threads)
 
 
+def _has_ring(kernel: KernelType | None) -> bool:
+    return isinstance(kernel, HwDp4aType) and kernel.ring > 0
+
+
 @dataclass(frozen=True)
 class HwDp4aType(DigitGemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. Where a half or a quarter of a warp has a lane for every
@@ -68,7 +77,8 @@ class HwDp4aType(DigitGemvType):
     resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
     stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
     slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with `holds_next`, too, the
-    launch behind may start when the blocks have their sums, and not at once.
+    launch behind may start when the blocks have their sums, and not at once; with `early_slots` so many slots are filled before
+    the wait, and not all.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -78,7 +88,7 @@ class HwDp4aType(DigitGemvType):
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
     bit_free: ClassVar[tuple[str, ...]] = (
-        "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next",
+        "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next", "early_slots",
     )  # fmt: skip
     of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring")  # a matrix may have fewer rows, and its activations may not fit
     num_warps: int = field(default=8, kw_only=True)
@@ -90,6 +100,7 @@ class HwDp4aType(DigitGemvType):
     turns: int = field(default=1, kw_only=True)
     ring: int = field(default=0, kw_only=True)
     holds_next: bool = field(default=False, kw_only=True)
+    early_slots: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,6 +112,7 @@ class HwDp4aType(DigitGemvType):
         require(self, "resident_threads", high=2048)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
+        require(self, "early_slots", low=0, high=self.ring)
         if self.holds_next and not self.ring:
             raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
         if self.ring:
@@ -153,9 +165,15 @@ class HwDp4aType(DigitGemvType):
     def frees_next_inside(self) -> bool:  # type: ignore[override]
         return self.holds_next
 
-    def ahead_of(self, following: KernelType | None) -> Self:
-        without = not getattr(following, "ring", 0)
-        return replace(self, holds_next=True) if self.ring and self.asked_for > HOLDING and without else self
+    def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
+        if not self.ring:
+            return self
+        holds = self.asked_for > HOLDING and not _has_ring(behind)
+        early = 0
+        if before is not None and not _has_ring(before):
+            slot = self.launch().blocks * self.num_warps * Slots.of(self).stride
+            early = max(1, MOST_EARLY // slot) if slot * Slots.of(self).count > MOST_EARLY else 0
+        return replace(self, holds_next=holds, early_slots=early)
 
     @property
     def in_turns(self) -> bool:

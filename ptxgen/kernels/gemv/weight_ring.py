@@ -118,7 +118,7 @@ class Slot:
 
 class WeightRing:
     """The rows of a warp, `results_at_once` of each matrix a turn, part after part. Copies are begun by one lane, those of the
-    first slots here."""
+    first slots here and by `fill`."""
 
     def __init__(self, warp: Warp, start: int) -> None:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""
@@ -132,12 +132,18 @@ class WeightRing:
         ring = k.symbol_address(k.dynamic_shared(U8).name)
         self._ring = k.mad(k.warp, self.slots.bytes, ring + start)
         self._sources = warp.rows[: self._matrices]
+        self._early = min(kernel.early_slots or self.slots.count, self.slots.count)
         with k.when(self._leads()):
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            for number in range(self.slots.count):
-                self._fetch(self._slot(number), *divmod(number, self.slots.parts))
+            self._fill(range(self._early))
+
+    def fill(self) -> None:
+        """Begin the copies into those of the slots that the kernel leaves for when the activations are staged."""
+        if self._early < self.slots.count:
+            with self.k.when(self._leads()):
+                self._fill(range(self._early, self.slots.count))
 
     def sums(self) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
@@ -280,6 +286,11 @@ class WeightRing:
                 self._fetch(slot, further, coming)
 
         return refill
+
+    def _fill(self, numbers: range) -> None:
+        """Begin the first copies into the slots of these numbers."""
+        for number in numbers:
+            self._fetch(self._slot(number), *divmod(number, self.slots.parts))
 
     def _leads(self) -> Value:
         """Whether this is the lane that asks for copies. All lanes come here together. Of an elected lane the assembler knows

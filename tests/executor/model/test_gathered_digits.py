@@ -92,6 +92,13 @@ def test_nothing_makes_digits_or_norms_of_what_was_gathered(path: Path) -> None:
     assert (step["gather_digits"], step["all_gather"]) == (7, 2)
 
 
+def test_a_part_of_gate_and_up_is_gated_in_their_launch(path: Path) -> None:
+    for found in decoded(path, ALL, 2)[1]:
+        assert (found["gated_hw_dp4a_q4k_gemv"], found["fused_swiglu"]) == (2, 0)
+    for found in decoded(path, NORMS, 2)[1]:
+        assert (found["gated_hw_dp4a_q4k_gemv"], found["fused_swiglu"]) == (0, 2)
+
+
 def test_without_fused_norms_the_stream_is_gathered(path: Path) -> None:
     _, (token, _) = decoded(path, GpuProfile(), 2)
     assert not [name for name in token if name.endswith("_quantize")]
