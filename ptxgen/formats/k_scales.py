@@ -22,6 +22,9 @@ _TOP_BITS = 0x30303030
 # prmt's selector of the two lower bytes of both operands, and what makes the two upper ones of it.
 _LOWEST_TWO, _NEXT_TWO = 0x5410, 0x2222
 
+# lop3's table of: where a bit of the first is set that of the second, else that of the third.
+_CHOOSE = 0xCA
+
 
 class KScales:
     """The header of a 16-byte aligned super-block, unpacked to a byte a scale."""
@@ -65,29 +68,27 @@ class KScales:
 
 def pair_of_group(k: KernelBuilder, header: Sequence[Value], group: Index) -> tuple[tuple[Value, Value], tuple[Value, Value]]:
     """(scale, minimum) of the two sub-blocks of a group of 64, as KScales.of, when only one group of the header is wanted: the
-    two pairs of 6-bit numbers are cut out together. `header` is its four u32."""
+    four 6-bit numbers are cut out together. `header` is its four u32."""
     d, dmin = split_scales(k, header[0])
-    mine = _bytes_of_group(k, header[1:], header_constants(k, k.u32(group) if isinstance(group, int) else group))
-    scale, next_scale, minimum, next_minimum = (k.f32(k.bfe(mine, 8 * number, 8)) for number in range(4))
+    scales, minima, rest = header[1:]
+    number = k.u32(group) if isinstance(group, int) else group
+    selector = k.mad(number & 1, _NEXT_TWO, _LOWEST_TWO)
+    nibbles = k.select(number < 2, k.u32(0), _NIBBLES)  # no constant for the late groups: registers would be spilled
+    early = k.prmt(scales, minima, selector, result=U32)
+    late = k.lop3(nibbles, k.prmt(rest, rest >> 4, selector, result=U32), early >> 2, _CHOOSE, result=U32)
+    mine = k.select(nibbles == 0, early, late) & _SIX_BITS
+    # The assembler makes one instruction of a bfe of eight bits and the conversion.
+    scale, next_scale, minimum, next_minimum = (k.f32(k.bfe(mine, 8 * byte, 8)) for byte in range(4))
     return (scale * d, minimum * dmin), (next_scale * d, next_minimum * dmin)
 
 
-def _bytes_of_group(k: KernelBuilder, words: Sequence[Value], constants: Sequence[Value]) -> Value:
-    """A u32 of the two scales and the two minima of the group that these are the `header_constants` of, in 6 bits each."""
-    selector, moved, mask, nibbles = constants
-    scales, minima, rest = words
-    six_bits = k.prmt(scales, minima, selector, result=U32) >> moved
-    high_nibbles = k.prmt(rest, rest >> 4, selector, result=U32) & nibbles
-    return merge(k, six_bits, mask, high_nibbles)
-
-
-def header_constants(k: KernelBuilder, group: Value) -> tuple[Value, ...]:
-    """What `_bytes_of_group` needs of the number (u32) of the group: where its two bytes stand in a word and in the next, how
-    far the words of six bits are moved, and what of these and of the nibbles it takes."""
-    early = group < 2
+def header_constants(k: KernelBuilder, lane: Value) -> tuple[Value, ...]:
+    """What `halves` needs of the number (u32) of a lane of a quad: where its two bytes stand in a word and in the next, how far
+    the words of six bits are moved, and what of these and of the nibbles it takes."""
+    early = lane < 2
     return (
-        k.mad(group & 1, _NEXT_TWO, _LOWEST_TWO),
-        group & 2,
+        k.mad(lane & 1, _NEXT_TWO, _LOWEST_TWO),
+        lane & 2,
         k.select(early, k.u32(_SIX_BITS), _TOP_BITS),
         k.select(early, k.u32(0), _NIBBLES),
     )
@@ -102,8 +103,12 @@ def halves(
 ) -> HalfWeights:
     """The weights of a lane of a quad that takes the two sub-blocks of its group. `step` decodes a step with the scaling of one
     of them; the fields of the second stand `shift` bits high."""
-    d, dmin = split_scales(k, header[0])
-    mine = _bytes_of_group(k, header[1:], constants)
+    selector, moved, mask, nibbles = constants
+    pair, scales, minima, rest = header
+    d, dmin = split_scales(k, pair)
+    six_bits = k.prmt(scales, minima, selector, result=U32) >> moved
+    high_nibbles = k.prmt(rest, rest >> 4, selector, result=U32) & nibbles
+    mine = merge(k, six_bits, mask, high_nibbles)  # two bytes of scales, two of minima
     scalings = scaling(k, mine, 0), scaling(k, mine, 1, shift)
     both = integers(k, mine, 2, 3)
     return HalfWeights([d], lambda number: step(number, scalings), BY_WORD, HalfMinima((both, both), dmin))

@@ -90,7 +90,7 @@ class HwDp4aType(DigitGemvType):
     bit_free: ClassVar[tuple[str, ...]] = (
         "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next", "early_slots",
     )  # fmt: skip
-    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring")  # a matrix may have fewer rows, and its activations may not fit
+    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring", "holds_next", "early_slots")  # rows may be fewer, or not fit
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
