@@ -51,7 +51,7 @@ def main(
     """Time greedy decoding and write the result as JSON."""
     with given_model(model, synthetic, vocabulary=False) as path, open_device(device) as opened:
         start = time.perf_counter()
-        profile = GpuProfile.from_environment()
+        profile = GpuProfile.for_device(opened)
         if precision is not None:
             profile = replace(profile, precision=precision)
         loaded = LanguageModel.load(path, opened, profile=profile)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from executor.base.errors import LaunchError
 from executor.device.protocol import ReadOwn, copying
 from executor.launch.nccl_all_gather import NcclAllGather
 from executor.layers.calls import LaunchQueue
@@ -38,7 +39,10 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
     has come so far."""
     workspace = launch.packed.workspace
     if workspace.device.gathers.by_nccl(whole.nbytes):
-        assert digits is None, f"{operation}: NCCL gathers no digits (gathers_digits)"
+        if digits is not None:
+            raise LaunchError(
+                f"{operation}: NCCL gathers values, not digits, here {digits} of {whole}; gathers_digits says which"
+            )
         _gather_by_nccl(launch, operation, own, whole)
         return
     if digits is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from executor.base.errors import LaunchError
 from executor.choice.choice import GpuProfile
 from executor.device.emulated import EmulatedDevice
 from executor.device.gathers import PEERS, Gather, Gathers
@@ -19,6 +20,9 @@ from executor.device.protocol import Device
 from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import LaunchRecord
+from executor.layers.calls import Recorder
+from executor.layers.gather import gather
+from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
 from executor.model.memory_needed import memory_needed
@@ -104,6 +108,14 @@ def test_so_has_a_token_whose_digits_nobody_gathers(
         assert np.array_equal(model.logits(TOKENS), expected)
     assert "nccl_all_gather" in names
     assert not {"all_gather", "gather_digits"} & set(names)
+
+
+def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, CopyingGathers]) -> None:
+    recorder = Recorder(Workspace(two[0]))
+    own, whole = (recorder.packed.workspace.buffer(name, (size,)) for name, size in (("own", 64), ("whole", 128)))
+    with pytest.raises(LaunchError, match=r"^attention: NCCL gathers values, not digits, here 3 of .*whole"):
+        gather(recorder, "attention", own, whole, 3)
+    assert not recorder.take()
 
 
 def test_from_some_bytes_on_nccl_gathers_and_below_kernels_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
