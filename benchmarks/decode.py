@@ -11,6 +11,7 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -66,6 +67,7 @@ def main(
             "model": synthetic or path.name,
             "synthetic_weights": synthetic is not None,
             "precision": profile.precision,
+            "profile": switches(profile),
             "way": "eager" if eager else "graph",
             "launches_per_token": len(loaded.decoder.prepare().whole),
             "inputs_with_outliers": len(loaded.decoder.flagged),
@@ -78,6 +80,15 @@ def main(
         }
         write(output, record, opened.describe(), commit)
     click.echo(f"{record['model']}: {statistics.median(speeds):.1f} tok/s ({min(speeds):.1f} to {max(speeds):.1f})")
+
+
+def switches(profile: GpuProfile) -> dict[str, Any]:
+    """What the environment and what was measured before decided."""
+    names = (
+        "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms",
+        "gated_products", "weight_rings", "batch_invariant",
+    )  # fmt: skip
+    return {name: getattr(profile, name) for name in names} | {"tables": [Path(table.source).name for table in profile.tables]}
 
 
 def generated(model: LanguageModel, tokens: int, sampler: Sampler) -> Generation:

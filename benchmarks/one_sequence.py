@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.decode import PROMPT, generated
+from benchmarks.decode import PROMPT, generated, switches
 from benchmarks.models import write_q4_k_m, write_q8_0
 from benchmarks.record import write
 from executor.base.environment import PRECISIONS
@@ -141,7 +141,7 @@ def measured(path: Path, device: Device, tokens: int, rounds: int) -> dict[str, 
         "cache_bytes_a_step": cache_bytes,
         "load_seconds": load_seconds,
         "inputs_with_outliers": flagged,
-        "profile": _switches(profile),
+        "profile": switches(profile),
         "tokens_per_second": {precision: facts[precision] for precision in PRECISIONS},
         "llama_cpp": {way: facts[way] for way in peers},
         "llama_cpp_facts": first.facts | {"commands": [command for peer in peers.values() for command in peer.commands]},
@@ -156,15 +156,6 @@ def _ours(model: LanguageModel, profile: GpuProfile, tokens: int) -> float:
 
 def _theirs(peer: LlamaCpp, case: SpeedCase) -> float:
     return peer.speeds([case])[case]
-
-
-def _switches(profile: GpuProfile) -> dict[str, Any]:
-    """What the environment and what was measured before decided."""
-    names = (
-        "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms",
-        "gated_products", "weight_rings", "batch_invariant",
-    )  # fmt: skip
-    return {name: getattr(profile, name) for name in names} | {"tables": [Path(table.source).name for table in profile.tables]}
 
 
 if __name__ == "__main__":

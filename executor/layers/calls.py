@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from executor.launch.launch import Launcher, LayerOperation, Plan
@@ -69,11 +70,20 @@ class KernelCall(NamedTuple):
     place: LayerOperation
 
 
-def in_order(calls: Sequence[KernelCall]) -> list[KernelCall]:
-    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.between)."""
+def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, ...]:
+    """The calls with the kernels that are fastest where they are launched one behind the other (KernelType.between). early:
+    whether they start early; else all are as they were."""
+    if not early:
+        return tuple(calls)
     kernels = [None, *(call.kernel for call in calls), None]
     neighbours = zip(kernels, kernels[2:], strict=False)
-    return [call._replace(kernel=call.kernel.between(*two)) for call, two in zip(calls, neighbours, strict=True)]
+    return tuple(call._replace(kernel=_between(call.kernel, *two)) for call, two in zip(calls, neighbours, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _between(kernel: KernelType, before: KernelType | None, behind: KernelType | None) -> KernelType:
+    """Found once, since layers have the same kernels."""
+    return kernel.between(before, behind)
 
 
 def kernels_of(calls: Iterable[KernelCall], *, early: bool) -> list[KernelType]:

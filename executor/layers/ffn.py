@@ -18,8 +18,8 @@ from ptxgen.kernels.activation.elementwise import FusedSwiglu, Gelu
 from ptxgen.kernels.activation.swiglu_digits import FusedSwigluDigits
 from ptxgen.kernels.activation.swiglu_halves import BatchedFusedSwigluHalves
 
-FEWEST: Final = 1
-"""Digits that a part of what ranks gather has by itself: nobody reads them, but the launch that gates writes some."""
+UNREAD_DIGITS: Final = 1
+"""Of a rank's part of what is gathered: the launch that gates writes some, and what is read are those of the whole."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     is the digits (digits_gathered), or f32: then each makes digits or halves of all."""
     whole = b.gathered is None
     form = form_read(down) if whole else None
-    digits = form if whole else FEWEST
+    digits = form if whole else UNREAD_DIGITS
     if not (isinstance(digits, int) and project_gated(launch, gate, up, digits, x=x, y=b.activated)):
         _swiglu_by_itself(launch, gate, up, b, form, x=x)
     if b.gathered is not None:

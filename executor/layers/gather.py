@@ -38,14 +38,11 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
     `whole` (GatherDigits). So does what NCCL gathers (device.gathers says what that is): it has the bits of a rank when that
     has come so far."""
     workspace = launch.packed.workspace
-    if workspace.device.gathers.by_nccl(whole.nbytes):
-        if digits is not None:
-            raise LaunchError(
-                f"{operation}: NCCL gathers values, not digits, here {digits} of {whole}; gathers_digits says which"
-            )
+    if digits is None and workspace.device.gathers.by_nccl(whole.nbytes):
         _gather_by_nccl(launch, operation, own, whole)
         return
     if digits is not None:
+        _require_kernels(workspace, operation, whole, digits)
         made = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits)
         given = {"x": own.view(0, (made.columns,)), **_inboxes(workspace, made)}
         launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, **given)
@@ -71,9 +68,16 @@ def gather_norm(
 ) -> None:  # fmt: skip
     """As `gather` of a single row's digits, but of its norm, which readers complete: `normed` counts as that."""
     workspace = launch.packed.workspace
+    _require_kernels(workspace, operation, whole, digits)
     kernel = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
     given = {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps, **_inboxes(workspace, kernel)}
     launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, **given)
+
+
+def _require_kernels(workspace: Workspace, operation: str, whole: GpuBuffer, digits: int) -> None:
+    """LaunchError where NCCL would have to gather digits."""
+    if workspace.device.gathers.by_nccl(whole.nbytes):
+        raise LaunchError(f"{operation}: NCCL gathers values, not digits, here {digits} of {whole}; gathers_digits says which")
 
 
 def own_lines(workspace: Workspace, rows: int) -> GpuBuffer:

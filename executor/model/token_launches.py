@@ -101,7 +101,7 @@ class TokenLaunches:
         behind = NextNorm(output_norm, (projection,)) if config.ranks > 1 else None
         for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
             recorder.layer = number
-        layers = tuple(in_order(recorder.take()))
+        layers = in_order(recorder.take(), early=profile.early_launches)
         recorder.layer = None
         normalise(recorder, "output_norm", shape, a, output_norm, (projection,))
         project(recorder, "output", projection, x=a.normed, y=own)

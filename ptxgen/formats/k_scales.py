@@ -73,7 +73,8 @@ def pair_of_group(k: KernelBuilder, header: Sequence[Value], group: Index) -> tu
     scales, minima, rest = header[1:]
     number = k.u32(group) if isinstance(group, int) else group
     selector = k.mad(number & 1, _NEXT_TWO, _LOWEST_TWO)
-    nibbles = k.select(number < 2, k.u32(0), _NIBBLES)  # no constant for the late groups: registers would be spilled
+    # A mask in a register, although late groups always take the nibbles: with a constant loops of long rows spill registers.
+    nibbles = k.select(number < 2, k.u32(0), _NIBBLES)
     early = k.prmt(scales, minima, selector, result=U32)
     late = k.lop3(nibbles, k.prmt(rest, rest >> 4, selector, result=U32), early >> 2, _CHOOSE, result=U32)
     mine = k.select(nibbles == 0, early, late) & _SIX_BITS

@@ -15,7 +15,7 @@ from ptxgen.dsl.kernel_type import Signature, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
+from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.gemv.weight_ring import Slots
@@ -68,7 +68,7 @@ class GatedHwDp4aGemv(RowDigits):
         of a step of the 7B and the 8B, and lost 4 of the 1B's, whose rows come in one part."""
         if self.fragments.steps > self.ahead:
             return None
-        wider = replace(self, num_warps=USUAL, ring=0) if self.num_warps < USUAL else self
+        wider = replace(self, num_warps=USUAL, **NO_RING) if self.num_warps < USUAL else self
         fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.resident_threads)
         return (wider if fits else self).ringed(3 if Slots.of(self).parts > 1 else 2)
 
@@ -91,7 +91,7 @@ class GatedHwDp4aGemv(RowDigits):
         turns = max(1, -(-rows // (warps * shares)))
         if turns * shares > WARP_SIZE:
             return None
-        settings = {**gate.parameters(), "num_warps": warps, "turns": turns, "ring": 0}
+        settings = {**gate.parameters(), "num_warps": warps, "turns": turns, **NO_RING}
         del settings["rows_per_warp"]
         return cls(**settings, format=gate.format, out_digits=digits)
 

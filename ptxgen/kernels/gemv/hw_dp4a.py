@@ -20,7 +20,7 @@ from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, HwDp4aType, ring_slots
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING, HwDp4aType, ring_slots
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.gemv.turns import Turns
 from ptxgen.kernels.gemv.weight_ring import WeightRing
@@ -87,7 +87,7 @@ class HwDp4aGemv(HwDp4aType):
         more = further(others, alike)
         if more is not None:
             turns = self.turns if min((n for n in more if n), default=self.n) >= self.warp_results else 1
-            settings = {**self.parameters(), "turns": turns, "ring": 0}
+            settings = {**self.parameters(), "turns": turns, **NO_RING}
             return JoinedHwDp4aGemv(**settings, format=self.format, n2=more[0], n3=more[1])
         if len(others) != 2:
             return None
@@ -269,7 +269,7 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
         where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
         for rows in (1, 2):
-            one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, ring=0, pdl=False)
+            one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, pdl=False, **NO_RING)
             if one.launch().blocks <= MULTIPROCESSORS:
                 return one.ringed(ring_slots(rows))
         return self.ringed(2) if len(chunks(self.format, self.k, 1, self.digits)) > 1 else None

@@ -17,18 +17,19 @@ from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, ring_slots
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING, ring_slots
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
 from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
-from ptxgen.target import REGISTERS, WARP_SIZE
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
-BESIDE = 8 * WARP_SIZE * 96
-"""Registers of a block of 8 warps that multiplies by gate and up, with a ring, and copies ahead beside one of the output
-projection. Where that had 88 a thread, and not 80, a step of the 8B took 1588 us instead of 1537 (H200)."""
+SIXTEEN_WARPS, THEIR_REGISTERS = 16 * WARP_SIZE, 80
+"""Threads of a block, and the most registers of each that leave room on a multiprocessor for a block of 8 warps of 96, as those
+that multiply by gate and up and copy ahead beside one of the output projection. With 88 a thread a step of the 8B took 1588 us
+instead of 1537 (H200)."""
 
 IDLE_WEIGHTS = 100_000
 """Weights of a block of 32 rows, times the share of the multiprocessors that have none: from so many on blocks share groups, so
@@ -66,17 +67,17 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         shares = product.fragments.shares
         rows = max(1, of_block // 16 // shares)
         warps = -(-of_block // (rows * shares))
-        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1, "ring": 0}
+        settings = {**product.parameters(), "num_warps": warps, "rows_per_warp": rows, "turns": 1, **NO_RING}
         return cls(**settings, format=product.format, out_digits=digits)
 
     def with_weight_ring(self) -> KernelType | None:
         return self.ringed(ring_slots(self.rows_per_warp))
 
     def launch(self) -> LaunchConfig:
-        """With a ring that leaves half of the shared memory it leaves registers, too, for a block of what comes next."""
+        """With a ring that leaves half of the shared memory, 16 warps leave registers, too, for a block of what comes next."""
         launch = super().launch()
-        beside = self.ring and self.asked_for <= RING_SHARED // 2
-        return replace(launch, most_registers=(REGISTERS - BESIDE) // launch.threads // 8 * 8) if beside else launch
+        leaves = self.ring and self.asked_for <= RING_SHARED // 2 and launch.threads == SIXTEEN_WARPS
+        return replace(launch, most_registers=THEIR_REGISTERS) if leaves else launch
 
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}

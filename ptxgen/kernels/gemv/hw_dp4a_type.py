@@ -39,14 +39,17 @@ with 196 the 7B 40. Where all kernels of a step asked for it, it was 1 us of the
 
 HOLDING: Final = RING_ROOM
 """Bytes of shared memory of a block with a ring, from which on it holds back a launch without one. The head of the 8B, which
-began early behind a last product of 223 KB, took 140 us instead of 117 (H200): as it seems, multiprocessors stay divided into
+began early behind a last product of 223 KB, took 140 us instead of 112 (H200): as it seems, multiprocessors stay divided into
 L1 and shared memory as the product wanted it while blocks of one launch follow those of the other. Launches with rings gain
 by beginning early: held back, those of the 7B cost 34 us of 1492."""
 
 MOST_EARLY: Final = 16 << 20
 """Bytes that the blocks of a kernel with a ring ask for before they wait, where a launch without one is before it: more are
-still coming when that has ended. Of a Q8_0 of 8B, whose output projection and down asked for 18 MB, all blocks waited 1.6 us
-longer than others do, and activations of blocks that began late came up to 3 us later, behind weights (H200, by stamps)."""
+still coming when that has ended. Of a Q8_0 of 8B, whose output projection and down asked for 18 MB, all blocks waited until
+1.6 us after the end, others until 0.5; activations of blocks that began late came up to 3 us later, behind weights (H200)."""
+
+NO_RING: Final[Mapping[str, Any]] = {"ring": 0, "holds_next": False, "early_slots": 0}
+"""Of whoever has another geometry than the kernel that it is made of."""
 
 MOST_SLOTS: Final = 32
 """Of a ring: more are of no use."""
@@ -77,8 +80,8 @@ class HwDp4aType(DigitGemvType):
     resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
     stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
     slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with `holds_next`, too, the
-    launch behind may start when the blocks have their sums, and not at once; with `early_slots` so many slots are filled before
-    the wait, and not all.
+    launch behind may start when the blocks have their sums, and not at once; with `early_slots`, where it is not 0, so many
+    slots are filled before the wait, and the others when the activations are staged. `between` says these two.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -90,7 +93,8 @@ class HwDp4aType(DigitGemvType):
     bit_free: ClassVar[tuple[str, ...]] = (
         "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next", "early_slots",
     )  # fmt: skip
-    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring", "holds_next", "early_slots")  # rows may be fewer, or not fit
+    # A matrix may have fewer rows, and its activations may not fit; the last two are of its neighbours, too.
+    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring", "holds_next", "early_slots")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
@@ -168,11 +172,14 @@ class HwDp4aType(DigitGemvType):
     def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
         if not self.ring:
             return self
-        holds = self.asked_for > HOLDING and not _has_ring(behind)
+        launch, slots = self.launch(), Slots.of(self)
+        holds = launch.dynamic_shared > HOLDING and not _has_ring(behind)
         early = 0
         if before is not None and not _has_ring(before):
-            slot = self.launch().blocks * self.num_warps * Slots.of(self).stride
-            early = max(1, MOST_EARLY // slot) if slot * Slots.of(self).count > MOST_EARLY else 0
+            room = MULTIPROCESSORS * max(1, RING_SHARED // launch.dynamic_shared)
+            blocks = min(launch.blocks, room, blocks_at_once(launch.threads, self.resident_threads))
+            slot = blocks * self.num_warps * slots.stride
+            early = max(1, MOST_EARLY // slot) if slot * slots.count > MOST_EARLY else 0
         return replace(self, holds_next=holds, early_slots=early)
 
     @property
@@ -258,7 +265,7 @@ class HwDp4aType(DigitGemvType):
         """This one with a ring of as many slots as fit, `least` to `most`; None where there is no room for so many."""
         fitting = (count for count in range(most, least - 1, -1) if self.fits_ring(count))
         count = next(fitting, None)
-        return None if count is None else replace(self, ring=count, pdl=False)
+        return None if count is None else replace(self, **{**NO_RING, "ring": count}, pdl=False)
 
     def fits_ring(self, count: int) -> bool:
         """Whether a ring can have so many slots, and a warp its rows."""

@@ -11,7 +11,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import RING_SHARED, LaunchConfig
 from ptxgen.formats import REPACKED, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
+from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
 from ptxgen.kernels.joined import Joined, MatrixOfBlock
 from ptxgen.kernels.registry import register
 
@@ -71,7 +71,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
 
     def _of_ring(self, rows: int) -> Self:
         """This one by blocks of eight warps, each of which has so many rows."""
-        return replace(self, num_warps=8, rows_per_warp=rows, turns=1, ring=0, pdl=False)
+        return replace(self, num_warps=8, rows_per_warp=rows, turns=1, pdl=False, **NO_RING)
 
     def launch(self) -> LaunchConfig:
         return replace(super().launch(), grid=(self.row_blocks, 1, 1))

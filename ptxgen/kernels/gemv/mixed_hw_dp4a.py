@@ -12,7 +12,7 @@ from ptxgen.dsl.kernel_type import HIDDEN, LaunchConfig, Signature
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import REPACKED, Format, find
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
-from ptxgen.kernels.gemv.hw_dp4a_type import blocks_at_once
+from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
 from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
 from ptxgen.kernels.gemv.shared_digits import chunks
 from ptxgen.kernels.joined import LastMatrix
@@ -66,7 +66,7 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
             return None
         last_results = other.rows_per_warp * other.fragments.shares * kernel.turns
         fit = same.n >= kernel.warp_results and last_results <= min(other.n, WARP_SIZE)
-        settings = {**kernel.parameters(), "turns": kernel.turns if fit else 1, "ring": 0}
+        settings = {**kernel.parameters(), "turns": kernel.turns if fit else 1, **NO_RING}
         mixed = cls(
             **settings, format=kernel.format, n2=same.n, n3=other.n, last=other.format, last_rows_per_warp=other.rows_per_warp
         )

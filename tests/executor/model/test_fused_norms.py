@@ -3,6 +3,7 @@ whose gate, up and SwiGLU are one launch. Same bits, fewer launches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from executor.choice.choice import GpuProfile
+from executor.layers.calls import _between
 from executor.layers.gemv import _with_ring
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.gemv import joined_hw_dp4a
+from ptxgen.kernels.gemv import hw_dp4a_type, joined_hw_dp4a
 from tests.executor.model.one_row import logits_and_plans
 from tests.synthetic import Q, write_model
 
@@ -70,6 +72,38 @@ def test_so_have_rings_of_all_products(precision: str, tmp_path: Path, monkeypat
     assert ringed == apart
     kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
     assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
+
+
+@pytest.fixture
+def neighbours_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small models ask for so little shared memory, and so few bytes, that nobody minds their neighbours."""
+    for module, name, value in (
+        (joined_hw_dp4a, "LEAST_RINGED", 0),
+        (hw_dp4a_type, "HOLDING", 0),
+        (hw_dp4a_type, "MOST_EARLY", 1),
+    ):
+        monkeypatch.setattr(module, name, value)
+    caches = _with_ring, _between
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.usefixtures("neighbours_count")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_so_have_products_that_mind_the_launches_beside_them(ranks: int, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
+    apart, _ = decoded(path, GpuProfile(repack=True))
+    found = []
+    for early in (True, False):
+        profile = replace(RINGS, repack=True, early_launches=early)
+        minding, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True, ranks=ranks)
+        assert minding == apart
+        settings = [plan.kernel.parameters() for plans in both for plan in plans if plan.kernel.parameters().get("ring")]
+        found.append((any(one["holds_next"] for one in settings), max(one["early_slots"] for one in settings)))
+    assert found == [(True, 1), (False, 0)]
 
 
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:

@@ -22,22 +22,30 @@ from tests.ptxgen.kernels.running import emulate, inputs
 GROUPS = {"out_digits": 3, "num_warps": 4, "n": 96}
 SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37, "normed": True}, [{"ring": 1}, {"ring": 3}]),
-    ("hw_dp4a_q4k_gemv", {"k": 4096, "n": 37}, [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True}]),
+    (
+        "hw_dp4a_q4k_gemv",
+        {"k": 4096, "n": 37},
+        [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True, "early_slots": 3}],
+    ),
     ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"ring": 2}, {"ring": 2, "turns": 8}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"ring": 2}, {"ring": 3, "turns": 4}]),  # a partial step alone
     ("hw_dp4a_q4k_gemv_residual", {"k": 3584, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
-    ("hw_dp4a_q4k_gemv_residual_normed", {"k": 18944, **GROUPS}, [{"ring": 2, "rows_per_warp": 1}]),  # a loop
+    (
+        "hw_dp4a_q4k_gemv_residual_normed",
+        {"k": 18944, **GROUPS},  # a loop
+        [{"ring": 2, "rows_per_warp": 1}, {"ring": 3, "rows_per_warp": 1, "early_slots": 2, "holds_next": True}],
+    ),
     ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"ring": 2, "turns": 2}]),
     ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1, "early_slots": 2}]),
-    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
+    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4, "early_slots": 1}]),
     ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS}, [{"ring": 2, "turns": 7}, {"ring": 2, "turns": 5, "num_warps": 3}]),
     ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"ring": 2}, {"ring": 3, "turns": 8}]),
     (
         "mixed_hw_dp4a_q4k_q6k_aligned_gemv",
         {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True},
-        [{"ring": 2}, {"ring": 2, "turns": 4}],
+        [{"ring": 2}, {"ring": 2, "turns": 4, "early_slots": 1, "holds_next": True}],
     ),
 ]
 
@@ -112,7 +120,7 @@ def test_behind_a_launch_without_a_ring_blocks_ask_for_less_before_they_wait() -
         found = kernel.between(kernel if behind_ring else Quantize(3, n=k), kernel).parameters()
         return found["ring"], found["early_slots"]
 
-    assert chosen("q8_0_aligned", 4096) == (3, 1)  # 18 MB in two slots
+    assert chosen("q8_0_aligned", 4096) == (3, 1)  # 18 MB: a row has two parts, so there are two slots
     assert chosen("q8_0_aligned", 14336) == (2, 1)
     assert chosen("q8_0_aligned", 14336, behind_ring=True) == (2, 0)
     assert chosen("q4k", 14336) == (3, 0)  # 14 MB
@@ -225,7 +233,15 @@ def test_rings_spill_nothing(format: str) -> None:
                 assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
 
 
-@pytest.mark.parametrize("settings", [{"pdl": True}, {"ring": 6, "num_warps": 2, "rows_per_warp": 1}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pdl": True},
+        {"ring": 6, "num_warps": 2, "rows_per_warp": 1},
+        {"ring": 3, "holds_next": True, "early_slots": 3, "num_warps": 2, "rows_per_warp": 1},
+    ],
+    ids=str,
+)
 def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -> None:
     """They are of a product alone: what it is joined or fused with has settings of its own."""
     product = replace(plain("q4k", 4096, 4096), **settings)
