@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from ptxgen.errors import ArgumentError
-from ptxgen.target import ALL, Target
+from ptxgen.target import ALL, MAX_REGISTERS, Target
 from ptxgen.types import U64, DType
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class LaunchConfig:
     for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is. `shared_room`: how many
     bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for shared memory, 0 for what the
     driver thinks: a hint, for kernels that follow each other. One that wants another share waits until the multiprocessor
-    is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that blocks of the next
-    kernel find some beside this one's."""
+    is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that blocks of the next kernel
+    find some beside this one's. ArgumentError beyond 255."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -161,6 +161,8 @@ class LaunchConfig:
         object.__setattr__(self, "ranks", ranks)
         object.__setattr__(self, "shared_room", shared_room)
         object.__setattr__(self, "most_registers", most_registers)
+        if not (is_whole(most_registers) and 0 <= most_registers <= MAX_REGISTERS):  # assemblers pass over what cannot be
+            raise ArgumentError(f"most_registers must be an integer, 0..{MAX_REGISTERS}, got {most_registers!r}")
 
     @property
     def blocks(self) -> int:
