@@ -11,7 +11,7 @@ import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -26,6 +26,12 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 
 PROMPT = [1, 2, 3, 4]
+
+SWITCHES: Final = (
+    "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms", "gated_products",
+    "weight_rings", "persistent_layers",
+)  # fmt: skip
+"""Of GpuProfile: those that say how the same is computed."""
 
 
 @click.command()
@@ -84,11 +90,8 @@ def main(
 
 def switches(profile: GpuProfile) -> dict[str, Any]:
     """What the environment and what was measured before decided."""
-    names = (
-        "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms",
-        "gated_products", "weight_rings", "batch_invariant",
-    )  # fmt: skip
-    return {name: getattr(profile, name) for name in names} | {"tables": [Path(table.source).name for table in profile.tables]}
+    said = {name: getattr(profile, name) for name in (*SWITCHES, "batch_invariant")}
+    return said | {"tables": [Path(table.source).name for table in profile.tables]}
 
 
 def generated(model: LanguageModel, tokens: int, sampler: Sampler) -> Generation:

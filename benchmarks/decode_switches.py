@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.decode import PROMPT, generated
+from benchmarks.decode import PROMPT, SWITCHES, generated
 from benchmarks.models import MODELS, write_q4_k_m
 from benchmarks.record import write
 from executor.base.environment import PRECISIONS
@@ -28,11 +28,6 @@ from executor.model.generation import LanguageModel
 from executor.model.sampling import Sampler
 
 AS_IT_COMES: Final = "as it comes"
-SWITCHES: Final = (
-    "repack", "merged_attention", "rotating_attention", "early_launches", "joined_products", "fused_norms", "gated_products",
-    "weight_rings", "persistent_layers",
-)  # fmt: skip
-"""Of GpuProfile: those that say how the same is computed."""
 CONTEXT: Final = 256
 
 
