@@ -39,7 +39,7 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
     batched_alike = False
     name_pattern = "joined_hw_dp4a_{format}_gemv"
     most_rounds: ClassVar[float] = 1
-    """Of its blocks, with a ring, on a large GPU."""
+    """Of blocks with a ring that are there at once on a large GPU, in which it has all of its own."""
     n2: int = field(kw_only=True)
     n3: int = field(default=0, kw_only=True)
 

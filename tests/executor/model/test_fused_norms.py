@@ -59,30 +59,10 @@ def test_so_has_one_of_another_architecture_with_matrices_of_two_formats(archite
     assert "rmsnorm_digits" in launches[0]  # of the first layer: nothing comes before it
 
 
-@pytest.mark.parametrize("precision", ["accurate", "fast"])
-def test_so_have_rings_of_all_products(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def all_ringed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small models have too few weights for rings of q, k and v."""
     monkeypatch.setattr(joined_hw_dp4a, "LEAST_RINGED", 0)
-    _with_ring.cache_clear()
-    path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
-    profile = replace(RINGS, precision=precision, repack=True, early_launches=True)
-    ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
-    _with_ring.cache_clear()
-    apart, _ = decoded(path, GpuProfile(precision, repack=True))
-    assert ringed == apart
-    kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
-    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
-
-
-@pytest.fixture
-def neighbours_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small models ask for so little shared memory, and so few bytes, that nobody minds their neighbours."""
-    for module, name, value in (
-        (joined_hw_dp4a, "LEAST_RINGED", 0),
-        (hw_dp4a_type, "HOLDING", 0),
-        (hw_dp4a_type, "MOST_EARLY", 1),
-    ):
-        monkeypatch.setattr(module, name, value)
     caches = _with_ring, _between
     for cache in caches:
         cache.cache_clear()
@@ -91,9 +71,26 @@ def neighbours_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         cache.cache_clear()
 
 
-@pytest.mark.usefixtures("neighbours_count")
+@pytest.mark.usefixtures("all_ringed")
+@pytest.mark.parametrize("precision", ["accurate", "fast"])
+def test_so_have_rings_of_all_products(precision: str, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
+    profile = replace(RINGS, precision=precision, repack=True, early_launches=True)
+    ringed, both = logits_and_plans(path, profile, TOKENS, CONTEXT, sanitize=True)
+    apart, _ = decoded(path, GpuProfile(precision, repack=True))
+    assert ringed == apart
+    kernels = {plan.kernel.name: plan.kernel for plan in both[0]}
+    assert kernels["mixed_hw_dp4a_q4k_q6k_aligned_gemv"].parameters()["ring"] > 0
+
+
+@pytest.mark.usefixtures("all_ringed")
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_so_have_products_that_mind_the_launches_beside_them(ranks: int, tmp_path: Path) -> None:
+def test_so_have_products_that_mind_the_launches_beside_them(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of small models ask for so little shared memory, and so few bytes, that they do not."""
+    monkeypatch.setattr(hw_dp4a_type, "HOLDING", 0)
+    monkeypatch.setattr(hw_dp4a_type, "MOST_EARLY", 1)
     path = write_model(tmp_path / "m.gguf", "qwen2", MIXED, **SIZES)
     apart, _ = decoded(path, GpuProfile(repack=True))
     found = []

@@ -21,7 +21,7 @@ from executor.device.several import SeveralDevices
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.launch import LaunchRecord
 from executor.layers.calls import Recorder
-from executor.layers.gather import gather
+from executor.layers.gather import gather, gather_norm
 from executor.memory.workspace import Workspace
 from executor.model.config import ModelConfig
 from executor.model.generation import LanguageModel
@@ -115,6 +115,8 @@ def test_nobody_gets_values_who_asks_nccl_for_digits(two: tuple[SeveralDevices, 
     own, whole = (recorder.packed.workspace.buffer(name, (size,)) for name, size in (("own", 64), ("whole", 128)))
     with pytest.raises(LaunchError, match=r"^attention: NCCL gathers values, not digits, here 3 of .*whole"):
         gather(recorder, "attention", own, whole, 3)
+    with pytest.raises(LaunchError, match=r"^ffn_down: NCCL gathers values, not digits, here 2 of .*whole"):
+        gather_norm(recorder, "ffn_down", own, whole, 2, normed=whole, gamma=whole, eps=1e-5)
     assert not recorder.take()
 
 

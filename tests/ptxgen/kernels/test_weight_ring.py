@@ -252,7 +252,9 @@ def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -
     assert sum(one is not None for one in made) >= 4
     for one in made:
         ringed = one and one.with_weight_ring()
-        assert ringed is None or not ringed.parameters()["pdl"]
+        if ringed is not None:
+            found = ringed.parameters()
+            assert (found["pdl"], found["holds_next"], found["early_slots"]) == (False, False, 0)
 
 
 def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
