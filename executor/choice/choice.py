@@ -41,13 +41,15 @@ class Choice:
 class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
     of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
-    gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`."""
+    gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`.
+    sent: ranks may send what it has made to each other by themselves, so that nothing gathers it."""
 
     joined: bool = False
     normed: bool = False
     gated: bool = False
     gathered: bool = False
     ringed: bool = False
+    sent: bool = False
 
 
 NONE: Final = Fusions()
@@ -73,7 +75,9 @@ class GpuProfile:
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
-    the digits of a row where these are what is read, and no f32 values: same bits. weight_rings: the weights that a row is
+    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: of these, a product on the
+    residual stream whose norm is left to its readers sends its part to the other devices itself, and its readers, who make the
+    digits, wait for the parts of all: no launch gathers it, same bits. weight_rings: the weights that a row is
     multiplied by are copied ahead into shared memory, from before the launch before has ended on, where there is a kernel that
     does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers: one row goes from the
     attention of a layer to that of the next by one launch whose blocks stay and wait for each other
@@ -93,6 +97,7 @@ class GpuProfile:
     fused_norms: bool = False
     gated_products: bool = False
     gathered_digits: bool = True
+    sent_parts: bool = True
     weight_rings: bool = False
     persistent_layers: bool = False
 
@@ -174,7 +179,12 @@ class GpuProfile:
     def fusions(self) -> Fusions:
         """What the product of one row with a matrix may be one launch with."""
         return Fusions(
-            self.joined_products, self.fused_norms, self.gated_products, self.gathered_digits, ringed=self.weight_rings
+            self.joined_products,
+            self.fused_norms,
+            self.gated_products,
+            self.gathered_digits,
+            ringed=self.weight_rings,
+            sent=self.sent_parts,
         )
 
     def starts_early(self, target: Target) -> bool:

@@ -57,6 +57,10 @@ class ParameterBlock:
         packer, offset = self._packers[name]
         packer.pack_into(self._storage, offset, value)
 
+    def has(self, name: str) -> bool:
+        """Whether there is one of this name."""
+        return name in self._packers
+
     def moved(self, own: Callable[[int], int]) -> ParameterBlock:
         """A copy in which each array lies at `own` of its address."""
         copy = ParameterBlock(self._signature)

@@ -44,7 +44,7 @@ FIRST_ADDRESS: Final = 1 << 60
 """Addresses of the devices together begin here, where no memory of any of them is."""
 MOST_RANKS: Final = 8
 RANK: Final = "rank"
-"""The scalar of a launch that reaches all ranks: which one it is."""
+"""The scalar of a launch that has to do with other ranks: which one it is."""
 
 T = TypeVar("T")
 
@@ -329,7 +329,7 @@ class SeveralDevices(Device):
     def _of_rank(self, parameters: ParameterBlock, rank: int) -> ParameterBlock:
         """The parameters of a launch as one rank has them."""
         own = parameters.moved(partial(self._own, rank=rank))
-        if parameters.ranks > 1:
+        if own.has(RANK):
             own.set(RANK, rank)
         return own
 

@@ -10,6 +10,7 @@ from executor.base.errors import LaunchError
 from executor.device.protocol import ReadOwn, copying
 from executor.launch.nccl_all_gather import NcclAllGather
 from executor.layers.calls import LaunchQueue
+from executor.layers.messages import addresses_of
 from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
@@ -56,8 +57,8 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
         y=whole.view(0, (kernel.m, n)),
         x=own.view(0, (kernel.m, kernel.columns)),
         flags=flags,
-        ys=_addresses(workspace, whole),
-        peers=_addresses(workspace, flags),
+        ys=addresses_of(workspace, whole),
+        peers=addresses_of(workspace, flags),
         rank=0,
     )
 
@@ -116,11 +117,4 @@ def _inboxes(workspace: Workspace, kernel: GatherDigits) -> dict[str, Any]:
     """By which the ranks send each other what is gathered; gathers of one kernel share them."""
     numbers = workspace.buffer(f"numbers of {kernel}", (kernel.blocks,), U32, zeros=True)
     inbox = workspace.buffer(f"inbox of {kernel}", (2, kernel.ranks, kernel.words), U64, zeros=True)
-    return {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox), "rank": 0}
-
-
-def _addresses(workspace: Workspace, buffer: GpuBuffer) -> GpuBuffer:
-    """u64[ranks]: where each rank has the buffer."""
-    table = workspace.buffer(f"addresses of {buffer.name}", (workspace.device.ranks,), U64)
-    table.upload(np.array(workspace.device.peers(buffer.pointer), np.uint64))
-    return table
+    return {"numbers": numbers, "inbox": inbox, "inboxes": addresses_of(workspace, inbox), "rank": 0}

@@ -75,7 +75,7 @@ class PackedActivations:
     def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, Any]:
         """The arguments that stand for x, f32[k] or f32[rows, k]: `digits`, `scales` and `sums`, or `halves` and `scales`; made
         now unless that has been done. `operation` is the one that wants them. Of a norm that was left to its readers these are
-        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm). LaunchError if it was left in another form."""
+        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm), or its parts as they are sent. LaunchError if it was left in another form."""
         if self._norm is not None and self._norm.normed == self._state(x):
             if self._norm.form != form:
                 raise LaunchError(
@@ -96,10 +96,10 @@ class PackedActivations:
         self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, form: Form, /, **arguments: Any
     ) -> None:
         """Launch a kernel that writes a form of activations, f32[k] or f32[rows, k], and these, too, unless all that is read is
-        this form; `arguments`: all that it takes but the form's. A kernel that also reads digits, from memory that it may not
-        write, calls those that it writes OWN_DIGITS."""
+        this form; `arguments`: all that it takes but the form's. A kernel that also reads activations calls those digits that it
+        writes OWN_DIGITS, and they have memory of their own."""
         rows, k = _size(activations)
-        reads = "digits" in arguments
+        reads = next(iter(OWN_DIGITS)) in kernel.signature()
         buffers = self._buffers(rows, k, form, " by who reads others" if reads else "")
         launch(
             operation, kernel, **arguments, **({own: buffers[name] for own, name in OWN_DIGITS.items()} if reads else buffers)
@@ -131,8 +131,21 @@ class PackedActivations:
         read, states = {**made, "eps": eps}, (self._state(whole), self._state(normed))
         self._norm = _Norm(*states, gamma.pointer, form, self._state(made["digits"]), read, alone=True)
 
+    def send_norm(
+        self, launch: Enqueue, operation: str, kernel: KernelType, *, part: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
+        gamma: GpuBuffer, eps: float, form: Form, message: Mapping[str, Any], **arguments: Any,
+    ) -> None:  # fmt: skip
+        """Launch a kernel that adds to this rank's `part` of `whole`, f32[k], and sends it to the others (KernelType.sent):
+        `normed` counts as the norm of the whole, as after `gather_norm`, for readers of this form, who receive it
+        (KernelType.with_norm). message: what it sends with, by the names of its arguments."""
+        launch(operation, kernel, y=part, **message, **arguments)
+        number = message["y_numbers"].view(0, (1,))
+        read = {"x": part, "inbox": message["y_inbox"], "number": number, "rank": 0, "gamma": gamma, "eps": eps}
+        states = self._state(whole), self._state(normed)
+        self._norm = _Norm(*states, gamma.pointer, form, self._state(read["inbox"]), read, alone=True)
+
     def lacks(self, x: GpuBuffer) -> bool:
-        """Whether x itself is not there: its norm alone was gathered."""
+        """Whether x itself is not there: its norm alone was gathered, or sent."""
         return self._norm is not None and self._norm.alone and self._norm.x == self._state(x)
 
     def has_norm(self, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer, form: Form | None) -> bool:
@@ -140,8 +153,8 @@ class PackedActivations:
         norm = self._norm
         if norm is None:
             return False
-        digits: GpuBuffer = norm.arguments["digits"]
-        now = self._state(x), self._state(normed), gamma.pointer, form, self._state(digits)
+        made: GpuBuffer = norm.arguments["digits" if "digits" in norm.arguments else "inbox"]
+        now = self._state(x), self._state(normed), gamma.pointer, form, self._state(made)
         return now == (norm.x, norm.normed, norm.gamma, norm.form, norm.made)
 
     def forget(self) -> None:

@@ -26,6 +26,7 @@ from executor.layers.gemv import (
     project_all,
     project_onto,
     project_onto_and_leave_norm,
+    project_onto_and_send,
 )
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
@@ -87,13 +88,17 @@ def add_to_stream(
     launch: LaunchQueue, operation: str, s: LayerShape, matrix: Projection, x: GpuBuffer, a: Activations, norm: NextNorm | None
 ) -> None:  # fmt: skip
     """a.hidden += x W^T; `norm`, which comes next, is left to its readers where that can be done at once. Of a matrix that is
-    split each rank adds its own rows to its own part of the stream, and then has all: of the norm where that is left, else of
-    the stream."""
+    split each rank adds its own rows to its own part of the stream, and sends it to who reads the norm, or then has all: of the
+    norm where that is left, else of the stream."""
     if norm is not None and a.split is None:
         left = project_onto_and_leave_norm(
             launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.hidden, normed=a.normed
         )  # fmt: skip
         if left:
+            return
+    if norm is not None and a.split is not None:
+        buffers = {"part": a.stream, "whole": a.hidden, "normed": a.normed}
+        if project_onto_and_send(launch, operation, matrix, norm, s.rms_eps, x=x, **buffers):
             return
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
     if a.split is None:

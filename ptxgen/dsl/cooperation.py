@@ -233,15 +233,16 @@ class Cooperation(MemoryAccess, ControlFlow):
 
         Nothing else is made visible by it and nothing has to be waited for, as nothing but the word itself is told: 8 aligned
         bytes are one access that nobody sees half of (PTX ISA 8.10.3, single-copy atomicity)."""
-        self._require_inbox("k.send_word", place)
+        self._require_ranks("k.send_word")
+        self._require_word("k.send_word", place)
         self.store(place, self.op("mov", (word, number), result=U64), order="relaxed", scope="sys")
 
     def receive_words(self, places: Sequence[Element], number: Value) -> list[Value]:
         """Wait until places in this rank's memory have their words of this number (k.send_word), and return these. They must
         have another number before. They are all looked at together. After MOST_POLLS looks the thread traps: a rank is not
-        there."""
+        there. The launch may be one by itself: then the words are those of an earlier launch of another rank."""
         for place in places:
-            self._require_inbox("k.receive_words", place)
+            self._require_word("k.receive_words", place)
         looks = self.variable(0, U32)
         again = self.new_label("poll")
         self.place(again)
@@ -254,8 +255,7 @@ class Cooperation(MemoryAccess, ControlFlow):
         self.branch(again, waits)
         return list(words)
 
-    def _require_inbox(self, what: str, place: Element) -> None:
-        self._require_ranks(what)
+    def _require_word(self, what: str, place: Element) -> None:
         if not isinstance(place, Element):
             raise no_element(what, place, self.where)
         if place.dtype != U64 or place.space != "global":

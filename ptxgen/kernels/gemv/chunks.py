@@ -12,8 +12,10 @@ from typing import Final
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.collective.message import Message
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
+from ptxgen.kernels.gemv.received_digits import ReceivedDigits
 from ptxgen.kernels.gemv.shared_digits import Layout, NormOfReader, SharedDigits, rows_at_once
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.target import MAX_REGISTERS, REGISTERS
@@ -63,7 +65,7 @@ class StepSize:
 
 def step_size(kernel: HwDp4aType) -> StepSize:
     """What a step of a kernel like this takes."""
-    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK))
+    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK, parts=1))
 
 
 @lru_cache
@@ -126,8 +128,17 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        norm = NormOfReader(k, kernel.k) if kernel.normed else None
-        self.shared = SharedDigits(k, layout, self.lane, dynamic=kernel.asked_for > 0, norm=norm)
+        dynamic = kernel.asked_for > 0
+        self.shared: SharedDigits
+        if kernel.parts > 1:
+            self.shared = ReceivedDigits(
+                k, layout, self.lane, dynamic=dynamic, parts=kernel.parts, normed=kernel.normed
+            )
+        else:
+            norm = NormOfReader(k, kernel.k) if kernel.normed else None
+            self.shared = SharedDigits(k, layout, self.lane, dynamic=dynamic, norm=norm)
+        self.message: Message | None = None
+        """By which results go to other ranks."""
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
 
     def _row(self, name: str, number: Value) -> GlobalArray:

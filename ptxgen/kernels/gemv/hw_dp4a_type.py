@@ -15,18 +15,21 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType, LaunchConfig, Scalar, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.accuracy import gamma
+from ptxgen.kernels.accuracy import gamma, with_outlier
+from ptxgen.kernels.collective.all_gather import MOST_RANKS
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
+from ptxgen.kernels.gemv.received_digits import as_received, received_arguments, received_row
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
 from ptxgen.kernels.gemv.weight_ring import LINE, PIECE, Slots
 from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
-from ptxgen.kernels.norm.squares import total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.norm.squares import rounded_squares, total_chain
+from ptxgen.kernels.quantize.activation_digits import BLOCK, ActivationDigits, quantize
+from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32
+from ptxgen.types import F32, U64
 
 MULTIPROCESSORS = 132
 """Of a large GPU: settings are chosen for so many. No bit depends on it."""
@@ -85,7 +88,13 @@ class HwDp4aType(DigitGemvType):
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
-    squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations."""
+    squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations.
+
+    parts: each block makes the digits by itself, of a row of f32 values of which so many ranks have a part each, with the bits
+    of whoever makes them else. Instead of digits, scales and sums it takes x: f32[k / parts], this rank's part, and inbox:
+    u64[2, parts, k / parts], where those of the others are or come (sent.py): words of f32 values, each with the number of the
+    message beside it, in the half of the number's last bit; number: u32[1], the one to wait for; rank: u32. With `normed` gamma:
+    f32[k], instead of squares. 1: it takes digits."""
 
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
@@ -101,6 +110,7 @@ class HwDp4aType(DigitGemvType):
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     normed: bool = field(default=False, kw_only=True)
+    parts: int = field(default=1, kw_only=True)
     turns: int = field(default=1, kw_only=True)
     ring: int = field(default=0, kw_only=True)
     holds_next: bool = field(default=False, kw_only=True)
@@ -117,6 +127,9 @@ class HwDp4aType(DigitGemvType):
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
         require(self, "early_slots", low=0, high=self.ring)
+        require(self, "parts", high=MOST_RANKS)
+        if self.parts > 1:
+            self._check_parts()
         if self.holds_next and not self.ring:
             raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
         if self.ring:
@@ -128,6 +141,16 @@ class HwDp4aType(DigitGemvType):
             )
         if self.in_turns:
             self._check_turns()
+
+    def _check_parts(self) -> None:
+        require(self, "k", multiple=BLOCK * self.parts)
+        if self.activation_rows > 1 or self.pdl:
+            raise ArgumentError(f"{self.name} takes one row in parts, without pdl, got {self.activation_rows}, pdl={self.pdl}")
+        if len(chunks(self.format, self.k, 1, self.digits)) > 1:
+            raise ArgumentError(
+                f"{self.name}: parts must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
+                f"k={self.k}"
+            )
 
     def _check_ring(self) -> None:
         if self.pdl:
@@ -275,7 +298,7 @@ class HwDp4aType(DigitGemvType):
     @property
     def static_bytes(self) -> int:
         """Bytes of the static arrays in shared memory that stand beside activations and rings."""
-        return 0
+        return F32.bytes * self.k // BLOCK if self.parts > 1 and self.normed else 0
 
     @property
     def _most_results(self) -> tuple[int, str]:
@@ -290,8 +313,12 @@ class HwDp4aType(DigitGemvType):
         return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for, shared_room=room)
 
     def signature(self) -> Signature:
+        signature = super().signature()
+        if self.parts > 1:
+            taken = {name: one for name, one in signature.items() if name not in ActivationDigits._fields}
+            return {**taken, **received_arguments(self.k, self.parts, normed=self.normed)}
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}
-        return {**super().signature(), **norm}
+        return {**signature, **norm}
 
     @property
     def relative_bound(self) -> float:
@@ -302,19 +329,34 @@ class HwDp4aType(DigitGemvType):
         return super().relative_bound + gamma(ceil(root_units(chain=0, tree=total_chain(blocks))) + 1)
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        squares = arguments.get("squares")
+        if self.parts > 1:
+            row = received_row(arguments)
+            made = quantize((row * arguments["gamma"] if self.normed else row).reshape(1, self.k), self.digits)
+            arguments, squares = {**arguments, **made._asdict()}, rounded_squares(row)
         weights, x = super()._in_float64(arguments)
         if self.normed:
-            x = x / np.sqrt(arguments["squares"].astype("f8").sum() / self.k + float(arguments["eps"]))
+            assert squares is not None
+            x = x / np.sqrt(squares.astype("f8").sum() / self.k + float(arguments["eps"]))
         return weights, x
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         inputs = super().inputs(rng)
+        if self.parts > 1:
+            for name in ActivationDigits._fields:
+                del inputs[name]
+            norm = {"gamma": rng.uniform(-0.5, 2.0, self.k).astype(np.float32), "eps": np.float32(1e-5)} if self.normed else {}
+            return {**inputs, **as_received(rng, with_outlier(rng, self.k), self.parts), **norm}
         if self.normed:
             inputs |= {"squares": rng.chisquare(BLOCK, self.k // BLOCK).astype(np.float32), "eps": np.float32(1e-5)}
         return inputs
 
     def work(self) -> Work:
         product = super().work()
+        if self.parts > 1:
+            made, own = Quantize(self.digits, self.k).work(), self.k // self.parts
+            more = F32.bytes * (own + self.normed * self.k) + U64.bytes * (self.k - own)
+            return Work(product.flops + made.flops, product.bytes + more - (made.bytes - F32.bytes * self.k))
         return Work(product.flops, product.bytes + (F32.bytes * self.k // BLOCK if self.normed else 0))
 
     @classmethod

@@ -72,6 +72,9 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
         launch = mixed.launch()
         return mixed if launch.grid[0] <= MOST_ROUNDS * blocks_at_once(launch.threads, RESIDENT) else None
 
+    def _takes_parts(self, parts: int) -> bool:
+        return all(part._takes_parts(parts) for part in self._parts)
+
     def fits_ring(self, count: int) -> bool:
         return all(part.fits_ring(count) for part in self._parts)
 

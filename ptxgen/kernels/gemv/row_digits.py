@@ -72,7 +72,7 @@ class RowDigits(HwDp4aGemv):
 
     @property
     def static_bytes(self) -> int:
-        return self.block_rows * F32.bytes * len(self.weights)
+        return super().static_bytes + self.block_rows * F32.bytes * len(self.weights)
 
     @property
     def scratch(self) -> tuple[str, ...]:
