@@ -42,7 +42,7 @@ class Fusions:
     """What the product of one row with a matrix may be one launch with. joined: products with other matrices; normed: its part
     of a norm, before it or behind; gated: of gate and up, what the one makes of the other. gathered: ranks may
     gather digits of what it reads, or has made for others that read these. ringed: it may be by a kernel `with_weight_ring`.
-    sent: ranks may send what it has made to each other by themselves, so that nothing gathers it."""
+    sent: what it reads ranks may send each other, for it to wait for, so that no launch ends with what is gathered."""
 
     joined: bool = False
     normed: bool = False
@@ -75,12 +75,11 @@ class GpuProfile:
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
-    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: of these, a product on the
-    residual stream whose norm is left to its readers sends its part to the other devices itself, and its readers, who make the
-    digits, wait for the parts of all: no launch gathers it, same bits. weight_rings: the weights that a row is
-    multiplied by are copied ahead into shared memory, from before the launch before has ended on, where there is a kernel that
-    does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers: one row goes from the
-    attention of a layer to that of the next by one launch whose blocks stay and wait for each other
+    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits
+    are sent to the products that read them, which wait for them (HwDp4aType.parts), where all who read them can: same bits.
+    weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from before the launch before has
+    ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers:
+    one row goes from the attention of a layer to that of the next by one launch whose blocks stay and wait for each other
     (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 

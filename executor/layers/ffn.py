@@ -7,7 +7,16 @@ from typing import Final, Self
 
 from executor.layers.calls import LaunchQueue
 from executor.layers.gather import gather, own_shape
-from executor.layers.gemv import Product, digits_gathered, form_read, project, project_all, project_gated, rows
+from executor.layers.gemv import (
+    Product,
+    digits_gathered,
+    form_read,
+    project,
+    project_all,
+    project_gated,
+    receive_parts,
+    rows,
+)
 from executor.layers.packed import Form
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, for_rows, lines, shaped
@@ -63,7 +72,8 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     if not (isinstance(digits, int) and project_gated(launch, gate, up, digits, x=x, y=b.activated)):
         _swiglu_by_itself(launch, gate, up, b, form, x=x)
     if b.gathered is not None:
-        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits_gathered(launch, down, b.activated))
+        digits = digits_gathered(launch, down, b.activated)
+        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits, sent=receive_parts(launch, down))
 
 
 def _swiglu_by_itself(

@@ -10,12 +10,13 @@ from executor.base.errors import LaunchError
 from executor.device.protocol import ReadOwn, copying
 from executor.launch.nccl_all_gather import NcclAllGather
 from executor.layers.calls import LaunchQueue
-from executor.layers.messages import addresses_of
 from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.collective.all_gather import AllGather
+from ptxgen.kernels.collective.digit_words import INBOXES
 from ptxgen.kernels.collective.gather_digits import GatherDigits
+from ptxgen.kernels.collective.send_digits import SendDigits
 from ptxgen.kernels.token.gather_rows import GatherRows
 from ptxgen.types import U32, U64
 
@@ -26,10 +27,12 @@ COMPUTED_IN_PARTS: Final = ("attention", "ffn_swiglu")
 """Of the operations whose output a matrix multiplies, those that are gathered."""
 
 
-def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer, digits: int | None = None) -> None:
+def gather(
+    launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer, digits: int | None = None, *, sent: bool = False
+) -> None:  # fmt: skip
     """whole, f32[n] or f32[rows, n], becomes on every rank what the ranks have in `own`, f32[n / ranks] or f32[rows, n / ranks]
     each, side by side in their order. `operation` is the one that made it. digits: so many of a single row are gathered instead
-    of its values: `whole` is not written, but counts as packed.
+    of its values: `whole` is not written, but counts as packed. sent: digits are sent to who reads them, who waits for them.
 
     A rank that is ahead may store into `whole` of the others as soon as they have told that they have come to the gather before
     (AllGather). So no buffer may be gathered into twice in a row. In a layer they are, in this order: attended, hidden,
@@ -44,9 +47,10 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
         return
     if digits is not None:
         _require_kernels(workspace, operation, whole, digits)
-        made = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits)
-        given = {"x": own.view(0, (made.columns,)), **_inboxes(workspace, made)}
-        launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, **given)
+        made = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits)
+        given, received = _inboxes(workspace, made)
+        given["x"] = own.view(0, (made.columns,))
+        launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, received, **given)
         return
     ranks, n = workspace.device.ranks, whole.shape[-1]
     kernel = AllGather(n=n, ranks=ranks, m=whole.size // n)
@@ -57,22 +61,23 @@ def gather(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer
         y=whole.view(0, (kernel.m, n)),
         x=own.view(0, (kernel.m, kernel.columns)),
         flags=flags,
-        ys=addresses_of(workspace, whole),
-        peers=addresses_of(workspace, flags),
+        ys=_addresses(workspace, whole),
+        peers=_addresses(workspace, flags),
         rank=0,
     )
 
 
 def gather_norm(
     launch: LaunchQueue, operation: str, own: GpuBuffer, whole: GpuBuffer, digits: int, *, normed: GpuBuffer, gamma: GpuBuffer,
-    eps: float,
+    eps: float, sent: bool = False,
 ) -> None:  # fmt: skip
     """As `gather` of a single row's digits, but of its norm, which readers complete: `normed` counts as that."""
     workspace = launch.packed.workspace
     _require_kernels(workspace, operation, whole, digits)
-    kernel = GatherDigits(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
-    given = {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps, **_inboxes(workspace, kernel)}
-    launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, **given)
+    kernel = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
+    given, received = _inboxes(workspace, kernel)
+    given |= {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps}
+    launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, received=received, **given)
 
 
 def _require_kernels(workspace: Workspace, operation: str, whole: GpuBuffer, digits: int) -> None:
@@ -113,8 +118,18 @@ def _gather_by_nccl(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: 
     launch(name, side_by_side, y=whole.view(0, (pieces, columns)), x=slices.view(0, (pieces, columns)), index=index)
 
 
-def _inboxes(workspace: Workspace, kernel: GatherDigits) -> dict[str, Any]:
-    """By which the ranks send each other what is gathered; gathers of one kernel share them."""
+def _inboxes(workspace: Workspace, kernel: GatherDigits) -> tuple[dict[str, Any], dict[str, Any]]:
+    """By which the ranks send each other what is gathered, and what those take who receive it where nobody gathers it; gathers
+    of one kernel share them."""
     numbers = workspace.buffer(f"numbers of {kernel}", (kernel.blocks,), U32, zeros=True)
-    inbox = workspace.buffer(f"inbox of {kernel}", (2, kernel.ranks, kernel.words), U64, zeros=True)
-    return {"numbers": numbers, "inbox": inbox, "inboxes": addresses_of(workspace, inbox), "rank": 0}
+    inbox = workspace.buffer(f"inbox of {kernel}", (INBOXES, kernel.ranks, kernel.words.count), U64, zeros=True)
+    sending = {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox), "rank": 0}
+    received = {"inbox": inbox, "number": numbers.view(0, (1,)), "rank": 0}
+    return sending, received if isinstance(kernel, SendDigits) else {}
+
+
+def _addresses(workspace: Workspace, buffer: GpuBuffer) -> GpuBuffer:
+    """u64[ranks]: where each rank has the buffer."""
+    table = workspace.buffer(f"addresses of {buffer.name}", (workspace.device.ranks,), U64)
+    table.upload(np.array(workspace.device.peers(buffer.pointer), np.uint64))
+    return table

@@ -13,7 +13,6 @@ from executor.base.errors import LaunchError
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
-from executor.layers.messages import message_of
 from executor.layers.packed import Form, form_of
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
@@ -134,12 +133,12 @@ def project_gated(
 
 
 class NextNorm(NamedTuple):
-    """The norm that comes behind a product on the residual stream, and who multiplies it. many: by so many blocks that each of
-    them should find digits, and not make them."""
+    """The norm that comes behind a product on the residual stream, and who multiplies it. by_many: blocks, so many that each of
+    them should find it whole, and not receive it."""
 
     gamma: GpuBuffer
     readers: Sequence[Projection]
-    many: bool = False
+    by_many: bool = False
 
     @property
     def left_as(self) -> int | None:
@@ -149,13 +148,6 @@ class NextNorm(NamedTuple):
         able = all(kernel.with_norm() is not None for kernel in kernels)
         (form, *others) = forms
         return form if able and not others and isinstance(form, int) else None
-
-
-    def received_as(self, ranks: int) -> int | None:
-        """Of how many digits its readers make it of the parts that so many ranks send; None if one of them cannot, or should
-        not: with one digit gate and up are two launches of many blocks."""
-        able = not self.many and all(one.kernel.with_norm(ranks) is not None for one in self.readers)
-        return self.left_as if able and self.left_as != 1 else None
 
 
 def project_onto_and_leave_norm(
@@ -174,31 +166,6 @@ def project_onto_and_leave_norm(
     kernel = _ringed(projection, kernel, 1)
     given = {"w": projection.weight.buffer, **shaped(kernel, **read), **scratch_of(launch, operation, kernel)}
     launch.packed.leave_norm(launch, operation, kernel, x=stream, normed=normed, gamma=norm.gamma, eps=eps, **given)
-    return True
-
-
-def project_onto_and_send(
-    launch: LaunchQueue, operation: str, projection: Projection, norm: NextNorm, eps: float, *,
-    x: GpuBuffer, part: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
-) -> bool:  # fmt: skip
-    """As `project_onto` of one row of which each rank has a part, where one launch can do that and send the part to the other
-    ranks: `normed` counts as the norm of the whole for its readers, who receive it. Whether there was one: nothing is launched
-    if not."""
-    ranks = launch.packed.workspace.device.ranks
-    digits = norm.received_as(ranks)
-    may = projection.fusions.normed and projection.fusions.sent and gathers_digits(launch, projection, part)
-    kernel = projection.kernel.with_residual() if may and digits is not None else None
-    if kernel is None or digits is None or kernel.sent(ranks) is None:
-        return False
-    kernel, read = _reading(launch, operation, projection.own(kernel), x)
-    sending = _ringed(projection, kernel, 1).sent(ranks)
-    assert sending is not None  # a ring changes no kernel's type
-    given = {"w": projection.weight.buffer, **shaped(sending, **read), **scratch_of(launch, operation, sending)}
-    message = message_of(launch.packed.workspace, sending)
-    states = {"part": part, "whole": whole, "normed": normed}
-    launch.packed.send_norm(
-        launch, operation, sending, **states, gamma=norm.gamma, eps=eps, form=digits, message=message, **given
-    )
     return True
 
 
@@ -227,19 +194,20 @@ def _reading(
     launch: LaunchQueue, operation: str, kernel: KernelType, x: GpuBuffer
 ) -> tuple[KernelType, Mapping[str, Any]]:  # fmt: skip
     """The kernel, which completes x where that is a norm that was left to its readers; and what stands for x for it.
-    LaunchError if it cannot complete it."""
+    LaunchError if it cannot complete it, or not receive what is sent."""
     form = form_of(kernel)
     if form is None:
         return kernel, {"x": x}
     read = launch.packed.of(launch, operation, x, form)
-    completing: KernelType | None = kernel
-    if "squares" in read:
-        completing = kernel.with_norm()
-    elif "inbox" in read:
-        completing = kernel.with_norm(parts=read["inbox"].shape[1])
+    completing = kernel.with_norm() if "squares" in read else kernel
     if completing is None:
         raise LaunchError(f"{operation}: {kernel} cannot complete the norm that was left to it; launch that norm by itself")
-    return completing, read
+    if "inbox" not in read:
+        return completing, read
+    receiving = completing.in_parts(launch.packed.workspace.device.ranks)
+    if receiving is None:
+        raise LaunchError(f"{operation}: {kernel} cannot receive the parts that were sent to it; gather them")
+    return receiving, read
 
 
 def form_read(*readers: Projection) -> Form | None:
@@ -256,6 +224,12 @@ def gathers_digits(launch: LaunchQueue, projection: Projection, own: GpuBuffer) 
     if device.gathers.by_nccl(own.nbytes * device.ranks):
         return False
     return launch.fused and projection.fusions.gathered and rows(own) == 1 and own.size % BLOCK == 0
+
+
+def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
+    """Whether all who read a row may wait for the digits of its parts themselves, and can."""
+    ranks = launch.packed.workspace.device.ranks
+    return all(reader.fusions.sent and reader.kernel.in_parts(ranks) is not None for reader in readers)
 
 
 def digits_gathered(launch: LaunchQueue, reader: Projection, own: GpuBuffer) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from executor.base.errors import LaunchError
@@ -43,7 +44,7 @@ State = tuple[Writes, int, int]
 class _Packed:
     source: State
     made: State
-    buffers: Mapping[str, GpuBuffer]
+    buffers: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class PackedActivations:
     def of(self, launch: Enqueue, operation: str, x: GpuBuffer, form: Form) -> Mapping[str, Any]:
         """The arguments that stand for x, f32[k] or f32[rows, k]: `digits`, `scales` and `sums`, or `halves` and `scales`; made
         now unless that has been done. `operation` is the one that wants them. Of a norm that was left to its readers these are
-        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm), or its parts as they are sent. LaunchError if it was left in another form."""
+        the digits of gamma * x, and `squares` and `eps` (KernelType.with_norm). LaunchError if it was left in another form."""
         if self._norm is not None and self._norm.normed == self._state(x):
             if self._norm.form != form:
                 raise LaunchError(
@@ -93,18 +94,20 @@ class PackedActivations:
         return made.buffers
 
     def write(
-        self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, form: Form, /, **arguments: Any
-    ) -> None:
+        self, launch: Enqueue, operation: str, kernel: KernelType, activations: GpuBuffer, form: Form,
+        received: Mapping[str, Any] = MappingProxyType({}), /, **arguments: Any,
+    ) -> None:  # fmt: skip
         """Launch a kernel that writes a form of activations, f32[k] or f32[rows, k], and these, too, unless all that is read is
-        this form; `arguments`: all that it takes but the form's. A kernel that also reads activations calls those digits that it
-        writes OWN_DIGITS, and they have memory of their own."""
+        this form; `arguments`: all that it takes but the form's. A kernel that also reads digits, from memory that it may not
+        write, calls those that it writes OWN_DIGITS. received: what readers take, too, where it sends its part of the row
+        (KernelType.in_parts)."""
         rows, k = _size(activations)
-        reads = next(iter(OWN_DIGITS)) in kernel.signature()
+        reads = "digits" in arguments
         buffers = self._buffers(rows, k, form, " by who reads others" if reads else "")
         launch(
             operation, kernel, **arguments, **({own: buffers[name] for own, name in OWN_DIGITS.items()} if reads else buffers)
         )
-        self._packed[rows, k, form] = self._as_they_are(activations, buffers)
+        self._packed[rows, k, form] = self._as_they_are(activations, {**buffers, **received})
 
     def leave_norm(
         self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer,
@@ -120,32 +123,19 @@ class PackedActivations:
 
     def gather_norm(
         self, launch: Enqueue, operation: str, kernel: KernelType, *, x: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
-        gamma: GpuBuffer, eps: float, **arguments: Any,
+        gamma: GpuBuffer, eps: float, received: Mapping[str, Any], **arguments: Any,
     ) -> None:  # fmt: skip
         """Launch a kernel that makes of the x of all ranks, parts of `whole`, f32[k], what the norm of that needs: `normed` and
-        `whole` are not written, but the first counts as the norm as after `leave_norm`. `arguments`: all that it takes but
-        these."""
+        `whole` are not written, but the first counts as the norm as after `leave_norm`. received: as of `write`. `arguments`:
+        all that it takes but these."""
         form = kernel.parameters()["digits"]
         made = self.workspace.arrays(kernel, f"norm of {whole.size} in {form} digits", (*OWN_DIGITS.values(), "squares"))
         launch(operation, kernel, x=x, gamma=gamma, **arguments, **made)
-        read, states = {**made, "eps": eps}, (self._state(whole), self._state(normed))
+        read, states = {**made, "eps": eps, **received}, (self._state(whole), self._state(normed))
         self._norm = _Norm(*states, gamma.pointer, form, self._state(made["digits"]), read, alone=True)
 
-    def send_norm(
-        self, launch: Enqueue, operation: str, kernel: KernelType, *, part: GpuBuffer, whole: GpuBuffer, normed: GpuBuffer,
-        gamma: GpuBuffer, eps: float, form: Form, message: Mapping[str, Any], **arguments: Any,
-    ) -> None:  # fmt: skip
-        """Launch a kernel that adds to this rank's `part` of `whole`, f32[k], and sends it to the others (KernelType.sent):
-        `normed` counts as the norm of the whole, as after `gather_norm`, for readers of this form, who receive it
-        (KernelType.with_norm). message: what it sends with, by the names of its arguments."""
-        launch(operation, kernel, y=part, **message, **arguments)
-        number = message["y_numbers"].view(0, (1,))
-        read = {"x": part, "inbox": message["y_inbox"], "number": number, "rank": 0, "gamma": gamma, "eps": eps}
-        states = self._state(whole), self._state(normed)
-        self._norm = _Norm(*states, gamma.pointer, form, self._state(read["inbox"]), read, alone=True)
-
     def lacks(self, x: GpuBuffer) -> bool:
-        """Whether x itself is not there: its norm alone was gathered, or sent."""
+        """Whether x itself is not there: its norm alone was gathered."""
         return self._norm is not None and self._norm.alone and self._norm.x == self._state(x)
 
     def has_norm(self, x: GpuBuffer, normed: GpuBuffer, gamma: GpuBuffer, form: Form | None) -> bool:
@@ -153,8 +143,8 @@ class PackedActivations:
         norm = self._norm
         if norm is None:
             return False
-        made: GpuBuffer = norm.arguments["digits" if "digits" in norm.arguments else "inbox"]
-        now = self._state(x), self._state(normed), gamma.pointer, form, self._state(made)
+        digits: GpuBuffer = norm.arguments["digits"]
+        now = self._state(x), self._state(normed), gamma.pointer, form, self._state(digits)
         return now == (norm.x, norm.normed, norm.gamma, norm.form, norm.made)
 
     def forget(self) -> None:
@@ -168,7 +158,7 @@ class PackedActivations:
         size = str(k) if rows == 1 else f"{rows} x {k}"
         return self.workspace.arrays(kernel, f"{_named(form)} of {size}{made}", written)
 
-    def _as_they_are(self, activations: GpuBuffer, buffers: Mapping[str, GpuBuffer]) -> _Packed:
+    def _as_they_are(self, activations: GpuBuffer, buffers: Mapping[str, Any]) -> _Packed:
         return _Packed(self._state(activations), self._state(next(iter(buffers.values()))), buffers)
 
     def _state(self, buffer: GpuBuffer) -> State:

@@ -26,7 +26,7 @@ from executor.layers.gemv import (
     project_all,
     project_onto,
     project_onto_and_leave_norm,
-    project_onto_and_send,
+    receive_parts,
 )
 from executor.layers.indexed import ValidatedLayerWeights
 from executor.layers.packed import Form
@@ -70,7 +70,8 @@ def attend(launch: LaunchQueue, s: LayerShape, w: ValidatedLayerWeights, attenti
         return
     attention(launch, s.own, w, a, form=None)
     own = _flat(a.attended, a.rows)
-    gather(launch, "attention", own, a.split.attended, digits_gathered(launch, w.attn_output, own))
+    digits = digits_gathered(launch, w.attn_output, own)
+    gather(launch, "attention", own, a.split.attended, digits, sent=receive_parts(launch, w.attn_output))
 
 
 def after_attention(
@@ -88,17 +89,13 @@ def add_to_stream(
     launch: LaunchQueue, operation: str, s: LayerShape, matrix: Projection, x: GpuBuffer, a: Activations, norm: NextNorm | None
 ) -> None:  # fmt: skip
     """a.hidden += x W^T; `norm`, which comes next, is left to its readers where that can be done at once. Of a matrix that is
-    split each rank adds its own rows to its own part of the stream, and sends it to who reads the norm, or then has all: of the
-    norm where that is left, else of the stream."""
+    split each rank adds its own rows to its own part of the stream, and then has all: of the norm where that is left, else of
+    the stream."""
     if norm is not None and a.split is None:
         left = project_onto_and_leave_norm(
             launch, operation, matrix, norm, s.rms_eps, x=x, stream=a.hidden, normed=a.normed
         )  # fmt: skip
         if left:
-            return
-    if norm is not None and a.split is not None:
-        buffers = {"part": a.stream, "whole": a.hidden, "normed": a.normed}
-        if project_onto_and_send(launch, operation, matrix, norm, s.rms_eps, x=x, **buffers):
             return
     project_onto(launch, operation, matrix, x=x, stream=a.stream, product=a.projected)
     if a.split is None:
@@ -107,8 +104,9 @@ def add_to_stream(
     if norm is None or digits is None or not gathers_digits(launch, matrix, a.stream):
         gather(launch, operation, a.stream, a.hidden)
     else:
+        sent = not norm.by_many and receive_parts(launch, *norm.readers)
         gather_norm(
-            launch, operation, a.stream, a.hidden, digits, normed=a.normed, gamma=norm.gamma, eps=s.rms_eps
+            launch, operation, a.stream, a.hidden, digits, normed=a.normed, gamma=norm.gamma, eps=s.rms_eps, sent=sent
         )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ class TokenLaunches:
         output_norm = weights["output_norm.weight"].buffer
         # On one device it is a launch: each of the head's thousands of blocks would complete it by itself (8B, H100: 8 us more,
         # for the 1.5 of the norm). Ranks gather less if it is left.
-        behind = NextNorm(output_norm, (projection,), many=True) if config.ranks > 1 else None
+        behind = NextNorm(output_norm, (projection,), by_many=True) if config.ranks > 1 else None
         for number in transformer_layers(recorder, shape, indexed, attends, a, persistent, behind):
             recorder.layer = number
         layers = in_order(recorder.take(), early=profile.early_launches)

@@ -327,21 +327,20 @@ class KernelType(ABC):
         """The kernel that adds its result to `y` in place, with the bits of this one and residual_add, if there is one."""
         return None
 
-    def with_norm(self, parts: int = 1) -> KernelType | None:
+    def with_norm(self) -> KernelType | None:
         """The kernel that multiplies the digits of an RMSNorm that is not complete, which it completes itself, with the bits of
-        rmsnorm_digits and this one, if there is one: see HwDp4aType.normed. parts: it makes the digits, too, of the parts of a
-        row that so many ranks have (HwDp4aType.parts)."""
+        rmsnorm_digits and this one, if there is one: see HwDp4aType.normed."""
+        return None
+
+    def in_parts(self, parts: int) -> KernelType | None:
+        """The kernel that takes the digits of a row from so many ranks, each of which has made a part of them and sends it to
+        the others (HwDp4aType.parts), with the bits of this one, if there is one."""
         return None
 
     def with_residual_norm(self, digits: int) -> KernelType | None:
         """The kernel that adds its result to `y` in place and leaves what an RMSNorm of y needs: the digits of gamma * y, of
         which its field `out_digits` says how many, as `y_digits`, `y_scales` and `y_sums`, and `squares`, for kernels
         `with_norm`; if there is one. The bits are those of `with_residual` and rmsnorm_digits."""
-        return None
-
-    def sent(self, ranks: int) -> KernelType | None:
-        """The kernel of one of so many ranks whose result is this rank's part of a row, and goes to the others at once, for
-        kernels that take it in parts (`with_norm`); with the bits of this one, if there is one."""
         return None
 
     def gated(self, up: KernelType, digits: int) -> KernelType | None:

@@ -3,7 +3,7 @@ together on each of them with one launch. A row is short, so it takes the way th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS
+from ptxgen.kernels.collective.digit_words import BLOCK_LANES, INBOXES, DigitWords
 from ptxgen.kernels.norm.squares import group_squares, rounded_squares
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
@@ -25,7 +26,6 @@ from ptxgen.kernels.shape import require
 from ptxgen.types import F32, U32, U64
 
 THREADS: Final = 128
-BLOCK_LANES: Final = BLOCK // LANE_VALUES
 
 
 class Word(NamedTuple):
@@ -85,9 +85,9 @@ class GatherDigits(KernelType):
         return self.columns // LANE_VALUES
 
     @property
-    def words(self) -> int:
-        """Of what is made of a slice: digits, four in a word, then scales, sums and squares."""
-        return self.digits * self.lanes + (2 + self.normed) * (self.columns // BLOCK)
+    def words(self) -> DigitWords:
+        """What is made of a slice."""
+        return DigitWords(self.columns, self.digits, self.normed)
 
     @property
     def blocks(self) -> int:
@@ -111,7 +111,7 @@ class GatherDigits(KernelType):
             "x": read(F32, self.columns),
             **({"gamma": read(F32, self.n, constant=True)} if self.normed else {}),
             "numbers": update(U32, self.blocks),
-            "inbox": update(U64, 2, self.ranks, self.words),
+            "inbox": update(U64, INBOXES, self.ranks, self.words.count),
             "inboxes": addresses("inbox", self.ranks),
             "rank": Scalar(U32, 0, self.ranks - 1),
         }
@@ -129,7 +129,7 @@ class GatherDigits(KernelType):
         gammas = [self._gamma(k, rank * self.columns + lane * LANE_VALUES) for lane in lanes]
         k.wait_for_launch_before()
         number = k.load(k.arg.numbers[k.ctaid.x]) + 1
-        turn = number & 1
+        turn = number & (INBOXES - 1)
         loaded = [k.load_vector(k.arg.x[lane * LANE_VALUES], LANE_VALUES) for lane in lanes]
         for place, lane, xs, gamma in zip(places, lanes, loaded, gammas, strict=True):
             made = self._made(k, xs, gamma)
@@ -143,11 +143,14 @@ class GatherDigits(KernelType):
             k.store(k.arg.numbers[k.ctaid.x], number)
         for place, lane in zip(places, lanes, strict=True):
             for other in others:
-                words = self._words(k, other, lane)
-                found = k.receive_words([k.arg.inbox[turn, other, word.place] for word in words], number)
-                for word, value in zip(words, found, strict=True):
-                    with k.when(self._lives(k, place, word.leads)):
-                        k.store(word.whole, value)
+                self._receive(k, place, self._words(k, other, lane), k.arg.inbox.at(turn, other, 0), number)
+
+    def _receive(self, k: KernelBuilder, place: Value, words: Sequence[Word], inbox: GlobalArray, number: Value) -> None:
+        """Put the words of another rank in their places."""
+        found = k.receive_words([inbox[word.place] for word in words], number)
+        for word, value in zip(words, found, strict=True):
+            with k.when(self._lives(k, place, word.leads)):
+                k.store(word.whole, value)
 
     def _gamma(self, k: KernelBuilder, first: Value) -> tuple[Value, ...]:
         return k.load_vector(k.arg.gamma[first], LANE_VALUES) if self.normed else ()
@@ -163,17 +166,15 @@ class GatherDigits(KernelType):
 
     def _words(self, k: KernelBuilder, rank: Value, lane: Value) -> list[Word]:
         """Those of a lane of a rank."""
-        of_slice = self.columns // BLOCK
-        block = lane // BLOCK_LANES
+        words, block = self.words, lane // BLOCK_LANES
         found = []
         for digit in range(self.digits):
             whole = k.arg.digits[0, digit, rank * self.columns + lane * LANE_VALUES]
-            found.append(Word(lane + digit * self.lanes, replace(whole, dtype=U32), leads=False))
-        for number, name in enumerate(name for name in self.gathered if name != "digits"):
+            found.append(Word(lane + words.start("digits", digit), replace(whole, dtype=U32), leads=False))
+        for name in words.of_blocks:
             array: GlobalArray = getattr(k.arg, name)
-            whole = array.at(*[0] * len(array.shape))[rank * of_slice + block]
-            place = block + (self.digits * self.lanes + number * of_slice)
-            found.append(Word(place, replace(whole, dtype=U32), leads=True))
+            whole = array.at(*[0] * len(array.shape))[rank * words.blocks + block]
+            found.append(Word(block + words.start(name), replace(whole, dtype=U32), leads=True))
         return found
 
     def _lives(self, k: KernelBuilder, place: Value, leads: bool) -> Value:
@@ -193,7 +194,7 @@ class GatherDigits(KernelType):
         inbox = arguments["inbox"].copy()
         for rank in range(self.ranks):
             others = np.arange(self.ranks) != rank
-            inbox[rank, int(numbers[rank, 0]) % 2, others] = sent[others]
+            inbox[rank, int(numbers[rank, 0]) % INBOXES, others] = sent[others]
         of_each = {name: np.stack([array] * self.ranks) for name, array in whole.items()}
         return {**of_each, "numbers": numbers, "inbox": inbox}
 
@@ -210,7 +211,7 @@ class GatherDigits(KernelType):
         """Of a rank: that of quantising its slice, of which squares take two operations a value and gamma one; each word is
         sent to each other with a number, theirs are read with these, and all are written."""
         quantize, more = Quantize(self.digits, self.columns).work(), 3 * self.columns * self.normed
-        received = self.words * (self.ranks - 1)
+        received = self.words.count * (self.ranks - 1)
         squares = F32.bytes * self.normed * (self.columns + self.columns // BLOCK)
         return Work(quantize.flops + more, quantize.bytes + squares + received * (2 * U64.bytes + U32.bytes))
 
@@ -241,7 +242,7 @@ class GatherDigits(KernelType):
             "x": x,
             **gamma,
             "numbers": np.full((ranks, self.blocks), number, np.uint32),
-            "inbox": np.broadcast_to(inbox, (ranks, 2, ranks, self.words)).copy(),
+            "inbox": np.broadcast_to(inbox, (ranks, INBOXES, ranks, self.words.count)).copy(),
             "inboxes": np.zeros((ranks, ranks), np.uint64),
             "rank": np.arange(ranks, dtype=np.uint32),
         }

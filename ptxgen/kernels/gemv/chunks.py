@@ -12,7 +12,6 @@ from typing import Final
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.message import Message
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.received_digits import ReceivedDigits
@@ -128,18 +127,15 @@ class Warp:
             self.numbers.append(number if self.whole else k.min(number, self.n - 1))
             self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
-        dynamic = kernel.asked_for > 0
-        self.shared: SharedDigits
-        if kernel.parts > 1:
-            self.shared = ReceivedDigits(
-                k, layout, self.lane, dynamic=dynamic, parts=kernel.parts, normed=kernel.normed
-            )
-        else:
-            norm = NormOfReader(k, kernel.k) if kernel.normed else None
-            self.shared = SharedDigits(k, layout, self.lane, dynamic=dynamic, norm=norm)
-        self.message: Message | None = None
-        """By which results go to other ranks."""
+        self.shared = self._staged(layout)
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
+
+    def _staged(self, layout: Layout) -> SharedDigits:
+        k, kernel, dynamic = self.k, self.kernel, self.kernel.asked_for > 0
+        if kernel.parts > 1:
+            return ReceivedDigits(k, layout, self.lane, dynamic=dynamic, words=kernel.part_words, parts=kernel.parts)
+        norm = NormOfReader(k, kernel.k) if kernel.normed else None
+        return SharedDigits(k, layout, self.lane, dynamic=dynamic, norm=norm)
 
     def _row(self, name: str, number: Value) -> GlobalArray:
         """The weights of a row of this matrix from its first on."""

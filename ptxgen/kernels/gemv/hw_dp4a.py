@@ -55,13 +55,16 @@ class HwDp4aGemv(HwDp4aType):
             return ()
         return (BatchedHwDp4aGemv(self.format, k=self.k, n=self.n, m=m, digits=self.digits),)
 
-    def with_norm(self, parts: int = 1) -> KernelType | None:
-        return replace(self, normed=True, parts=parts) if parts == 1 or self._takes_parts(parts) else None
+    def with_norm(self) -> KernelType | None:
+        return replace(self, normed=True)
+
+    def in_parts(self, parts: int) -> KernelType | None:
+        return replace(self, parts=parts) if self._takes_parts(parts) else None
 
     def _takes_parts(self, parts: int) -> bool:
-        """Whether a row can come in so many parts: it is staged at once."""
-        pieces = chunks(self.format, self.k, 1, self.digits)
-        return self.k % (BLOCK * parts) == 0 and len(pieces) == 1 and (self.in_turns or not loops(self, pieces))
+        """Whether a row can come in so many parts: it is staged at once, and not in a loop."""
+        looped = not self.in_turns and loops(self, chunks(self.format, self.k, 1, self.digits))
+        return self.k % (BLOCK * parts) == 0 and self.stages_at_once and not looped
 
     def with_residual_norm(self, digits: int) -> KernelType | None:
         from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed  # is an HwDp4aGemv itself
@@ -183,24 +186,18 @@ class HwDp4aGemv(HwDp4aType):
             for i, (of_row, loaded) in enumerate(zip(sums, before, strict=True)):
                 row = warp.number(i)
                 with nullcontext() if warp.whole else k.when(row < warp.n):
-                    self._store_row(warp, y, row, of_row, loaded)
-        self._end(warp)
+                    self._store_row(k, y, row, of_row, loaded)
 
     def _store_own(self, k: KernelBuilder, warp: Warp, sums: list[Value], before: list[Value | None]) -> None:
         """From the sum of each row of the warp, in the lane that has it (Warp.own), all that is written."""
         y, row = warp.result(), warp.first_row + warp.own
         has_row = warp.own < self.warp_results
         with k.when(has_row if warp.whole else has_row & (row >= warp.first_new)):
-            self._store_row(warp, y, row, sums, None)
-        self._end(warp)
+            self._store_row(k, y, row, sums, None)
 
-    def _store_row(self, warp: Warp, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> Value:
-        """Store what a row of weights gave with each row of activations; returns what it is of the last."""
-        warp.k.store(y[row], sums[0])
-        return sums[0]
-
-    def _end(self, warp: Warp) -> None:
-        """What comes behind all rows of the block. All threads come here."""
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
+        """Store what a row of weights gave with each row of activations."""
+        k.store(y[row], sums[0])
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[HwDp4aGemv]:
@@ -245,10 +242,9 @@ class BatchedHwDp4aGemv(HwDp4aGemv):
     def batch(self) -> tuple[int, ...]:
         return (self.m,)
 
-    def _store_row(self, warp: Warp, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> Value:
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
         for number, total in enumerate(sums):
-            warp.k.store(y[number, row], total)
-        return sums[-1]
+            k.store(y[number, row], total)
 
     @classmethod
     def cases(cls, **fixed: Any) -> Iterator[BatchedHwDp4aGemv]:
@@ -277,11 +273,6 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     def signature(self) -> Signature:
         return {**super().signature(), "y": update(F32, self.n)}
 
-    def sent(self, ranks: int) -> KernelType | None:
-        from ptxgen.kernels.gemv.sent import HwDp4aGemvResidualSent  # is an HwDp4aGemvResidual itself
-
-        return HwDp4aGemvResidualSent.of(self, ranks) if type(self) is HwDp4aGemvResidual else None
-
     def with_weight_ring(self) -> KernelType | None:
         """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
         where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
@@ -297,11 +288,9 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         value: Value = k.load(k.arg.y[row])
         return value
 
-    def _store_row(self, warp: Warp, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> Value:
-        held = warp.k.load(y[row]) if before is None else before
-        total: Value = held + sums[0]
-        warp.k.store(y[row], total)
-        return total
+    def _store_row(self, k: KernelBuilder, y: GlobalArray, row: Value, sums: list[Value], before: Value | None) -> None:
+        held = k.load(y[row]) if before is None else before
+        k.store(y[row], held + sums[0])
 
     def reference(self, **arguments: Any) -> Mapping[str, NDArray[np.float64]]:
         return {"y": arguments["y"].astype("f8") + super().reference(**arguments)["y"]}

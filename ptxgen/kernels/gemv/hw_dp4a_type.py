@@ -15,21 +15,21 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType, LaunchConfig, Scalar, Signature, Work, read
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
-from ptxgen.kernels.accuracy import gamma, with_outlier
+from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
+from ptxgen.kernels.collective.digit_words import DigitWords
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
-from ptxgen.kernels.gemv.received_digits import as_received, received_arguments, received_row
+from ptxgen.kernels.gemv.received_digits import in_parts, received_arguments, whole_row
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, dynamic_bytes
 from ptxgen.kernels.gemv.weight_ring import LINE, PIECE, Slots
 from ptxgen.kernels.joined import BlockMatrix
 from ptxgen.kernels.norm.rmsnorm import root_units
-from ptxgen.kernels.norm.squares import rounded_squares, total_chain
-from ptxgen.kernels.quantize.activation_digits import BLOCK, ActivationDigits, quantize
-from ptxgen.kernels.quantize.quantize import Quantize
+from ptxgen.kernels.norm.squares import total_chain
+from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.shape import require
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32, U64
+from ptxgen.types import F32, U32, U64
 
 MULTIPROCESSORS = 132
 """Of a large GPU: settings are chosen for so many. No bit depends on it."""
@@ -90,11 +90,9 @@ class HwDp4aType(DigitGemvType):
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
     squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations.
 
-    parts: each block makes the digits by itself, of a row of f32 values of which so many ranks have a part each, with the bits
-    of whoever makes them else. Instead of digits, scales and sums it takes x: f32[k / parts], this rank's part, and inbox:
-    u64[2, parts, k / parts], where those of the others are or come (sent.py): words of f32 values, each with the number of the
-    message beside it, in the half of the number's last bit; number: u32[1], the one to wait for; rank: u32. With `normed` gamma:
-    f32[k], instead of squares. 1: it takes digits."""
+    parts: so many ranks have made the digits of a part of the row each. Of digits, scales, sums and squares this rank's part is
+    read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[2, parts, words];
+    number: u32[1], of the message that each block waits for, a bounded time; rank: u32. 1: all of the row is there."""
 
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
@@ -146,11 +144,21 @@ class HwDp4aType(DigitGemvType):
         require(self, "k", multiple=BLOCK * self.parts)
         if self.activation_rows > 1 or self.pdl:
             raise ArgumentError(f"{self.name} takes one row in parts, without pdl, got {self.activation_rows}, pdl={self.pdl}")
-        if len(chunks(self.format, self.k, 1, self.digits)) > 1:
+        if not self.stages_at_once:
             raise ArgumentError(
                 f"{self.name}: parts must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
                 f"k={self.k}"
             )
+
+    @property
+    def stages_at_once(self) -> bool:
+        """Whether all activations of a row are in shared memory together."""
+        return self.in_turns or len(chunks(self.format, self.k, 1, self.digits)) == 1
+
+    @property
+    def part_words(self) -> DigitWords:
+        """What is received of a part."""
+        return DigitWords(self.k // self.parts, self.digits, self.normed)
 
     def _check_ring(self) -> None:
         if self.pdl:
@@ -313,12 +321,9 @@ class HwDp4aType(DigitGemvType):
         return LaunchConfig(blocks, threads, resident, early=self.pdl, dynamic_shared=self.asked_for, shared_room=room)
 
     def signature(self) -> Signature:
-        signature = super().signature()
-        if self.parts > 1:
-            taken = {name: one for name, one in signature.items() if name not in ActivationDigits._fields}
-            return {**taken, **received_arguments(self.k, self.parts, normed=self.normed)}
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}
-        return {**signature, **norm}
+        whole = {**super().signature(), **norm}
+        return received_arguments(whole, self.part_words, self.parts) if self.parts > 1 else whole
 
     @property
     def relative_bound(self) -> float:
@@ -329,35 +334,23 @@ class HwDp4aType(DigitGemvType):
         return super().relative_bound + gamma(ceil(root_units(chain=0, tree=total_chain(blocks))) + 1)
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        squares = arguments.get("squares")
         if self.parts > 1:
-            row = received_row(arguments)
-            made = quantize((row * arguments["gamma"] if self.normed else row).reshape(1, self.k), self.digits)
-            arguments, squares = {**arguments, **made._asdict()}, rounded_squares(row)
+            arguments = {**arguments, **whole_row(arguments, self.part_words, self.parts)}
         weights, x = super()._in_float64(arguments)
         if self.normed:
-            assert squares is not None
-            x = x / np.sqrt(squares.astype("f8").sum() / self.k + float(arguments["eps"]))
+            x = x / np.sqrt(arguments["squares"].astype("f8").sum() / self.k + float(arguments["eps"]))
         return weights, x
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         inputs = super().inputs(rng)
-        if self.parts > 1:
-            for name in ActivationDigits._fields:
-                del inputs[name]
-            norm = {"gamma": rng.uniform(-0.5, 2.0, self.k).astype(np.float32), "eps": np.float32(1e-5)} if self.normed else {}
-            return {**inputs, **as_received(rng, with_outlier(rng, self.k), self.parts), **norm}
         if self.normed:
             inputs |= {"squares": rng.chisquare(BLOCK, self.k // BLOCK).astype(np.float32), "eps": np.float32(1e-5)}
-        return inputs
+        return in_parts(rng, inputs, self.part_words, self.parts) if self.parts > 1 else inputs
 
     def work(self) -> Work:
         product = super().work()
-        if self.parts > 1:
-            made, own = Quantize(self.digits, self.k).work(), self.k // self.parts
-            more = F32.bytes * (own + self.normed * self.k) + U64.bytes * (self.k - own)
-            return Work(product.flops + made.flops, product.bytes + more - (made.bytes - F32.bytes * self.k))
-        return Work(product.flops, product.bytes + (F32.bytes * self.k // BLOCK if self.normed else 0))
+        received = (self.parts - 1) * self.part_words.count * (U64.bytes - U32.bytes)
+        return Work(product.flops, product.bytes + received + (F32.bytes * self.k // BLOCK if self.normed else 0))
 
     @classmethod
     def _narrow(cls) -> dict[str, Any]:

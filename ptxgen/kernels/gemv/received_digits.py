@@ -1,153 +1,191 @@
-"""Activations that a block makes digits of by itself, in shared memory, from the parts of a row that ranks have computed: this
-rank's own from global memory, the others' words from where they send them (sent.py)."""
+"""Activation digits of a row whose parts ranks have made, staged in shared memory by a block: those of its own rank from global
+memory, and the words of the others as they come (collective/send_digits.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Scalar, Signature, read
-from ptxgen.dsl.memory import Element
+from ptxgen.dsl.kernel_type import Array, Scalar, Signature, read
+from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.message import INBOXES
+from ptxgen.kernels.collective.digit_words import INBOXES, DigitWords
 from ptxgen.kernels.gemv.fragments import FragmentLane
-from ptxgen.kernels.gemv.shared_digits import PADDED, Layout, SharedDigits, padding
-from ptxgen.kernels.norm.squares import SumOfSquares, group_squares, inverse_root
+from ptxgen.kernels.gemv.shared_digits import PIECE, Layout, SharedDigits, digits_before
+from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
 from ptxgen.kernels.quantize.activation_digits import BLOCK
-from ptxgen.kernels.quantize.quantize import LANE_VALUES, block_integers, digits_of, packed
-from ptxgen.types import F32, U32, U64
-
-BLOCK_LANES: Final = BLOCK // LANE_VALUES
+from ptxgen.kernels.quantize.quantize import LANE_VALUES
+from ptxgen.types import F32, S32, U32, U64
 
 
-def received_arguments(k: int, parts: int, *, normed: bool) -> Signature:
-    """What stands for a row of k activations that comes in parts: see HwDp4aType.parts."""
-    norm: Signature = {"gamma": read(F32, k, constant=True), "eps": Scalar(F32, low=0.0)} if normed else {}
+def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signature:
+    """What stands for a row that comes in parts: see HwDp4aType.parts. whole: the arguments of one that is there."""
+    arrays = {name: one for name, one in whole.items() if isinstance(one, Array)}
+    own = {name: replace(arrays[name], partial=True) for name in ("digits", *words.of_blocks)}
     return {
-        "x": read(F32, k // parts),
-        "inbox": read(U64, INBOXES, parts, k // parts),
+        **whole,
+        **own,
+        "inbox": read(U64, INBOXES, parts, words.count),
         "number": read(U32, 1),
         "rank": Scalar(U32, 0, parts - 1),
-        **norm,
     }
 
 
-def received_row(arguments: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The whole row that these arguments stand for: f32[k]."""
+def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> dict[str, NDArray[Any]]:
+    """The digits, scales, sums and squares of all parts that these arguments stand for."""
     number, rank = int(arguments["number"][0]), int(arguments["rank"])
-    parts = [(words & 0xFFFFFFFF).astype(np.uint32).view(np.float32) for words in arguments["inbox"][number % INBOXES]]
-    parts[rank] = arguments["x"]
-    return np.concatenate(parts)
+    whole = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
+    for other in set(range(parts)) - {rank}:
+        found = (arguments["inbox"][number % INBOXES, other] & 0xFFFFFFFF).astype(np.uint32)
+        for (_, place), start, count in _places(whole, words, other):
+            place[...] = found[start : start + count].view(place.dtype)
+    return whole
 
 
-def as_received(rng: np.random.Generator, row: NDArray[np.float32], parts: int) -> dict[str, Any]:
-    """Arguments that stand for this row, f32[k], on some rank: the other inbox has older words, and so has the rank's own
-    place in both."""
+def in_parts(
+    rng: np.random.Generator, arguments: Mapping[str, Any], words: DigitWords, parts: int
+) -> dict[str, Any]:  # fmt: skip
+    """Arguments that stand for the row of these on some rank. Of the parts of others it has what is no part of a result, older
+    words in the other inbox, and as its own."""
     number, rank = int(rng.choice([1, 2, 2**31, 2**32 - 1])), int(rng.integers(parts))
-    slices = row.reshape(parts, -1)
-    old = rng.standard_normal((INBOXES, *slices.shape)).astype(np.float32).view(np.uint32).astype(np.uint64)
-    inbox = old | np.uint64((number - 1) << 32)
-    words = slices.view(np.uint32).astype(np.uint64) | np.uint64(number << 32)
-    others = np.arange(parts) != rank
-    inbox[number % INBOXES, others] = words[others]
-    return {
-        "x": slices[rank].copy(),
-        "inbox": inbox,
-        "number": np.array([number], np.uint32),
-        "rank": np.uint32(rank),
-    }
+    own = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
+    inbox = rng.integers(0, 2**32, (INBOXES, parts, words.count), np.uint64) | np.uint64((number - 1) << 32)
+    for other in set(range(parts)) - {rank}:
+        for (_, place), start, count in _places(own, words, other):
+            sent = np.ascontiguousarray(place).view(np.uint32).astype(np.uint64)
+            inbox[number % INBOXES, other, start : start + count] = sent | np.uint64(number << 32)
+            place[...] = 99
+    return {**arguments, **own, "inbox": inbox, "number": np.array([number], np.uint32), "rank": np.uint32(rank)}
 
 
-class _Quad(NamedTuple):
-    """Four neighbouring values of a row, those from `first` on, which a lane makes digits of; live: whether they are not
-    another lane's, too."""
+def _places(
+    arrays: Mapping[str, NDArray[Any]], words: DigitWords, part: int
+) -> Iterator[tuple[tuple[str, NDArray[Any]], int, int]]:  # fmt: skip
+    """The places of a part in each array of one row, by its name, each with its first word and how many there are."""
+    for digit in range(words.digits):
+        of_part = slice(part * words.values, (part + 1) * words.values)
+        yield ("digits", arrays["digits"][0, digit, of_part]), words.start("digits", digit), words.lanes
+    for name in words.of_blocks:
+        of_part = slice(part * words.blocks, (part + 1) * words.blocks)
+        yield (name, arrays[name].reshape(-1)[of_part]), words.start(name), words.blocks
 
-    first: Value
+
+class _Share(NamedTuple):
+    """What of a part one thread moves: the part, its number there; and whether that is no other thread's, None where it never
+    is."""
+
+    part: Value
+    place: Value
     live: Value | None
 
 
 class ReceivedDigits(SharedDigits):
     """As SharedDigits of one row, all of which is staged at once."""
 
-    def __init__(self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, parts: int, normed: bool) -> None:
-        """dynamic: as there; parts: ranks; normed: the digits are those of gamma * x, whose norm scales complete."""
+    def __init__(
+        self, k: KernelBuilder, layout: Layout, lane: FragmentLane, *, dynamic: bool, words: DigitWords, parts: int
+    ) -> None:  # fmt: skip
+        """dynamic: as there; words: of each of so many parts."""
         super().__init__(k, layout, lane, dynamic=dynamic)
-        self._parts, self._normed = parts, normed
-        self._squares = k.shared(F32, layout.values // BLOCK) if normed else None
+        self._words, self._parts = words, parts
+        self._squares = k.shared(F32, parts * words.blocks) if words.normed else None
 
     def fill(self, rows: range, first: int, count: int) -> None:
-        """Make the digits of the rank's own part while the others' words are on their way, then theirs, and wait for the
-        threads of the block."""
-        k, parts, rank = self.k, self._parts, self.k.arg.rank
-        of_part = self.layout.values // parts
-        places = range(0, of_part // LANE_VALUES, k.threads)
-        own = [self._quad(rank, start) for start in places]
-        others = [self._quad((rank + away) % parts, start) for away in range(1, parts) for start in places]
-        gammas = [self._gamma(quad) for quad in (*own, *others)]
+        """Stage the row, and wait for the threads of the block. The rank's own part is loaded together with the first look for
+        the words of the others."""
+        k, words = self.k, self._words
+        own = k.arg.rank
+        others = [(own + away) % self._parts for away in range(1, self._parts)]
         number = k.load(k.arg.number[0])
-        loaded = [k.load_vector(k.arg.x[quad.first - rank * of_part], LANE_VALUES) for quad in own]
-        scales = [self._make(quad, xs, gamma) for quad, xs, gamma in zip(own, loaded, gammas, strict=False)]
-        turn = k.arg.inbox.at(number & (INBOXES - 1), 0, 0)
-        words = k.receive_words([turn.at(quad.first)[i] for quad in others for i in range(LANE_VALUES)], number)
-        for place, (quad, gamma) in enumerate(zip(others, gammas[len(own) :], strict=True)):
-            xs = [k.bits(word, F32) for word in words[place * LANE_VALUES :][:LANE_VALUES]]
-            scales.append(self._make(quad, xs, gamma))
-        factor = None
-        if self._squares is not None:
-            k.barrier()
-            total = SumOfSquares(k, self._squares, self.layout.values // BLOCK).total()
-            factor = inverse_root(k, total, self.layout.values, k.arg.eps)
-        for quad, (scale, sum_) in zip((*own, *others), scales, strict=True):
-            self._store_scale(quad, scale if factor is None else scale * factor, sum_)
+        inbox = k.arg.inbox.at(number & (INBOXES - 1), 0, 0)
+        digits = range(self.layout.digits)
+        pieces = self._shares([own], words.values // PIECE)
+        quads = self._shares(others, words.lanes)
+        blocks = self._shares([own], words.blocks)
+        their_blocks = self._shares(others, words.blocks)
+
+        def word(share: _Share, name: str, digit: int = 0) -> Element:
+            element: Element = inbox.at(share.part * words.count + words.start(name, digit))[share.place]
+            return element
+
+        moved = [[self._load_piece(digit, share) for digit in digits] for share in pieces]
+        facts = [[k.load(self._of_block(name, share)) for name in self._needed] for share in blocks]
+        wanted = [word(share, "digits", digit) for share in quads for digit in digits]
+        wanted += [word(share, name) for share in their_blocks for name in self._needed]
+        found = iter(k.receive_words(wanted, number))
+        for share, of_digits in zip(pieces, moved, strict=True):
+            self._store_digits(share, PIECE, of_digits)
+        for share in quads:
+            self._store_digits(share, LANE_VALUES, [[next(found)] for _ in digits])
+        facts += [[self._fact(name, next(found)) for name in self._needed] for _ in their_blocks]
+        self._store_facts([*blocks, *their_blocks], facts)
         k.barrier()
 
-    def _quad(self, part: Value, start: int) -> _Quad:
-        """The one of this thread among those of a part from quad `start` on. Threads past the end do the last one's work again,
-        because shuffles need them all."""
-        k, count = self.k, self.layout.values // self._parts // LANE_VALUES
-        place = k.tid.x + start if start else k.tid.x
-        beyond = start + k.threads > count
-        last = k.min(place, count - 1) if beyond else place
-        return _Quad((part * count + last) * LANE_VALUES, place < count if beyond else None)
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """What is staged of a block, or computed with: no sums where the format has no minima."""
+        return tuple(name for name in self._words.of_blocks if name != "sums" or self.layout.format.has_minimum)
 
-    def _gamma(self, quad: _Quad) -> tuple[Value, ...]:
-        return self.k.load_vector(self.k.arg.gamma[quad.first], LANE_VALUES) if self._normed else ()
-
-    def _make(self, quad: _Quad, xs: Sequence[Value], gamma: tuple[Value, ...]) -> tuple[Value, Value]:
-        """Store the digits of a quad, and of a norm the squares of its block; returns the block's scale and sum."""
-        k, layout = self.k, self.layout
-        values = [x * factor for x, factor in zip(xs, gamma, strict=True)] if gamma else list(xs)
-        integers, scale, total = block_integers(k, layout.digits, values)
-        words = [packed(k, digits) for digits in digits_of(integers, layout.digits)]
-        squares = group_squares(k, xs) if self._squares is not None else None
-        byte = quad.first
-        if pad := padding(layout.format):
-            byte = k.mad(quad.first // PADDED, pad, byte)
-        base = k.symbol_address(self._digits) + byte
-        with self._where(quad, leads=False):
-            for digit, word in enumerate(words):
-                k.store(Element("shared", base.register, digit * layout.digit_bytes, U32), word)
-        if self._squares is not None and squares is not None:
-            with self._where(quad, leads=True):
-                k.store(self._squares[quad.first // BLOCK], squares)
-        return scale, total
-
-    def _store_scale(self, quad: _Quad, scale: Value, total: Value) -> None:
-        k, layout = self.k, self.layout
-        base = k.symbol_address(self._scales) + quad.first // BLOCK * layout.scale_bytes
-        with self._where(quad, leads=True):
-            both = (scale, -(scale * k.f32(total))) if layout.format.has_minimum else scale
-            k.store(Element("shared", base.register, self._scales_start, F32), both)
-
-    def _where(self, quad: _Quad, *, leads: bool) -> AbstractContextManager[None]:
-        """In the threads whose quad it is; leads: in the first lane of its block."""
+    def _shares(self, parts: Sequence[Value], count: int) -> list[_Share]:
+        """Those of this thread in `count` things of each part. Threads past the end take the last one, which is another's, so
+        that loads need no branch."""
         k = self.k
-        live = (k.lane & (BLOCK_LANES - 1)) == 0 if leads else None
-        if quad.live is not None:
-            live = quad.live if live is None else quad.live & live
-        return k.when(live) if live is not None else nullcontext()
+        shares = []
+        for part in parts:
+            for start in range(0, count, k.threads):
+                place = k.tid.x + start if start else k.tid.x
+                beyond = start + k.threads > count
+                shares.append(_Share(part, k.min(place, count - 1) if beyond else place, place < count if beyond else None))
+        return shares
+
+    def _load_piece(self, digit: int, share: _Share) -> Sequence[Value]:
+        first = share.part * self._words.values + share.place * PIECE
+        return self.k.load_vector(self.k.arg.digits.at(0, digit, 0).at(first)[0], PIECE // 4, U32)
+
+    def _of_block(self, name: str, share: _Share) -> Element:
+        """Where the rank's own are."""
+        array: GlobalArray = getattr(self.k.arg, name)
+        return array.at(*[0] * len(array.shape))[share.part * self._words.blocks + share.place]
+
+    def _fact(self, name: str, word: Value) -> Value:
+        """The scale, the sum or the squares that a word is."""
+        return self.k.bits(word, S32 if name == "sums" else F32)
+
+    def _store_digits(self, share: _Share, values: int, of_digits: Sequence[Sequence[Value]]) -> None:
+        """So many neighbouring values of each digit."""
+        k, layout = self.k, self.layout
+        first = share.part * self._words.values + share.place * values
+        byte = digits_before(layout, first)
+        base = k.symbol_address(self._digits) + byte
+        with self._when(share.live):
+            for digit, words in enumerate(of_digits):
+                element = Element("shared", base.register, digit * layout.digit_bytes, U32)
+                k.store(element, words if len(words) > 1 else words[0])
+
+    def _store_facts(self, shares: Sequence[_Share], facts: Sequence[Sequence[Value]]) -> None:
+        """Scales, each with its negative sum where the format has minima; completed by what the squares say."""
+        k, layout, squares = self.k, self.layout, self._squares
+        places = [share.part * self._words.blocks + share.place for share in shares]
+        factor = None
+        if squares is not None:
+            for share, place, (*_, own) in zip(shares, places, facts, strict=True):
+                with self._when(share.live):
+                    k.store(squares[place], own)
+            k.barrier()
+            total = SumOfSquares(k, squares, layout.values // BLOCK).total()
+            factor = inverse_root(k, total, layout.values, k.arg.eps)
+        for share, place, (scale, *others) in zip(shares, places, facts, strict=True):
+            complete = scale if factor is None else scale * factor
+            base = k.symbol_address(self._scales) + place * layout.scale_bytes
+            both = (complete, -(complete * k.f32(others[0]))) if layout.format.has_minimum else complete
+            with self._when(share.live):
+                k.store(Element("shared", base.register, self._scales_start, F32), both)
+
+    def _when(self, live: Value | None) -> AbstractContextManager[None]:
+        return nullcontext() if live is None else self.k.when(live)

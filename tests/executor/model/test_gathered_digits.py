@@ -4,6 +4,7 @@ and no launch that makes digits or norms of what was gathered."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,9 @@ def test_any_number_of_devices_has_the_bits_of_one(path: Path, profile: GpuProfi
     alone, _ = decoded(path, profile, 1)
     shared, (token, step) = decoded(path, profile, ranks, sanitize=True)
     assert shared == alone
-    assert token["gather_digits"] >= 4
-    assert step["gather_digits"] >= 4
+    for launches in (token, step):
+        assert launches["gather_digits"] + launches["send_digits"] >= 4
+        assert launches["send_digits"] >= 4 - (profile is GpuProfile())
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
@@ -63,7 +65,7 @@ def test_so_has_every_architecture(architecture: str, types: dict[str, Any], tmp
     for profile in (NORMS, ALL):
         shared, (token, _) = decoded(path, profile, 2)
         assert shared == decoded(path, profile, 1)[0]
-        assert token["gather_digits"] == 4
+        assert (token["send_digits"], token["gather_digits"]) == (3, 1)  # the head has too many blocks to receive
 
 
 def test_fast_with_outliers_has_them_too(path: Path) -> None:
@@ -87,9 +89,9 @@ def test_nothing_makes_digits_or_norms_of_what_was_gathered(path: Path) -> None:
     _, (token, step) = decoded(path, ALL, 2)
     assert not [name for name in (*token, *step) if name.endswith("_quantize")]
     assert token["rmsnorm_digits"] == 1  # of the embedding
-    assert (token["gather_digits"], token["all_gather"]) == (8, 1)  # the logits
+    assert (token["send_digits"], token["gather_digits"], token["all_gather"]) == (7, 1, 1)  # the norm of the head; the logits
     assert step["rmsnorm_digits"] == 2  # behind the last layer nobody knows which rows are scored
-    assert (step["gather_digits"], step["all_gather"]) == (7, 2)
+    assert (step["send_digits"], step["gather_digits"], step["all_gather"]) == (7, 0, 2)
 
 
 def test_a_part_of_gate_and_up_is_gated_in_their_launch(path: Path) -> None:
@@ -102,15 +104,26 @@ def test_a_part_of_gate_and_up_is_gated_in_their_launch(path: Path) -> None:
 def test_without_fused_norms_the_stream_is_gathered(path: Path) -> None:
     _, (token, _) = decoded(path, GpuProfile(), 2)
     assert not [name for name in token if name.endswith("_quantize")]
-    assert (token["gather_digits"], token["all_gather"], token["rmsnorm_digits"]) == (4, 5, 5)
+    assert (token["send_digits"], token["all_gather"], token["rmsnorm_digits"]) == (4, 5, 5)
 
 
 def test_a_profile_can_have_values_gathered(path: Path) -> None:
     shared, (token, step) = decoded(path, GpuProfile(fused_norms=True, gathered_digits=False), 2)
     assert shared == decoded(path, NORMS, 1)[0]
-    assert (token["gather_digits"], step["gather_digits"]) == (0, 0)
+    for found in (token, step):
+        assert not {"send_digits", "gather_digits"} & set(found)
     with pytest.raises(ArgumentError, match="gathered_digits is 1; allowed: a bool"):
         GpuProfile(gathered_digits=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_profile_can_have_digits_gathered_and_not_sent(path: Path, ranks: int) -> None:
+    shared, (token, step) = decoded(path, replace(ALL, sent_parts=False), ranks, sanitize=True)
+    assert shared == decoded(path, ALL, ranks)[0]
+    assert (token["gather_digits"], step["gather_digits"]) == (8, 7)
+    assert not token["send_digits"] + step["send_digits"]
+    with pytest.raises(ArgumentError, match="sent_parts is 0; allowed: a bool"):
+        GpuProfile(sent_parts=0)  # type: ignore[arg-type]
 
 
 def test_parts_that_are_no_whole_blocks_of_digits_are_gathered_as_values(tmp_path: Path) -> None:
@@ -118,7 +131,7 @@ def test_parts_that_are_no_whole_blocks_of_digits_are_gathered_as_values(tmp_pat
     path = write_model(tmp_path / "m.gguf", "qwen3", Q.Q8_0, **sizes)
     shared, (token, _) = decoded(path, ALL, 2)
     assert shared == decoded(path, ALL, 1)[0]
-    assert (token["gather_digits"], token["all_gather"]) == (1, 4)  # attention's heads alone
+    assert (token["send_digits"], token["all_gather"]) == (1, 4)  # attention's heads alone
 
 
 def test_the_residual_stream_is_whole_for_who_asks(path: Path) -> None:
@@ -135,13 +148,14 @@ def test_the_residual_stream_is_whole_for_who_asks(path: Path) -> None:
     assert streams[0] == streams[1]
 
 
-def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path) -> None:
-    with CudaExecutor(devices=["emulator"] * 2, profile=ALL) as executor:
+@pytest.mark.parametrize(("sent", "waits"), [(True, "hw_dp4a_q4k_gemv_residual"), (False, "gather_digits")])
+def test_a_rank_that_does_not_answer_ends_the_step_on_all(path: Path, sent: bool, waits: str) -> None:
+    with CudaExecutor(devices=["emulator"] * 2, profile=replace(ALL, sent_parts=sent)) as executor:
         decoder, device = executor.load_model(path, context=CONTEXT).decoder, executor.device
         assert isinstance(device, SeveralDevices)
         decoder.step(3)
-        gather = next(plan for plan in decoder.graph().plans if plan.kernel.name == "gather_digits")
-        numbers = gather.arguments["numbers"]
+        sends = next(plan for plan in decoder.graph().plans if plan.kernel.name == ("send_digits" if sent else "gather_digits"))
+        numbers = sends.arguments["numbers"]
         device.devices[1].fill(device.peers(numbers.pointer)[1], numbers.nbytes, 0x40)  # it takes all others to be far ahead
-        with pytest.raises(DeviceFailed, match="gather_digits"):
+        with pytest.raises(DeviceFailed, match=waits):
             decoder.step(17)
