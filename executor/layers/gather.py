@@ -14,7 +14,6 @@ from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
 from ptxgen.kernels.collective.all_gather import AllGather
-from ptxgen.kernels.collective.digit_words import INBOXES
 from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.kernels.collective.send_digits import SendDigits
 from ptxgen.kernels.token.gather_rows import GatherRows
@@ -122,9 +121,9 @@ def _inboxes(workspace: Workspace, kernel: GatherDigits) -> tuple[dict[str, Any]
     """By which the ranks send each other what is gathered, and what those take who receive it where nobody gathers it; gathers
     of one kernel share them."""
     numbers = workspace.buffer(f"numbers of {kernel}", (kernel.blocks,), U32, zeros=True)
-    inbox = workspace.buffer(f"inbox of {kernel}", (INBOXES, kernel.ranks, kernel.words.count), U64, zeros=True)
+    inbox = workspace.buffer(f"inbox of {kernel}", (kernel.inboxes, kernel.ranks, kernel.words.count), U64, zeros=True)
     sending = {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox), "rank": 0}
-    received = {"inbox": inbox, "number": numbers.view(0, (1,)), "rank": 0}
+    received = {"inbox": inbox.view(0, (kernel.ranks, kernel.words.count)), "number": numbers.view(0, (1,)), "rank": 0}
     return sending, received if isinstance(kernel, SendDigits) else {}
 
 

@@ -8,9 +8,6 @@ from typing import Final
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES
 
-INBOXES: Final = 2
-"""Messages go into them in turn; GatherDigits says why two are enough."""
-
 BLOCK_LANES: Final = BLOCK // LANE_VALUES
 
 

@@ -16,7 +16,7 @@ from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.accuracy import OUTLIER
 from ptxgen.kernels.collective.all_gather import MOST_BLOCKS, MOST_RANKS
-from ptxgen.kernels.collective.digit_words import BLOCK_LANES, INBOXES, DigitWords
+from ptxgen.kernels.collective.digit_words import BLOCK_LANES, DigitWords
 from ptxgen.kernels.norm.squares import group_squares, rounded_squares
 from ptxgen.kernels.quantize import activation_digits
 from ptxgen.kernels.quantize.activation_digits import BLOCK, LARGEST
@@ -64,6 +64,8 @@ class GatherDigits(KernelType):
     family: ClassVar[str] = "collective"
     name = "gather_digits"
     waits_inside: ClassVar[bool] = True
+    inboxes: ClassVar[int] = 2
+    """Of a rank, for messages in turn."""
     n: int
     ranks: int
     digits: int
@@ -111,7 +113,7 @@ class GatherDigits(KernelType):
             "x": read(F32, self.columns),
             **({"gamma": read(F32, self.n, constant=True)} if self.normed else {}),
             "numbers": update(U32, self.blocks),
-            "inbox": update(U64, INBOXES, self.ranks, self.words.count),
+            "inbox": update(U64, self.inboxes, self.ranks, self.words.count),
             "inboxes": addresses("inbox", self.ranks),
             "rank": Scalar(U32, 0, self.ranks - 1),
         }
@@ -129,7 +131,7 @@ class GatherDigits(KernelType):
         gammas = [self._gamma(k, rank * self.columns + lane * LANE_VALUES) for lane in lanes]
         k.wait_for_launch_before()
         number = k.load(k.arg.numbers[k.ctaid.x]) + 1
-        turn = number & (INBOXES - 1)
+        turn = number & (self.inboxes - 1)
         loaded = [k.load_vector(k.arg.x[lane * LANE_VALUES], LANE_VALUES) for lane in lanes]
         for place, lane, xs, gamma in zip(places, lanes, loaded, gammas, strict=True):
             made = self._made(k, xs, gamma)
@@ -194,7 +196,7 @@ class GatherDigits(KernelType):
         inbox = arguments["inbox"].copy()
         for rank in range(self.ranks):
             others = np.arange(self.ranks) != rank
-            inbox[rank, int(numbers[rank, 0]) % INBOXES, others] = sent[others]
+            inbox[rank, int(numbers[rank, 0]) % self.inboxes, others] = sent[others]
         of_each = {name: np.stack([array] * self.ranks) for name, array in whole.items()}
         return {**of_each, "numbers": numbers, "inbox": inbox}
 
@@ -231,8 +233,8 @@ class GatherDigits(KernelType):
         x[0, 0], x[-1, -BLOCK:] = OUTLIER, 0.0
         gamma = {"gamma": np.tile(rng.uniform(-0.5, 2.0, self.n).astype(np.float32), (ranks, 1))} if self.normed else {}
         number = int(rng.choice([0, 1, 2**31 - 1, 2**32 - 1]))
-        latest = [number - (number % 2 != turn) for turn in range(2)]  # that went into either inbox
-        inbox = np.array([one % 2**32 << 32 for one in latest], np.uint64).reshape(1, 2, 1, 1)
+        latest = [number - (number % self.inboxes != turn) for turn in range(self.inboxes)]  # that went into each inbox
+        inbox = np.array([one % 2**32 << 32 for one in latest], np.uint64).reshape(1, self.inboxes, 1, 1)
         made = activation_digits.unwritten(ranks, self.digits, self.n)
         unwritten = {name: array.reshape(ranks, *self.gathered[name].shape) for name, array in made.items()}
         if self.normed:
@@ -242,7 +244,7 @@ class GatherDigits(KernelType):
             "x": x,
             **gamma,
             "numbers": np.full((ranks, self.blocks), number, np.uint32),
-            "inbox": np.broadcast_to(inbox, (ranks, INBOXES, ranks, self.words.count)).copy(),
+            "inbox": np.broadcast_to(inbox, (ranks, self.inboxes, ranks, self.words.count)).copy(),
             "inboxes": np.zeros((ranks, ranks), np.uint64),
             "rank": np.arange(ranks, dtype=np.uint32),
         }

@@ -28,10 +28,13 @@ class SendDigits(GatherDigits):
     All arguments as there. Of digits, scales, sums and squares the places of this rank's slice are written. A launch on each
     rank is one message (LaunchConfig.ranks), and its words are for hw_dp4a with `parts`, with numbers (the first) and inbox.
 
-    **Two inboxes in turn** do here, too, if all of the message before have been received when a rank begins to send: in place
-    of the gather it is the launches that wait for its words that end after them, and these come before the next message."""
+    **One inbox**, so that who receives knows where to look before it knows the number. Between two messages into it there must be
+    another gather, or message, that every rank has waited for. Let rank A be ahead, and B still wait for words of message k. A
+    sends message k + 1 behind the gather between, for which it has what B gave. B gave that behind its launches that waited for
+    message k: they had ended."""
 
     name = "send_digits"
+    inboxes = 1
 
     @property
     def gathered(self) -> dict[str, Array]:

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import KernelType, Signature, Work, update
+from ptxgen.dsl.kernel_type import RING_SHARED, KernelType, LaunchConfig, Signature, Work, update
 from ptxgen.dsl.memory import GlobalArray
 from ptxgen.dsl.value import Value
 from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING, HwDp4aType, ring_slots
+from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING, HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.gemv.turns import Turns
 from ptxgen.kernels.gemv.weight_ring import WeightRing
@@ -28,10 +28,16 @@ from ptxgen.kernels.joined import further
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
+from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
 
 SHARED = ("format", "k", "digits", "normed", "parts")
 """The fields in which matrices must be alike to be multiplied in one launch."""
+
+SIXTEEN_WARPS, THEIR_REGISTERS = 16 * WARP_SIZE, 80
+"""Threads of a block, and the most registers of each that leave room on a multiprocessor for a block of 8 warps of 96, as those
+that multiply by gate and up and copy ahead beside one of the output projection. With 88 a thread a step of the 8B took 1588 us
+instead of 1537 (H200)."""
 
 MOST_BATCHED = 8
 """Rows of activations of a batched kernel."""
@@ -273,13 +279,19 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     def signature(self) -> Signature:
         return {**super().signature(), "y": update(F32, self.n)}
 
+    def launch(self) -> LaunchConfig:
+        """With a ring that leaves half of the shared memory, 16 warps leave registers, too, for a block of what comes next."""
+        launch = super().launch()
+        leaves = self.ring and self.asked_for <= RING_SHARED // 2 and launch.threads == SIXTEEN_WARPS
+        return replace(launch, most_registers=THEIR_REGISTERS) if leaves else launch
+
     def with_weight_ring(self) -> KernelType | None:
-        """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
-        where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
+        """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them, and of three slots
+        (two of down of half an 8B: 1415 for 1393 us, two H100s); of more rows only where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
         for rows in (1, 2):
             one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, pdl=False, **NO_RING)
             if one.launch().blocks <= MULTIPROCESSORS:
-                return one.ringed(ring_slots(rows))
+                return one.ringed(3)
         return self.ringed(2) if len(chunks(self.format, self.k, 1, self.digits)) > 1 else None
 
     def _before(self, k: KernelBuilder, row: Value) -> Value | None:

@@ -4,14 +4,14 @@ multiplies a matrix by the norm multiplies it by the digits of y gamma, and divi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import RING_SHARED, KernelType, LaunchConfig, Signature, Work, read, write
+from ptxgen.dsl.kernel_type import KernelType, Signature, Work, read, write
 from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -23,13 +23,7 @@ from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
-from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32
-
-SIXTEEN_WARPS, THEIR_REGISTERS = 16 * WARP_SIZE, 80
-"""Threads of a block, and the most registers of each that leave room on a multiprocessor for a block of 8 warps of 96, as those
-that multiply by gate and up and copy ahead beside one of the output projection. With 88 a thread a step of the 8B took 1588 us
-instead of 1537 (H200)."""
 
 IDLE_WEIGHTS = 100_000
 """Weights of a block of 32 rows, times the share of the multiprocessors that have none: from so many on blocks share groups, so
@@ -72,12 +66,6 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
 
     def with_weight_ring(self) -> KernelType | None:
         return self.ringed(ring_slots(self.rows_per_warp))
-
-    def launch(self) -> LaunchConfig:
-        """With a ring that leaves half of the shared memory, 16 warps leave registers, too, for a block of what comes next."""
-        launch = super().launch()
-        leaves = self.ring and self.asked_for <= RING_SHARED // 2 and launch.threads == SIXTEEN_WARPS
-        return replace(launch, most_registers=THEIR_REGISTERS) if leaves else launch
 
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}

@@ -15,7 +15,7 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Scalar, Signature, read
 from ptxgen.dsl.memory import Element, GlobalArray
 from ptxgen.dsl.value import Value
-from ptxgen.kernels.collective.digit_words import INBOXES, DigitWords
+from ptxgen.kernels.collective.digit_words import DigitWords
 from ptxgen.kernels.gemv.fragments import FragmentLane
 from ptxgen.kernels.gemv.shared_digits import PIECE, Layout, SharedDigits, digits_before
 from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
@@ -31,7 +31,7 @@ def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signa
     return {
         **whole,
         **own,
-        "inbox": read(U64, INBOXES, parts, words.count),
+        "inbox": read(U64, parts, words.count),
         "number": read(U32, 1),
         "rank": Scalar(U32, 0, parts - 1),
     }
@@ -39,10 +39,10 @@ def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signa
 
 def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> dict[str, NDArray[Any]]:
     """The digits, scales, sums and squares of all parts that these arguments stand for."""
-    number, rank = int(arguments["number"][0]), int(arguments["rank"])
+    rank = int(arguments["rank"])
     whole = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
     for other in set(range(parts)) - {rank}:
-        found = (arguments["inbox"][number % INBOXES, other] & 0xFFFFFFFF).astype(np.uint32)
+        found = (arguments["inbox"][other] & 0xFFFFFFFF).astype(np.uint32)
         for (_, place), start, count in _places(whole, words, other):
             place[...] = found[start : start + count].view(place.dtype)
     return whole
@@ -51,15 +51,15 @@ def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> di
 def in_parts(
     rng: np.random.Generator, arguments: Mapping[str, Any], words: DigitWords, parts: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Arguments that stand for the row of these on some rank. Of the parts of others it has what is no part of a result, older
-    words in the other inbox, and as its own."""
+    """Arguments that stand for the row of these on some rank. Of the parts of others it has what is no part of a result, and
+    older words as its own."""
     number, rank = int(rng.choice([1, 2, 2**31, 2**32 - 1])), int(rng.integers(parts))
     own = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
-    inbox = rng.integers(0, 2**32, (INBOXES, parts, words.count), np.uint64) | np.uint64((number - 1) << 32)
+    inbox = rng.integers(0, 2**32, (parts, words.count), np.uint64) | np.uint64((number - 1) << 32)
     for other in set(range(parts)) - {rank}:
         for (_, place), start, count in _places(own, words, other):
             sent = np.ascontiguousarray(place).view(np.uint32).astype(np.uint64)
-            inbox[number % INBOXES, other, start : start + count] = sent | np.uint64(number << 32)
+            inbox[other, start : start + count] = sent | np.uint64(number << 32)
             place[...] = 99
     return {**arguments, **own, "inbox": inbox, "number": np.array([number], np.uint32), "rank": np.uint32(rank)}
 
@@ -103,7 +103,7 @@ class ReceivedDigits(SharedDigits):
         own = k.arg.rank
         others = [(own + away) % self._parts for away in range(1, self._parts)]
         number = k.load(k.arg.number[0])
-        inbox = k.arg.inbox.at(number & (INBOXES - 1), 0, 0)
+        inbox = k.arg.inbox.at(0, 0)
         digits = range(self.layout.digits)
         pieces = self._shares([own], words.values // PIECE)
         quads = self._shares(others, words.lanes)
