@@ -18,6 +18,7 @@ from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import gamma
 from ptxgen.kernels.collective.all_gather import MOST_RANKS
 from ptxgen.kernels.collective.digit_words import DigitWords
+from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.kernels.gemv.digit_gemv_type import DigitGemvType
 from ptxgen.kernels.gemv.fragments import Fragments
 from ptxgen.kernels.gemv.received_digits import in_parts, received_arguments, whole_row
@@ -204,7 +205,7 @@ class HwDp4aType(DigitGemvType):
         if not self.ring:
             return self
         launch, slots = self.launch(), Slots.of(self)
-        holds = launch.dynamic_shared > HOLDING and not _has_ring(behind)
+        holds = launch.dynamic_shared > HOLDING and not (_has_ring(behind) or isinstance(behind, GatherDigits))
         early = 0
         if before is not None and not _has_ring(before):
             room = MULTIPROCESSORS * max(1, RING_SHARED // launch.dynamic_shared)
