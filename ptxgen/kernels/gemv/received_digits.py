@@ -21,7 +21,6 @@ from ptxgen.kernels.gemv.shared_digits import PIECE, Layout, SharedDigits, digit
 from ptxgen.kernels.norm.squares import SumOfSquares, inverse_root
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import LANE_VALUES
-from ptxgen.target import WARP_SIZE
 from ptxgen.types import F32, S32, U32, U64
 
 
@@ -98,8 +97,8 @@ class ReceivedDigits(SharedDigits):
         self._squares = k.shared(F32, parts * words.blocks) if words.normed else None
 
     def fill(self, rows: range, first: int, count: int) -> None:
-        """Stage the row, and wait for the threads of the block. One warp looks for the last words of the others, and then all
-        read what has come: with all threads of all blocks looking for all words, these came later."""
+        """Stage the row, and wait for the threads of the block. The rank's own part is loaded together with the first look for
+        the words of the others."""
         k, words = self.k, self._words
         own = k.arg.rank
         others = [(own + away) % self._parts for away in range(1, self._parts)]
@@ -119,12 +118,9 @@ class ReceivedDigits(SharedDigits):
         facts = [[k.load(self._of_block(name, share)) for name in self._needed] for share in blocks]
         wanted = [word(share, "digits", digit) for share in quads for digit in digits]
         wanted += [word(share, name) for share in their_blocks for name in self._needed]
-        with k.when(k.warp == 0):
-            k.receive_words([word(share, words.of_blocks[-1]) for share in self._shares(others, words.blocks, WARP_SIZE)], number)
+        found = iter(k.receive_words(wanted, number))
         for share, of_digits in zip(pieces, moved, strict=True):
             self._store_digits(share, PIECE, of_digits)
-        k.barrier()
-        found = iter(k.receive_words(wanted, number))
         for share in quads:
             self._store_digits(share, LANE_VALUES, [[next(found)] for _ in digits])
         facts += [[self._fact(name, next(found)) for name in self._needed] for _ in their_blocks]
@@ -136,16 +132,15 @@ class ReceivedDigits(SharedDigits):
         """What is staged of a block, or computed with: no sums where the format has no minima."""
         return tuple(name for name in self._words.of_blocks if name != "sums" or self.layout.format.has_minimum)
 
-    def _shares(self, parts: Sequence[Value], count: int, threads: int | None = None) -> list[_Share]:
-        """Those of this thread in `count` things of each part, which so many threads share, or all. Threads past the end take
-        the last one, which is another's, so that loads need no branch."""
+    def _shares(self, parts: Sequence[Value], count: int) -> list[_Share]:
+        """Those of this thread in `count` things of each part. Threads past the end take the last one, which is another's, so
+        that loads need no branch."""
         k = self.k
-        threads = k.threads if threads is None else threads
         shares = []
         for part in parts:
-            for start in range(0, count, threads):
+            for start in range(0, count, k.threads):
                 place = k.tid.x + start if start else k.tid.x
-                beyond = start + threads > count
+                beyond = start + k.threads > count
                 shares.append(_Share(part, k.min(place, count - 1) if beyond else place, place < count if beyond else None))
         return shares
 
