@@ -28,10 +28,10 @@ class SendDigits(GatherDigits):
     All arguments as there. Of digits, scales, sums and squares the places of this rank's slice are written. A launch on each
     rank is one message (LaunchConfig.ranks), and its words are for hw_dp4a with `parts`, with numbers (the first) and inbox.
 
-    **One inbox**, so that who receives knows where to look before it knows the number. Between two messages into it there must be
-    another gather, or message, that every rank has waited for. Let rank A be ahead, and B still wait for words of message k. A
-    sends message k + 1 behind the gather between, for which it has what B gave. B gave that behind its launches that waited for
-    message k: they had ended."""
+    **One inbox**, so that who receives knows where to look before it knows the number. Between two messages into it there must
+    be another gather, or message, that every rank has waited for. Let rank A be ahead, and B still wait for words of message k.
+    A sends message k + 1 behind the gather between, for which it has what B gave. B gave that behind its launches that waited
+    for message k: they had ended."""
 
     name = "send_digits"
     inboxes = 1

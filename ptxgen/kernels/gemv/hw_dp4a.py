@@ -166,8 +166,6 @@ class HwDp4aGemv(HwDp4aType):
         elif self.ring:
             k.wait_for_launch_before()
         warp.shared.fill(range(1), 0, self.k)
-        if isinstance(turns, WeightRing):
-            turns.fill()
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
         early = self._early(k, warp)
@@ -219,10 +217,12 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
             yield cls(k=4096, n=5, digits=3, ring=3, turns=2, holds_next=True, **cls._narrow(), **fixed)
             yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
+            yield cls(k=4096, n=5, digits=3, normed=True, parts=2, ring=2, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q8_0_ALIGNED":
-            yield cls(k=4864, n=5, digits=3, ring=2, early_slots=1, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
+            yield cls(k=3584, n=5, digits=2, parts=4, **cls._narrow(), **fixed)
+            yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
 
@@ -286,8 +286,9 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         return replace(launch, most_registers=THEIR_REGISTERS) if leaves else launch
 
     def with_weight_ring(self) -> KernelType | None:
-        """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them, and of three slots
-        (two of down of half an 8B: 1415 for 1393 us, two H100s); of more rows only where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200)."""
+        """By blocks of 16 warps of a row or two, one a multiprocessor, as those that leave a norm have them; of more rows only
+        where activations come in pieces else (43 -> 18 us of 18944 x 3584, H200). A third slot of a row, of down of half of the
+        8B, won 22 us of a step of 1415 (two H100s)."""
         for rows in (1, 2):
             one = replace(self, num_warps=16, rows_per_warp=rows, turns=1, pdl=False, **NO_RING)
             if one.launch().blocks <= MULTIPROCESSORS:
@@ -324,3 +325,4 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         yield cls(k=512, n=5, digits=3, **cls._narrow(), **fixed)  # the sum is tested in hw_dp4a
         if fixed["format"].name == "Q4_K":
             yield cls(k=512, n=4, digits=3, **cls._narrow(), **fixed)  # every warp has rows, so y is loaded early
+            yield cls(k=14336, n=5, digits=3, parts=2, ring=2, **cls._narrow(), **fixed)

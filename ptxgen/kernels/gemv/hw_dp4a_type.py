@@ -42,17 +42,12 @@ H200 the 8B took 1573 us where the driver chose and 1513 with this, the 1.5B 692
 with 196 the 7B 40. Where all kernels of a step asked for it, it was 1 us of the 8B in the same run."""
 
 HOLDING: Final = RING_ROOM
-"""Bytes of shared memory of a block with a ring, from which on it holds back a launch without one. The head of the 8B, which
-began early behind a last product of 223 KB, took 140 us instead of 112 (H200): as it seems, multiprocessors stay divided into
-L1 and shared memory as the product wanted it while blocks of one launch follow those of the other. Launches with rings gain
-by beginning early: held back, those of the 7B cost 34 us of 1492."""
+"""Bytes of shared memory of a block with a ring, from which on it holds back a launch without one
+that is no gather. The head of the 8B, which began early behind a last product of 223 KB, took 140 us instead of 112 (H200): as
+it seems, multiprocessors stay divided into L1 and shared memory as the product wanted it while blocks of one launch follow
+those of the other. Launches with rings gain by beginning early: held back, those of the 7B cost 34 us of 1492."""
 
-MOST_EARLY: Final = 16 << 20
-"""Bytes that the blocks of a kernel with a ring ask for before they wait, where a launch without one is before it: more are
-still coming when that has ended. Of a Q8_0 of 8B, whose output projection and down asked for 18 MB, all blocks waited until
-1.6 us after the end, others until 0.5; activations of blocks that began late came up to 3 us later, behind weights (H200)."""
-
-NO_RING: Final[Mapping[str, Any]] = {"ring": 0, "holds_next": False, "early_slots": 0}
+NO_RING: Final[Mapping[str, Any]] = {"ring": 0, "holds_next": False}
 """Of whoever has another geometry than the kernel that it is made of."""
 
 MOST_SLOTS: Final = 32
@@ -70,10 +65,6 @@ def blocks_at_once(threads: int, resident_threads: int) -> int:
     return MULTIPROCESSORS * max(1, resident_threads // threads)
 
 
-def _has_ring(kernel: KernelType | None) -> bool:
-    return isinstance(kernel, HwDp4aType) and kernel.ring > 0
-
-
 @dataclass(frozen=True)
 class HwDp4aType(DigitGemvType):
     """A warp takes rows_per_warp rows, a block num_warps warps. Where a half or a quarter of a warp has a lane for every
@@ -84,8 +75,7 @@ class HwDp4aType(DigitGemvType):
     resident_threads threads. With `turns` a warp takes so many times as many rows, some after others, while the activations
     stay in shared memory (turns.py), which must hold all of a single row's. With `ring` weights are copied ahead into so many
     slots of shared memory a warp (weight_ring.py), on sm_90 and later, where `ahead` says nothing; with `holds_next`, too, the
-    launch behind may start when the blocks have their sums, and not at once; with `early_slots`, where it is not 0, so many
-    slots are filled before the wait, and the others when the activations are staged. `between` says these two.
+    launch behind may start when the blocks have their sums, and not at once. `between` says that.
 
     normed: the activations are an RMSNorm that is not complete: digits, scales and sums stand for gamma * x, and this kernel
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
@@ -99,10 +89,10 @@ class HwDp4aType(DigitGemvType):
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.
     bit_free: ClassVar[tuple[str, ...]] = (
-        "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next", "early_slots",
+        "num_warps", "rows_per_warp", "ahead", "resident_threads", "pdl", "turns", "ring", "holds_next",
     )  # fmt: skip
-    # A matrix may have fewer rows, and its activations may not fit; the last two are of its neighbours, too.
-    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring", "holds_next", "early_slots")
+    # A matrix may have fewer rows, and its activations may not fit; the last is of its neighbours, too.
+    of_shape: ClassVar[tuple[str, ...]] = ("turns", "ring", "holds_next")
     num_warps: int = field(default=8, kw_only=True)
     rows_per_warp: int = field(default=2, kw_only=True)
     ahead: int = field(default=2, kw_only=True)
@@ -113,7 +103,6 @@ class HwDp4aType(DigitGemvType):
     turns: int = field(default=1, kw_only=True)
     ring: int = field(default=0, kw_only=True)
     holds_next: bool = field(default=False, kw_only=True)
-    early_slots: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,7 +114,6 @@ class HwDp4aType(DigitGemvType):
         require(self, "resident_threads", high=2048)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
-        require(self, "early_slots", low=0, high=self.ring)
         require(self, "parts", high=MOST_RANKS)
         if self.parts > 1:
             self._check_parts()
@@ -204,15 +192,8 @@ class HwDp4aType(DigitGemvType):
     def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
         if not self.ring:
             return self
-        launch, slots = self.launch(), Slots.of(self)
-        holds = launch.dynamic_shared > HOLDING and not (_has_ring(behind) or isinstance(behind, GatherDigits))
-        early = 0
-        if before is not None and not _has_ring(before):
-            room = MULTIPROCESSORS * max(1, RING_SHARED // launch.dynamic_shared)
-            blocks = min(launch.blocks, room, blocks_at_once(launch.threads, self.resident_threads))
-            slot = blocks * self.num_warps * slots.stride
-            early = max(1, MOST_EARLY // slot) if slot * slots.count > MOST_EARLY else 0
-        return replace(self, holds_next=holds, early_slots=early)
+        beside = isinstance(behind, GatherDigits) or (isinstance(behind, HwDp4aType) and behind.ring > 0)
+        return replace(self, holds_next=self.launch().dynamic_shared > HOLDING and not beside)
 
     @property
     def in_turns(self) -> bool:

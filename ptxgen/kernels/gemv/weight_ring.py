@@ -118,7 +118,7 @@ class Slot:
 
 class WeightRing:
     """The rows of a warp, `results_at_once` of each matrix a turn, part after part. Copies are begun by one lane, those of the
-    first slots here and by `fill`."""
+    first slots here."""
 
     def __init__(self, warp: Warp, start: int) -> None:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""
@@ -132,18 +132,11 @@ class WeightRing:
         ring = k.symbol_address(k.dynamic_shared(U8).name)
         self._ring = k.mad(k.warp, self.slots.bytes, ring + start)
         self._sources = warp.rows[: self._matrices]
-        self._early = min(kernel.early_slots or self.slots.count, self.slots.count)
         with k.when(self._leads()):
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            self._fill(range(self._early))
-
-    def fill(self) -> None:
-        """Begin the copies into those of the slots that the kernel leaves for when the activations are staged."""
-        if self._early < self.slots.count:
-            with self.k.when(self._leads()):
-                self._fill(range(self._early, self.slots.count))
+            self._fill(range(self.slots.count))
 
     def sums(self) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).

@@ -12,7 +12,6 @@ from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
-from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -25,7 +24,7 @@ SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     (
         "hw_dp4a_q4k_gemv",
         {"k": 4096, "n": 37},
-        [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True, "early_slots": 3}],
+        [{"ring": 2, "turns": 4}, {"ring": 5, "turns": 8, "holds_next": True}],
     ),
     ("hw_dp4a_q4k_gemv", {"k": 1024, "n": 53}, [{"ring": 2}, {"ring": 2, "turns": 8}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q4k_gemv", {"k": 1536, "n": 53}, [{"ring": 2}, {"ring": 3, "turns": 4}]),  # a partial step alone
@@ -33,19 +32,19 @@ SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     (
         "hw_dp4a_q4k_gemv_residual_normed",
         {"k": 18944, **GROUPS},  # a loop
-        [{"ring": 2, "rows_per_warp": 1}, {"ring": 3, "rows_per_warp": 1, "early_slots": 2, "holds_next": True}],
+        [{"ring": 2, "rows_per_warp": 1}, {"ring": 3, "rows_per_warp": 1, "holds_next": True}],
     ),
     ("hw_dp4a_q6k_aligned_gemv", {"k": 1536, "n": 67}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"ring": 2, "turns": 2}]),
     ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
-    ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1, "early_slots": 2}]),
-    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4, "early_slots": 1}]),
+    ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1}]),
+    ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS}, [{"ring": 2, "turns": 7}, {"ring": 2, "turns": 5, "num_warps": 3}]),
     ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"ring": 2}, {"ring": 3, "turns": 8}]),
     (
         "mixed_hw_dp4a_q4k_q6k_aligned_gemv",
         {"k": 1536, "n": 67, "n2": 33, "n3": 16, "normed": True},
-        [{"ring": 2}, {"ring": 2, "turns": 4, "early_slots": 1, "holds_next": True}],
+        [{"ring": 2}, {"ring": 2, "turns": 4, "holds_next": True}],
     ),
 ]
 
@@ -110,29 +109,6 @@ def test_what_asks_for_much_shared_memory_holds_back_a_launch_without_a_ring() -
     ]
     assert found == [True] * 3 + [False] * 2
     assert norm.between(last, last) is norm
-
-
-def test_behind_a_launch_without_a_ring_blocks_ask_for_less_before_they_wait() -> None:
-    def chosen(format: str, k: int, behind_ring: bool = False) -> tuple[int, int]:
-        leaving = plain(format, k, 4096).with_residual_norm(3)
-        kernel = leaving and leaving.with_weight_ring()
-        assert kernel is not None
-        found = kernel.between(kernel if behind_ring else Quantize(3, n=k), kernel).parameters()
-        return found["ring"], found["early_slots"]
-
-    assert chosen("q8_0_aligned", 4096) == (3, 1)  # 18 MB: a row has two parts, so there are two slots
-    assert chosen("q8_0_aligned", 14336) == (2, 1)
-    assert chosen("q8_0_aligned", 14336, behind_ring=True) == (2, 0)
-    assert chosen("q4k", 14336) == (3, 0)  # 14 MB
-    assert chosen("q6k_aligned", 14336) == (3, 2)
-
-
-def test_slots_that_are_not_asked_for_early_are_when_activations_are_staged() -> None:
-    kernel = replace(plain("q8_0_aligned", 14336, 4096), num_warps=16, ring=2)
-    for early, before in ((0, 2), (1, 1), (2, 2)):
-        text = emit(replace(kernel, early_slots=early), Target(90), early=True).text
-        first, rest = text.split("griddepcontrol.wait")
-        assert (first.count("cp.async.bulk.shared"), rest.split("bar.sync")[0].count("cp.async.bulk.shared")) == (2 * before, 0)
 
 
 def test_what_leaves_shared_memory_leaves_registers_for_a_block_of_the_next() -> None:
@@ -215,7 +191,7 @@ def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activ
         residual = plain("q6k_aligned", k, n).with_residual()
         assert residual is not None
         found.append(tuple((chosen(residual) or {}).get(name) for name in ("num_warps", "rows_per_warp", "ring")))
-    assert found == [(16, 1, 2), (16, 2, 3), (None, None, None), (8, 2, 2)]
+    assert found == [(16, 1, 3), (16, 2, 3), (None, None, None), (8, 2, 2)]
 
 
 @pytest.mark.parametrize("format", ["q4k", "q5k", "q6k_aligned", "q8_0_aligned"])
@@ -238,7 +214,7 @@ def test_rings_spill_nothing(format: str) -> None:
     [
         {"pdl": True},
         {"ring": 6, "num_warps": 2, "rows_per_warp": 1},
-        {"ring": 3, "holds_next": True, "early_slots": 3, "num_warps": 2, "rows_per_warp": 1},
+        {"ring": 3, "holds_next": True, "num_warps": 2, "rows_per_warp": 1},
     ],
     ids=str,
 )
@@ -254,7 +230,7 @@ def test_settings_that_somebody_names_hinder_no_ring(settings: dict[str, Any]) -
         ringed = one and one.with_weight_ring()
         if ringed is not None:
             found = ringed.parameters()
-            assert (found["pdl"], found["holds_next"], found["early_slots"]) == (False, False, 0)
+            assert (found["pdl"], found["holds_next"]) == (False, False)
 
 
 def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
@@ -263,14 +239,13 @@ def test_a_matrix_of_fewer_rows_than_a_warp_takes_has_no_ring() -> None:
     assert joined.with_weight_ring() is None
     residual = plain("q4k", 18944, 1).with_residual()
     assert residual is not None
-    assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "turns": 1, "ring": 2}
+    assert chosen(residual) == {"num_warps": 16, "rows_per_warp": 1, "turns": 1, "ring": 3}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"ring": 0, "holds_next": True}, "holds_next must be False without a ring"),
-        ({"ring": 2, "early_slots": 3}, "early_slots must be an integer, 0..2, got 3"),
         ({"ring": 33}, "ring must be an integer, 0..32, got 33"),
         ({"ring": 2, "pdl": True}, "with a ring, which is filled before the launch before has ended, pdl must be False"),
         (

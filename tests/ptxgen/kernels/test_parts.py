@@ -1,0 +1,155 @@
+"""Products of a row that comes in parts of several ranks: the bits of those of the whole row, whatever words and rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptxgen.conformance.execution import emitted, inputs
+from ptxgen.dsl.kernel_type import Array
+from ptxgen.emulator import Addresses, Marked, run_together
+from ptxgen.errors import ArgumentError
+from ptxgen.formats import ALL
+from ptxgen.kernels.collective.send_digits import SendDigits
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
+from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
+from ptxgen.kernels.gemv.joined_hw_dp4a import JoinedHwDp4aGemv
+from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
+from ptxgen.kernels.gemv.received_digits import in_parts
+from ptxgen.kernels.quantize.activation_digits import BLOCK
+from ptxgen.kernels.quantize.quantize import Quantize
+from tests.ptxgen.kernels.checking import run
+
+Q4, Q5, Q6, Q8 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0_ALIGNED"))
+NARROW: dict[str, Any] = {"num_warps": 2, "rows_per_warp": 1}
+WHOLE: list[HwDp4aType] = [
+    HwDp4aGemv(Q4, k=1536, n=7, digits=3, **NARROW),
+    HwDp4aGemv(Q4, k=2048, n=7, digits=3, turns=2, ring=3, normed=True, **NARROW),
+    HwDp4aGemv(Q8, k=4096, n=5, digits=3, normed=True, **NARROW),
+    HwDp4aGemv(Q6, k=3584, n=5, digits=2, num_warps=4, rows_per_warp=1),
+    HwDp4aGemv(ALL["Q8_0"], k=896, n=3, digits=1, normed=True, **NARROW),
+    HwDp4aGemvResidual(Q4, k=14336, n=5, digits=3, ring=2, **NARROW),
+    HwDp4aGemvResidualNormed(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, turns=2),
+    GatedHwDp4aGemv(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, turns=4, ring=2, normed=True),
+    JoinedHwDp4aGemv(Q5, k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **NARROW),
+    MixedHwDp4aGemv(Q4, last=Q6, k=1024, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=2, normed=True),
+]
+
+
+def received(kernel: HwDp4aType, parts: int, given: dict[str, Any], seed: int) -> tuple[HwDp4aType, dict[str, Any]]:
+    """The kernel that takes the row of these arguments in parts, and its arguments."""
+    one = replace(kernel, parts=parts)
+    return one, in_parts(np.random.default_rng(seed), given, one.part_words, parts)
+
+
+@pytest.mark.parametrize("kernel", WHOLE, ids=lambda kernel: f"{kernel.name} {kernel.k}")
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_row_in_parts_gives_the_bits_of_the_whole(kernel: HwDp4aType, parts: int) -> None:
+    given = inputs(kernel, seed=parts)
+    expected = run(kernel, given)
+    for seed in range(3):  # ranks and numbers
+        found = run(*received(kernel, parts, given, seed))
+        assert {name: array.tobytes() for name, array in found.items()} == {
+            name: array.tobytes() for name, array in expected.items()
+        }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from([2, 3, 4, 7, 8]), st.integers(1, 6), st.booleans(), st.integers(1, 3), st.integers(0, 2**32 - 1))
+def test_so_does_any_row(parts: int, blocks: int, normed: bool, digits: int, seed: int) -> None:
+    k = parts * blocks * BLOCK * (8 if parts % 8 else 1)  # whole super-blocks
+    kernel = HwDp4aGemv(ALL["Q8_0"], k=k, n=3, digits=digits, normed=normed, **NARROW)
+    given = inputs(kernel, seed=seed)
+    assert run(*received(kernel, parts, given, seed))["y"].tobytes() == run(kernel, given)["y"].tobytes()
+
+
+def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], list[bytes]]:
+    """What two ranks make of a row by send_digits, whose text is changed, and a product that waits; and what they should."""
+    send = SendDigits(n=512, ranks=2, digits=3)
+    signature, given = send.signature(), inputs(send, seed=5)
+    copies = [{name: value[rank].copy() for name, value in given.items()} for rank in range(2)]
+
+    def passed(rank: int, name: str) -> Any:
+        argument = signature[name]
+        if not isinstance(argument, Array):
+            return given[name][rank]
+        if argument.addresses_of:
+            return Addresses([one[argument.addresses_of] for one in copies])
+        return Marked(copies[rank][name], argument.direction != "out", argument.constant)
+
+    launch = send.launch()
+    args = [[passed(rank, name) for name in signature] for rank in range(2)]
+    assert run_together(change(emitted(send).text), send.name, launch.grid, launch.block, args) == []
+    product = HwDp4aGemv(Q4, k=512, n=3, digits=3, parts=2, **NARROW)
+    whole = replace(product, parts=1)
+    weights = inputs(whole)
+    row = {"x": given["x"].reshape(1, 512)}
+    made = run(Quantize(3, n=512), {**inputs(Quantize(3, n=512)), **row})
+    expected = run(whole, {**weights, **made})["y"].tobytes()
+    found = []
+    for rank, one in enumerate(copies):
+        own = {name: one[name] for name in ("digits", "scales", "sums")}
+        message = {"inbox": one["inbox"][0], "number": one["numbers"][:1], "rank": np.uint32(rank)}
+        found.append(run(product, {**weights, **own, **message})["y"].tobytes())
+    return found, [expected] * 2
+
+
+def test_what_is_sent_is_what_is_received() -> None:
+    found, expected = sent_and_received()
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        partial(re.sub, r"(?m)^ +st\.relaxed\.sys.*\n", "", count=1),
+        partial(re.sub, r"mov\.b64 (%rd\d+), \{(%r\d+), %r\d+\}", r"mov.b64 \1, {\2, 7}", count=1),
+    ],
+    ids=["a word is not sent", "it has another number"],
+)
+def test_a_product_does_not_go_on_without_a_word(change: Callable[[str], str]) -> None:
+    """The emulator says that it goes nowhere; a GPU ends it after MOST_POLLS looks."""
+    with pytest.raises(AssertionError, match=r"endless loop: hw_dp4a_q4k_gemv, block .* makes no progress"):
+        sent_and_received(change)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parts": 9}, "parts must be an integer, 1..8, got 9"),
+        ({"parts": 0}, "parts must be an integer, 1..8, got 0"),
+        ({"parts": 2, "k": 288}, "k must be a multiple of 64, 1 or more, got 288"),
+        ({"parts": 2, "pdl": True}, "takes one row in parts, without pdl, got 1, pdl=True"),
+        (
+            {"parts": 2, "k": 36864},
+            "parts must be 1 where activations do not fit shared memory at once, as 3 digits of k=36864",
+        ),
+    ],
+    ids=str,
+)
+def test_parts_that_there_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        HwDp4aGemv(ALL["Q8_0"], **{"k": 512, "n": 4, "digits": 3, **settings})
+    with pytest.raises(ArgumentError, match="takes one row in parts, without pdl, got 3, pdl=False"):
+        BatchedHwDp4aGemv(Q4, k=512, n=4, m=3, digits=3, parts=2)
+
+
+def test_who_cannot_take_parts_says_so() -> None:
+    plain = HwDp4aGemv(Q4, k=4096, n=64, digits=3)
+    assert plain.in_parts(2) == replace(plain, parts=2)
+    assert plain.in_parts(3) is None
+    assert HwDp4aGemv(Q4, k=36864, n=64, digits=3).in_parts(2) is None  # in pieces
+    assert HwDp4aGemv(ALL["Q3_K"], k=4864, n=64, digits=3).in_parts(2) is None  # in a loop
+    mixed = plain.joined([replace(plain, n=32), HwDp4aGemv(Q6, k=4096, n=32, digits=3)])
+    assert isinstance(mixed, MixedHwDp4aGemv)
+    assert mixed.in_parts(2) == replace(mixed, parts=2)
