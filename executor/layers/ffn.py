@@ -68,12 +68,15 @@ def swiglu(launch: LaunchQueue, gate: Projection, up: Projection, down: Projecti
     is the digits (digits_gathered), or f32: then each makes digits or halves of all."""
     whole = b.gathered is None
     form = form_read(down) if whole else None
+    sent = None if whole else digits_gathered(launch, down, b.activated)
+    received = sent is not None and receive_parts(launch, down)
+    if sent is not None and received and project_gated(launch, gate, up, sent, x=x, y=b.activated, whole=b.gathered):
+        return
     digits = form if whole else UNREAD_DIGITS
     if not (isinstance(digits, int) and project_gated(launch, gate, up, digits, x=x, y=b.activated)):
         _swiglu_by_itself(launch, gate, up, b, form, x=x)
     if b.gathered is not None:
-        digits = digits_gathered(launch, down, b.activated)
-        gather(launch, "ffn_swiglu", b.activated, b.gathered, digits, sent=receive_parts(launch, down))
+        gather(launch, "ffn_swiglu", b.activated, b.gathered, sent, sent=received)
 
 
 def _swiglu_by_itself(

@@ -13,6 +13,7 @@ from executor.layers.calls import LaunchQueue
 from executor.layers.rows import lines
 from executor.memory.buffers import GpuBuffer
 from executor.memory.workspace import Workspace
+from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.kernels.collective.all_gather import AllGather
 from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.kernels.collective.send_digits import SendDigits
@@ -47,9 +48,9 @@ def gather(
     if digits is not None:
         _require_kernels(workspace, operation, whole, digits)
         made = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits)
-        given, received = _inboxes(workspace, made)
+        given, received = messages(workspace, made)
         given["x"] = own.view(0, (made.columns,))
-        launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, received, **given)
+        launch.packed.write(launch, f"{operation}{GATHERED}", made, whole, digits, received if sent else {}, **given)
         return
     ranks, n = workspace.device.ranks, whole.shape[-1]
     kernel = AllGather(n=n, ranks=ranks, m=whole.size // n)
@@ -74,9 +75,9 @@ def gather_norm(
     workspace = launch.packed.workspace
     _require_kernels(workspace, operation, whole, digits)
     kernel = (SendDigits if sent else GatherDigits)(n=whole.size, ranks=workspace.device.ranks, digits=digits, normed=True)
-    given, received = _inboxes(workspace, kernel)
-    given |= {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps}
-    launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, received=received, **given)
+    given, received = messages(workspace, kernel)
+    given |= {"x": own.view(0, (kernel.columns,)), "gamma": gamma, "eps": eps, "received": received if sent else {}}
+    launch.packed.gather_norm(launch, f"{operation}{GATHERED}", kernel, whole=whole, normed=normed, **given)
 
 
 def _require_kernels(workspace: Workspace, operation: str, whole: GpuBuffer, digits: int) -> None:
@@ -117,14 +118,18 @@ def _gather_by_nccl(launch: LaunchQueue, operation: str, own: GpuBuffer, whole: 
     launch(name, side_by_side, y=whole.view(0, (pieces, columns)), x=slices.view(0, (pieces, columns)), index=index)
 
 
-def _inboxes(workspace: Workspace, kernel: GatherDigits) -> tuple[dict[str, Any], dict[str, Any]]:
-    """By which the ranks send each other what is gathered, and what those take who receive it where nobody gathers it; gathers
-    of one kernel share them."""
-    numbers = workspace.buffer(f"numbers of {kernel}", (kernel.blocks,), U32, zeros=True)
-    inbox = workspace.buffer(f"inbox of {kernel}", (kernel.inboxes, kernel.ranks, kernel.words.count), U64, zeros=True)
-    sending = {"numbers": numbers, "inbox": inbox, "inboxes": _addresses(workspace, inbox), "rank": 0}
-    received = {"inbox": inbox.view(0, (kernel.ranks, kernel.words.count)), "number": numbers.view(0, (1,)), "rank": 0}
-    return sending, received if isinstance(kernel, SendDigits) else {}
+def messages(workspace: Workspace, kernel: KernelType, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """By which the ranks send each other what a kernel makes, by the names of its arguments behind a prefix; and what those
+    take who receive it (KernelType.in_parts). Launches of one kernel share them."""
+    buffers = {}
+    for name in ("numbers", "inbox"):
+        array = kernel.signature()[prefix + name]
+        assert isinstance(array, Array)
+        buffers[name] = workspace.buffer(f"{name} of {kernel}", array.shape, array.dtype, zeros=True)
+    numbers, inbox = buffers["numbers"], buffers["inbox"]
+    sending = {**buffers, "inboxes": _addresses(workspace, inbox)}
+    received = {"inbox": inbox.view(0, inbox.shape[-2:]), "number": numbers.view(0, (1,)), "rank": 0}
+    return {**{prefix + name: buffer for name, buffer in sending.items()}, "rank": 0}, received
 
 
 def _addresses(workspace: Workspace, buffer: GpuBuffer) -> GpuBuffer:

@@ -13,6 +13,7 @@ from executor.base.errors import LaunchError
 from executor.launch.launch import require_apart
 from executor.layers.batched import gemv_of_rows, takes_rows, tiles
 from executor.layers.calls import LaunchQueue, scratch_of
+from executor.layers.gather import messages
 from executor.layers.packed import Form, form_of
 from executor.layers.projection import Projection
 from executor.layers.rows import enqueue_rows, shaped
@@ -109,10 +110,12 @@ def project_onto(
 
 
 def project_gated(
-    launch: LaunchQueue, gate: Projection, up: Projection, digits: int, *, x: GpuBuffer, y: GpuBuffer
+    launch: LaunchQueue, gate: Projection, up: Projection, digits: int, *, x: GpuBuffer, y: GpuBuffer,
+    whole: GpuBuffer | None = None,
 ) -> bool:  # fmt: skip
-    """y = silu(x Wg^T) * (x Wu^T) for one row and the digits of y, by one launch, where there is a kernel for it. Whether there
-    was one: nothing is launched if not."""
+    """y = silu(x Wg^T) * (x Wu^T) for one row and the digits of y, by one launch, where there is a kernel for it. whole: of
+    this y is a rank's part, and the launch sends its digits to the other ranks, for who receives them. Whether there was one:
+    nothing is launched if not."""
     if not (launch.fused and gate.fusions.gated and rows(x) == 1):
         return False
     kernel = gate.own(gate.kernel).gated(up.own(up.kernel), digits)
@@ -120,15 +123,24 @@ def project_gated(
         return False
     operation = "ffn_gate+ffn_up+ffn_swiglu"
     require_apart(f"{operation} by {kernel}", {"input": x}, {"output": y})
+    workspace = launch.packed.workspace
+    if whole is not None and kernel.sent(workspace.device.ranks) is None:
+        return False
     kernel, read = _reading(launch, operation, kernel, x)
     kernel = _ringed(gate, kernel, 1)
+    sending: Mapping[str, Any] = {}
+    received: Mapping[str, Any] = {}
+    if whole is not None:
+        kernel = kernel.sent(workspace.device.ranks) or kernel
+        sending, received = messages(workspace, kernel, "y_")
     given = {
         "w": gate.weight.buffer,
         "w2": up.weight.buffer,
         **shaped(kernel, y=y, **read),
+        **sending,
         **scratch_of(launch, operation, kernel),
     }
-    launch.packed.write(launch, operation, kernel, y, digits, **given)
+    launch.packed.write(launch, operation, kernel, y if whole is None else whole, digits, received, **given)
     return True
 
 

@@ -337,6 +337,11 @@ class KernelType(ABC):
         the others (HwDp4aType.parts), with the bits of this one, if there is one."""
         return None
 
+    def sent(self, ranks: int) -> KernelType | None:
+        """The kernel of one of so many ranks that sends the digits of its part of a row to the others, for kernels that take it
+        `in_parts`, with the bits of this one, if there is one."""
+        return None
+
     def with_residual_norm(self, digits: int) -> KernelType | None:
         """The kernel that adds its result to `y` in place and leaves what an RMSNorm of y needs: the digits of gamma * y, of
         which its field `out_digits` says how many, as `y_digits`, `y_scales` and `y_sums`, and `squares`, for kernels

@@ -12,6 +12,7 @@ from typing import Final
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.memory import GlobalArray, Index
 from ptxgen.dsl.value import Value
+from ptxgen.kernels.collective.digit_message import DigitMessage
 from ptxgen.kernels.gemv.fragments import Cursor, FragmentLane
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
 from ptxgen.kernels.gemv.received_digits import ReceivedDigits
@@ -128,6 +129,8 @@ class Warp:
             self.rows += [self._row(name, self.numbers[-1]) for name in kernel.weights]
         self.cursors: list[Cursor] = [self.lane.start(row) for row in self.rows]
         self.shared = self._staged(layout)
+        self.message: DigitMessage | None = None
+        """By which results go to other ranks."""
         self.totals = [[k.f32(0.0) for _ in range(kernel.activation_rows)] for _ in self.rows]
 
     def _staged(self, layout: Layout) -> SharedDigits:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Signature, Work
+from ptxgen.dsl.kernel_type import KernelType, Signature, Work
 from ptxgen.dsl.value import Value
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
@@ -94,6 +94,11 @@ class GatedHwDp4aGemv(RowDigits):
         settings = {**gate.parameters(), "num_warps": warps, "turns": turns, **NO_RING}
         del settings["rows_per_warp"]
         return cls(**settings, format=gate.format, out_digits=digits)
+
+    def sent(self, ranks: int) -> KernelType | None:
+        from ptxgen.kernels.gemv.gated_sent import GatedHwDp4aGemvSent  # is a GatedHwDp4aGemv itself
+
+        return GatedHwDp4aGemvSent.of(self, ranks)
 
     @property
     def swiglu(self) -> FusedSwiglu:

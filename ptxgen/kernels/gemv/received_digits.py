@@ -49,11 +49,12 @@ def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> di
 
 
 def in_parts(
-    rng: np.random.Generator, arguments: Mapping[str, Any], words: DigitWords, parts: int
+    rng: np.random.Generator, arguments: Mapping[str, Any], words: DigitWords, parts: int, rank: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Arguments that stand for the row of these on some rank. Of the parts of others it has what is no part of a result, and
-    older words as its own."""
-    number, rank = int(rng.choice([1, 2, 2**31, 2**32 - 1])), int(rng.integers(parts))
+    """Arguments that stand for the row of these on a rank, or some. Of the parts of others it has what is no part of a result,
+    and older words as its own."""
+    number = int(rng.choice([1, 2, 2**31, 2**32 - 1]))
+    rank = int(rng.integers(parts)) if rank is None else rank
     own = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
     inbox = rng.integers(0, 2**32, (parts, words.count), np.uint64) | np.uint64((number - 1) << 32)
     for other in set(range(parts)) - {rank}:

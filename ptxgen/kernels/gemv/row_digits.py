@@ -138,13 +138,13 @@ class RowDigits(HwDp4aGemv):
             with k.when(group.mine):
                 k.store(k.arg.y[group.row], y)
             if not self.scratch:
-                self._write(k, group, y, for_digits, group.live)
+                self._write(warp, group, y, for_digits, group.live)
                 return
             with k.when(group.live):
                 all_rows = k.variable(y, F32)
                 complete = self._last_of_group(k, group, all_rows)
                 with k.when(complete):
-                    self._write(k, group, all_rows, for_digits, complete)
+                    self._write(warp, group, all_rows, for_digits, complete)
 
     def _last_of_group(self, k: KernelBuilder, group: GroupLane, y: Value) -> Value:
         """Whether all rows of the warp's group are there; then `y` becomes that of each lane's."""
@@ -163,7 +163,8 @@ class RowDigits(HwDp4aGemv):
             k.assign(y, k.load(k.arg.y[group.row]))
         return complete
 
-    def _write(self, k: KernelBuilder, group: GroupLane, y: Value, loaded: Value | None, live: Value) -> None:
+    def _write(self, warp: Warp, group: GroupLane, y: Value, loaded: Value | None, live: Value) -> None:
+        k = warp.k
         write_digits(k, self.out_digits, 0, group.row, [self.quantised(k, group.row, y, loaded, live)], live, PREFIX)
 
     def _group_lane(self, k: KernelBuilder) -> GroupLane:
