@@ -31,6 +31,7 @@ HOP: Final = 20.0
 """Us from one stage of a pipeline to the next; nobody has measured it here."""
 ONE: Final = "decode-switches-h200.json"
 VARIANT: Final = "repack, joined_products"
+LATEST: Final = ("several-{}-two-h200.json", "several-{}-digits-two-h100.json")
 TWO, PEER = "several-{}-two-h100.json", "several-{}-llama-cpp-two-h100.json"
 
 
@@ -72,6 +73,22 @@ def two_gpus() -> str:
             told = [f"{said:.2f}", f"{by_peer:.2f}"] if way == "accurate" else ["", ""]
             cells.append([NAMES[model], way, *speeds, f"{two['x']:.2f}", *told])
     return table(["model", "precision", "one, tokens/s", "two", "x", "x by the model", "x of llama.cpp"], cells)
+
+
+def by_now() -> str:
+    """The latest of one sequence on one GPU and on two, `accurate`, of each kind of GPU."""
+    cells = []
+    for file in LATEST:
+        for model in MUST:
+            name = file.format(model)
+            found = scaling.record(name)
+            one, two = ({run["gpus"]: run for run in found["results"] if run["way"] == "accurate"}[gpus] for gpus in (1, 2))
+            if not (two["same_tokens"] and two["same_logits"]):
+                raise ArgumentError(f"{name}: two GPUs have other bits than one")
+            speeds = [rounded(of["tokens_per_second"]["median"]) for of in (one, two)]
+            product = found["machine"]["product"].removeprefix("NVIDIA ").split()[0]
+            cells.append([product, NAMES[model], *speeds, f"{two['x']:.2f}", str(MUST[model]), f"`{name}`"])
+    return table(["two", "model", "one, tokens/s", "two", "x", "x must be", "file"], cells)
 
 
 def one_sequence() -> str:
@@ -195,7 +212,7 @@ def rounded(speed: float) -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
-    "check": check, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences,
+    "check": check, "by now": by_now, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences,
     "memory": memory, "pipeline": pipeline, "hosts": hosts, "experts": experts,
 }  # fmt: skip
 
