@@ -212,8 +212,8 @@ def rounded(speed: float) -> str:
 
 
 SECTIONS: Final[dict[str, Callable[[], str]]] = {
-    "check": check, "by now": by_now, "two": two_gpus, "one sequence": one_sequence, "musts": musts, "many sequences": many_sequences,
-    "memory": memory, "pipeline": pipeline, "hosts": hosts, "experts": experts,
+    "check": check, "by now": by_now, "two": two_gpus, "one sequence": one_sequence, "musts": musts,
+    "many sequences": many_sequences, "memory": memory, "pipeline": pipeline, "hosts": hosts, "experts": experts,
 }  # fmt: skip
 
 
