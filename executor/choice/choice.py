@@ -76,7 +76,8 @@ class GpuProfile:
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
     the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits
-    are sent to the products that read them, which wait for them (HwDp4aType.parts), where all who read them can: same bits.
+    are sent to the products that read them, which wait for them (HwDp4aType.row_parts), where all who read them can, on two
+    devices and with weight_rings: same bits.
     weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from before the launch before has
     ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers:
     one row goes from the attention of a layer to that of the next by one launch whose blocks stay and wait for each other

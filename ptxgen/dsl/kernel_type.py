@@ -334,7 +334,7 @@ class KernelType(ABC):
 
     def in_parts(self, parts: int) -> KernelType | None:
         """The kernel that takes the digits of a row from so many ranks, each of which has made a part of them and sends it to
-        the others (HwDp4aType.parts), with the bits of this one, if there is one."""
+        the others (HwDp4aType.row_parts), with the bits of this one, if there is one."""
         return None
 
     def sent(self, ranks: int) -> KernelType | None:

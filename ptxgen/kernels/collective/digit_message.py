@@ -1,5 +1,5 @@
-"""A message of a kernel that makes activation digits to the other ranks, whose next products wait for its words: what
-send_digits does behind a kernel, at its end; and what it leaves, in NumPy."""
+"""The message by which a kernel sends the activation digits that it makes to the other ranks, word by word, as send_digits
+sends those of another kernel; and what it leaves, in NumPy."""
 
 from __future__ import annotations
 

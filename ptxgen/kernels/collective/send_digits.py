@@ -26,12 +26,14 @@ class SendDigits(GatherDigits):
     others: gather_digits but for the words of others, for which it does not wait.
 
     All arguments as there. Of digits, scales, sums and squares the places of this rank's slice are written. A launch on each
-    rank is one message (LaunchConfig.ranks), and its words are for hw_dp4a with `parts`, with numbers (the first) and inbox.
+    rank is one message (LaunchConfig.ranks), and its words are for hw_dp4a with `row_parts`, which takes the first of numbers,
+    and inbox.
 
     **One inbox**, so that who receives knows where to look before it knows the number. Between two messages into it there must
     be another gather, or message, that every rank has waited for. Let rank A be ahead, and B still wait for words of message k.
     A sends message k + 1 behind the gather between, for which it has what B gave. B gave that behind its launches that waited
-    for message k: they had ended."""
+    for message k: they had ended. Where one launch both waits for message k and sends what is between (gated_hw_dp4a_..._sent),
+    each block has received all of k before it has results, and the message between is whole when all blocks have sent."""
 
     name = "send_digits"
     inboxes = 1

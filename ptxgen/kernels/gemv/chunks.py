@@ -65,7 +65,7 @@ class StepSize:
 
 def step_size(kernel: HwDp4aType) -> StepSize:
     """What a step of a kernel like this takes."""
-    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK, parts=1))
+    return _step_size(replace(kernel, k=kernel.fragments.values, n=BLOCK, row_parts=1))
 
 
 @lru_cache
@@ -135,8 +135,8 @@ class Warp:
 
     def _staged(self, layout: Layout) -> SharedDigits:
         k, kernel, dynamic = self.k, self.kernel, self.kernel.asked_for > 0
-        if kernel.parts > 1:
-            return ReceivedDigits(k, layout, self.lane, dynamic=dynamic, words=kernel.part_words, parts=kernel.parts)
+        if kernel.row_parts > 1:
+            return ReceivedDigits(k, layout, self.lane, dynamic=dynamic, words=kernel.part_words, parts=kernel.row_parts)
         norm = NormOfReader(k, kernel.k) if kernel.normed else None
         return SharedDigits(k, layout, self.lane, dynamic=dynamic, norm=norm)
 

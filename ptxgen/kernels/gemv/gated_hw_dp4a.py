@@ -150,7 +150,7 @@ class GatedHwDp4aGemv(RowDigits):
         if fixed["format"].name == "Q4_K":
             yield cls(k=2048, n=96, num_warps=8, turns=8, digits=2, out_digits=3, **fixed)  # half of a block is past the end
             yield cls(k=2048, n=96, num_warps=4, turns=7, ring=2, **three)  # blocks that share groups
-            yield cls(k=4096, n=32, num_warps=8, turns=4, ring=3, normed=True, parts=2, **three)
+            yield cls(k=4096, n=32, num_warps=8, turns=4, ring=3, normed=True, row_parts=2, **three)
             yield cls(k=18944, n=32, digits=1, out_digits=2, num_warps=2, **fixed)  # a loop
             yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
         if fixed["format"].name == "Q8_0":

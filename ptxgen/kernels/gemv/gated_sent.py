@@ -1,5 +1,5 @@
 """gated_hw_dp4a of ranks that share gate and up by their rows: the digits that a rank makes go to the others at once, whose
-down projections wait for them (HwDp4aType.parts). So no launch gathers or sends them."""
+down projections wait for them (HwDp4aType.row_parts). So no launch gathers or sends them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class GatedHwDp4aGemvSent(GatedHwDp4aGemv):
 
     All arguments as in gated_hw_dp4a, but y_digits: s8[1, out_digits, ranks * n], y_scales: f32[1, ranks * n / 32], y_sums:
     s32[1, ranks * n / 32]: of the whole row, of which the places of this rank's part are written. y_numbers, y_inbox, y_inboxes
-    and rank: see collective/digit_message.py; hw_dp4a with `parts` takes the first number, and the inbox. A launch on each rank
-    is one message (LaunchConfig.ranks); between two there must be another gather, as between those of send_digits."""
+    and rank: see collective/digit_message.py; hw_dp4a with `row_parts` takes the first number, and the inbox. A launch on
+    each rank is one message (LaunchConfig.ranks); between two there must be another gather: send_digits says why."""
 
     name_pattern = "gated_hw_dp4a_{format}_gemv_sent"
     ranks: int = field(kw_only=True)
@@ -55,8 +55,8 @@ class GatedHwDp4aGemvSent(GatedHwDp4aGemv):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "ranks", low=2, high=MOST_RANKS)
-        if self.parts > 1:
-            require(self, "ranks", low=self.parts, high=self.parts)
+        if self.row_parts > 1:
+            require(self, "ranks", low=self.row_parts, high=self.row_parts)
 
     @classmethod
     def of(cls, kernel: GatedHwDp4aGemv, ranks: int) -> GatedHwDp4aGemvSent:
@@ -143,12 +143,12 @@ class GatedHwDp4aGemvSent(GatedHwDp4aGemv):
         return {**whole, **{name: np.stack([one[name] for one in of_each]) for name in others}}
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
-        whole = replace(self.alone, parts=1)
+        whole = replace(self.alone, row_parts=1)
         of_each = []
         for rank in range(self.ranks):
             given = whole.inputs(rng)
-            if self.parts > 1:
-                given = in_parts(rng, given, self.part_words, self.parts, rank)
+            if self.row_parts > 1:
+                given = in_parts(rng, given, self.part_words, self.row_parts, rank)
             of_each.append(given)
         stacked = {name: np.stack([one[name] for one in of_each]) for name in of_each[0]}
         signature = self.signature()
@@ -168,7 +168,7 @@ class GatedHwDp4aGemvSent(GatedHwDp4aGemv):
         three = fixed | {"digits": 3, "out_digits": 3}
         yield cls(k=max(fixed["format"].block, 3 * BLOCK), n=32, num_warps=2, pairs=2, ranks=2, **three)  # two blocks a group
         if fixed["format"].name == "Q4_K":
-            yield cls(k=4096, n=64, num_warps=8, turns=4, ring=3, normed=True, parts=2, ranks=2, **three)
+            yield cls(k=4096, n=64, num_warps=8, turns=4, ring=3, normed=True, row_parts=2, ranks=2, **three)
             yield cls(k=2048, n=96, num_warps=8, turns=8, digits=2, out_digits=2, ranks=4, **fixed)
 
 

@@ -28,10 +28,10 @@ from ptxgen.kernels.joined import further
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
 from ptxgen.kernels.shape import require
-from ptxgen.target import WARP_SIZE
+from ptxgen.target import MAX_STATIC_SHARED, WARP_SIZE
 from ptxgen.types import F32
 
-SHARED = ("format", "k", "digits", "normed", "parts")
+SHARED = ("format", "k", "digits", "normed", "row_parts")
 """The fields in which matrices must be alike to be multiplied in one launch."""
 
 SIXTEEN_WARPS, THEIR_REGISTERS = 16 * WARP_SIZE, 80
@@ -65,12 +65,17 @@ class HwDp4aGemv(HwDp4aType):
         return replace(self, normed=True)
 
     def in_parts(self, parts: int) -> KernelType | None:
-        return replace(self, parts=parts) if self._takes_parts(parts) else None
+        return replace(self, row_parts=parts) if self._takes_parts(parts) else None
 
     def _takes_parts(self, parts: int) -> bool:
-        """Whether a row can come in so many parts: it is staged at once, and not in a loop."""
-        looped = not self.in_turns and loops(self, chunks(self.format, self.k, 1, self.digits))
-        return self.k % (BLOCK * parts) == 0 and self.stages_at_once and not looped
+        """Whether a row can come in so many parts: it is staged at once, not in a loop, with room for the squares beside it."""
+        if self.pdl or self.activation_rows > 1 or self.k % (BLOCK * parts) or not self.stages_at_once:
+            return False
+        squares = F32.bytes * self.k // BLOCK
+        static = Layout(self.format, self.k, 1, self.digits).bytes + squares + self.static_bytes
+        if not self.asked_for and static > MAX_STATIC_SHARED:
+            return False
+        return self.in_turns or not loops(self, chunks(self.format, self.k, 1, self.digits))
 
     def with_residual_norm(self, digits: int) -> KernelType | None:
         from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed  # is an HwDp4aGemv itself
@@ -217,11 +222,11 @@ class HwDp4aGemv(HwDp4aType):
             yield cls(k=4096, n=37, digits=3, ring=3, **in_turns, **fixed)
             yield cls(k=4096, n=5, digits=3, ring=3, turns=2, holds_next=True, **cls._narrow(), **fixed)
             yield cls(k=18944, n=5, digits=3, ring=2, **cls._narrow(), **fixed)  # a loop
-            yield cls(k=4096, n=5, digits=3, normed=True, parts=2, ring=2, **cls._narrow(), **fixed)
+            yield cls(k=4096, n=5, digits=3, normed=True, row_parts=2, ring=2, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q6_K":
             yield cls(k=896 * 2, n=3, digits=3, normed=True, **cls._narrow(), **fixed)
         if fixed["format"].name == "Q8_0_ALIGNED":
-            yield cls(k=3584, n=5, digits=2, parts=4, **cls._narrow(), **fixed)
+            yield cls(k=3584, n=5, digits=2, row_parts=4, **cls._narrow(), **fixed)
             yield cls(k=4864, n=5, digits=3, ring=2, turns=2, **cls._narrow() | {"rows_per_warp": 2}, **fixed)
         if fixed["format"].name == "Q3_K":
             yield cls(k=4864, n=5, digits=3, num_warps=2, **fixed)  # a loop, of one chunk
@@ -325,4 +330,4 @@ class HwDp4aGemvResidual(HwDp4aGemv):
         yield cls(k=512, n=5, digits=3, **cls._narrow(), **fixed)  # the sum is tested in hw_dp4a
         if fixed["format"].name == "Q4_K":
             yield cls(k=512, n=4, digits=3, **cls._narrow(), **fixed)  # every warp has rows, so y is loaded early
-            yield cls(k=14336, n=5, digits=3, parts=2, ring=2, **cls._narrow(), **fixed)
+            yield cls(k=14336, n=5, digits=3, row_parts=2, ring=2, **cls._narrow(), **fixed)

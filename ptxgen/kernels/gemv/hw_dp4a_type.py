@@ -42,8 +42,8 @@ H200 the 8B took 1573 us where the driver chose and 1513 with this, the 1.5B 692
 with 196 the 7B 40. Where all kernels of a step asked for it, it was 1 us of the 8B in the same run."""
 
 HOLDING: Final = RING_ROOM
-"""Bytes of shared memory of a block with a ring, from which on it holds back a launch without one
-that is no gather. The head of the 8B, which began early behind a last product of 223 KB, took 140 us instead of 112 (H200): as
+"""Bytes of shared memory of a block with a ring, from which on it holds back a launch that has none
+and is no gather. The head of the 8B, which began early behind a last product of 223 KB, took 140 us instead of 112 (H200): as
 it seems, multiprocessors stay divided into L1 and shared memory as the product wanted it while blocks of one launch follow
 those of the other. Launches with rings gain by beginning early: held back, those of the 7B cost 34 us of 1492."""
 
@@ -81,8 +81,8 @@ class HwDp4aType(DigitGemvType):
     multiplies the scales by 1 / sqrt(mean(x^2) + eps), with the bits of rmsnorm_digits and the kernel without `normed`.
     squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations.
 
-    parts: so many ranks have made the digits of a part of the row each. Of digits, scales, sums and squares this rank's part is
-    read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[parts, words];
+    row_parts: so many ranks have made the digits of a part of the row each. Of digits, scales, sums and squares this rank's
+    part is read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[row_parts, words];
     number: u32[1], of the message that each block waits for, a bounded time; rank: u32. 1: all of the row is there."""
 
     weights: ClassVar[tuple[str, ...]] = ("w",)
@@ -99,7 +99,7 @@ class HwDp4aType(DigitGemvType):
     resident_threads: int = field(default=512, kw_only=True)
     pdl: bool = field(default=False, kw_only=True)
     normed: bool = field(default=False, kw_only=True)
-    parts: int = field(default=1, kw_only=True)
+    row_parts: int = field(default=1, kw_only=True)
     turns: int = field(default=1, kw_only=True)
     ring: int = field(default=0, kw_only=True)
     holds_next: bool = field(default=False, kw_only=True)
@@ -114,8 +114,8 @@ class HwDp4aType(DigitGemvType):
         require(self, "resident_threads", high=2048)
         require(self, "turns", high=WARP_SIZE)
         require(self, "ring", low=0, high=MOST_SLOTS)
-        require(self, "parts", high=MOST_RANKS)
-        if self.parts > 1:
+        require(self, "row_parts", high=MOST_RANKS)
+        if self.row_parts > 1:
             self._check_parts()
         if self.holds_next and not self.ring:
             raise ArgumentError(f"{self.name}: holds_next must be False without a ring")
@@ -130,13 +130,13 @@ class HwDp4aType(DigitGemvType):
             self._check_turns()
 
     def _check_parts(self) -> None:
-        require(self, "k", multiple=BLOCK * self.parts)
+        require(self, "k", multiple=BLOCK * self.row_parts)
         if self.activation_rows > 1 or self.pdl:
             raise ArgumentError(f"{self.name} takes one row in parts, without pdl, got {self.activation_rows}, pdl={self.pdl}")
         if not self.stages_at_once:
             raise ArgumentError(
-                f"{self.name}: parts must be 1 where activations do not fit shared memory at once, as {self.digits} digits of "
-                f"k={self.k}"
+                f"{self.name}: row_parts must be 1 where activations do not fit shared memory at once, as {self.digits} digits "
+                f"of k={self.k}"
             )
 
     @property
@@ -147,7 +147,7 @@ class HwDp4aType(DigitGemvType):
     @property
     def part_words(self) -> DigitWords:
         """What is received of a part."""
-        return DigitWords(self.k // self.parts, self.digits, self.normed)
+        return DigitWords(self.k // self.row_parts, self.digits, self.normed)
 
     def _check_ring(self) -> None:
         if self.pdl:
@@ -288,7 +288,7 @@ class HwDp4aType(DigitGemvType):
     @property
     def static_bytes(self) -> int:
         """Bytes of the static arrays in shared memory that stand beside activations and rings."""
-        return F32.bytes * self.k // BLOCK if self.parts > 1 and self.normed else 0
+        return F32.bytes * self.k // BLOCK if self.row_parts > 1 and self.normed else 0
 
     @property
     def _most_results(self) -> tuple[int, str]:
@@ -305,7 +305,7 @@ class HwDp4aType(DigitGemvType):
     def signature(self) -> Signature:
         norm: Signature = {"squares": read(F32, self.k // BLOCK), "eps": Scalar(F32, low=0.0)} if self.normed else {}
         whole = {**super().signature(), **norm}
-        return received_arguments(whole, self.part_words, self.parts) if self.parts > 1 else whole
+        return received_arguments(whole, self.part_words, self.row_parts) if self.row_parts > 1 else whole
 
     @property
     def relative_bound(self) -> float:
@@ -316,8 +316,8 @@ class HwDp4aType(DigitGemvType):
         return super().relative_bound + gamma(ceil(root_units(chain=0, tree=total_chain(blocks))) + 1)
 
     def _in_float64(self, arguments: Mapping[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if self.parts > 1:
-            arguments = {**arguments, **whole_row(arguments, self.part_words, self.parts)}
+        if self.row_parts > 1:
+            arguments = {**arguments, **whole_row(arguments, self.part_words, self.row_parts)}
         weights, x = super()._in_float64(arguments)
         if self.normed:
             x = x / np.sqrt(arguments["squares"].astype("f8").sum() / self.k + float(arguments["eps"]))
@@ -327,11 +327,11 @@ class HwDp4aType(DigitGemvType):
         inputs = super().inputs(rng)
         if self.normed:
             inputs |= {"squares": rng.chisquare(BLOCK, self.k // BLOCK).astype(np.float32), "eps": np.float32(1e-5)}
-        return in_parts(rng, inputs, self.part_words, self.parts) if self.parts > 1 else inputs
+        return in_parts(rng, inputs, self.part_words, self.row_parts) if self.row_parts > 1 else inputs
 
     def work(self) -> Work:
         product = super().work()
-        received = (self.parts - 1) * self.part_words.count * (U64.bytes - U32.bytes)
+        received = (self.row_parts - 1) * self.part_words.count * (U64.bytes - U32.bytes)
         return Work(product.flops, product.bytes + received + (F32.bytes * self.k // BLOCK if self.normed else 0))
 
     @classmethod

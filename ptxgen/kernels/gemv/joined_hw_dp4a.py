@@ -87,5 +87,5 @@ class JoinedHwDp4aGemv(Joined, HwDp4aGemv):
             yield cls(k=4096, n=33, n2=8, digits=3, rows_per_warp=2, num_warps=4, **fixed)
             yield cls(k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **narrow, **fixed)
             yield cls(k=4096, n=33, n2=8, n3=7, digits=3, rows_per_warp=3, num_warps=4, ring=2, **fixed)
-            yield cls(k=3584, n=9, n2=4, n3=3, digits=3, normed=True, parts=4, **narrow, **fixed)
+            yield cls(k=3584, n=9, n2=4, n3=3, digits=3, normed=True, row_parts=4, **narrow, **fixed)
             yield cls(k=18944, n=2, n2=4, digits=1, **narrow | {"num_warps": 1}, **fixed)  # a loop

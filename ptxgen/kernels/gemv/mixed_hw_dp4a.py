@@ -119,7 +119,7 @@ class MixedHwDp4aGemv(JoinedHwDp4aGemv):
             yield cls(k=1536, n=9, n2=4, n3=11, digits=3, normed=True, **narrow | {"last_rows_per_warp": 2}, **fixed)
             if fixed["last"].block_bytes % 16 == 0:
                 yield cls(k=3584, n=33, n2=8, n3=9, digits=3, num_warps=4, rows_per_warp=3, ring=2, **fixed)
-                yield cls(k=4096, n=9, n2=4, n3=5, digits=3, normed=True, parts=2, **narrow, **fixed)
+                yield cls(k=4096, n=9, n2=4, n3=5, digits=3, normed=True, row_parts=2, **narrow, **fixed)
             yield cls(k=1024, n=33, n2=8, n3=9, digits=1, num_warps=4, rows_per_warp=2, **fixed)  # rows side by side
 
 

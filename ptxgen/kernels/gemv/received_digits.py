@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from ptxgen.types import F32, S32, U32, U64
 
 
 def received_arguments(whole: Signature, words: DigitWords, parts: int) -> Signature:
-    """What stands for a row that comes in parts: see HwDp4aType.parts. whole: the arguments of one that is there."""
+    """What stands for a row that comes in parts: see HwDp4aType.row_parts. whole: the arguments of one that is there."""
     arrays = {name: one for name, one in whole.items() if isinstance(one, Array)}
     own = {name: replace(arrays[name], partial=True) for name in ("digits", *words.of_blocks)}
     return {
@@ -77,6 +77,13 @@ def _places(
         yield (name, arrays[name].reshape(-1)[of_part]), words.start(name), words.blocks
 
 
+PIECES_AHEAD: Final = 2
+"""Pieces of each digit of its own part that a thread loads before it stores the first."""
+
+WORDS_AT_ONCE: Final = 16
+"""Words that a thread looks for together. All 36 of down of an 8B on four ranks took registers that there are not."""
+
+
 class _Share(NamedTuple):
     """What of a part one thread moves: the part, its number there; and whether that is no other thread's, None where it never
     is."""
@@ -115,16 +122,29 @@ class ReceivedDigits(SharedDigits):
             element: Element = inbox.at(share.part * words.count + words.start(name, digit))[share.place]
             return element
 
-        moved = [[self._load_piece(digit, share) for digit in digits] for share in pieces]
+        def store(moved: Sequence[tuple[_Share, Sequence[Sequence[Value]]]]) -> None:
+            for share, of_digits in moved:
+                self._store_digits(share, PIECE, of_digits)
+
+        moved: list[tuple[_Share, Sequence[Sequence[Value]]]] = []
+        for share in pieces:
+            if len(moved) == PIECES_AHEAD:
+                store(moved)
+                moved = []
+            moved.append((share, [self._load_piece(digit, share) for digit in digits]))
         facts = [[k.load(self._of_block(name, share)) for name in self._needed] for share in blocks]
         wanted = [word(share, "digits", digit) for share in quads for digit in digits]
         wanted += [word(share, name) for share in their_blocks for name in self._needed]
-        found = iter(k.receive_words(wanted, number))
-        for share, of_digits in zip(pieces, moved, strict=True):
-            self._store_digits(share, PIECE, of_digits)
-        for share in quads:
-            self._store_digits(share, LANE_VALUES, [[next(found)] for _ in digits])
-        facts += [[self._fact(name, next(found)) for name in self._needed] for _ in their_blocks]
+        found: list[Value] = []
+        for start in range(0, len(wanted), WORDS_AT_ONCE):
+            found += k.receive_words(wanted[start : start + WORDS_AT_ONCE], number)
+            store(moved)
+            moved = []
+            while len(found) >= len(digits) and quads:
+                share, *quads = quads
+                self._store_digits(share, LANE_VALUES, [[found.pop(0)] for _ in digits])
+        of_blocks = iter(found)
+        facts += [[self._fact(name, next(of_blocks)) for name in self._needed] for _ in their_blocks]
         self._store_facts([*blocks, *their_blocks], facts)
         k.barrier()
 

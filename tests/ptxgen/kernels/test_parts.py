@@ -28,6 +28,9 @@ from ptxgen.kernels.gemv.mixed_hw_dp4a import MixedHwDp4aGemv
 from ptxgen.kernels.gemv.received_digits import in_parts
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.quantize.quantize import Quantize
+from ptxgen.target import Target
+from ptxgen.toolchain.assemble import assemble
+from ptxgen.toolchain.module import emit
 from tests.ptxgen.kernels.checking import run
 
 Q4, Q5, Q6, Q8 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0_ALIGNED"))
@@ -48,7 +51,7 @@ WHOLE: list[HwDp4aType] = [
 
 def received(kernel: HwDp4aType, parts: int, given: dict[str, Any], seed: int) -> tuple[HwDp4aType, dict[str, Any]]:
     """The kernel that takes the row of these arguments in parts, and its arguments."""
-    one = replace(kernel, parts=parts)
+    one = replace(kernel, row_parts=parts)
     return one, in_parts(np.random.default_rng(seed), given, one.part_words, parts)
 
 
@@ -90,8 +93,8 @@ def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], 
     launch = send.launch()
     args = [[passed(rank, name) for name in signature] for rank in range(2)]
     assert run_together(change(emitted(send).text), send.name, launch.grid, launch.block, args) == []
-    product = HwDp4aGemv(Q4, k=512, n=3, digits=3, parts=2, **NARROW)
-    whole = replace(product, parts=1)
+    product = HwDp4aGemv(Q4, k=512, n=3, digits=3, row_parts=2, **NARROW)
+    whole = replace(product, row_parts=1)
     weights = inputs(whole)
     row = {"x": given["x"].reshape(1, 512)}
     made = run(Quantize(3, n=512), {**inputs(Quantize(3, n=512)), **row})
@@ -126,13 +129,13 @@ def test_a_product_does_not_go_on_without_a_word(change: Callable[[str], str]) -
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"parts": 9}, "parts must be an integer, 1..8, got 9"),
-        ({"parts": 0}, "parts must be an integer, 1..8, got 0"),
-        ({"parts": 2, "k": 288}, "k must be a multiple of 64, 1 or more, got 288"),
-        ({"parts": 2, "pdl": True}, "takes one row in parts, without pdl, got 1, pdl=True"),
+        ({"row_parts": 9}, "row_parts must be an integer, 1..8, got 9"),
+        ({"row_parts": 0}, "row_parts must be an integer, 1..8, got 0"),
+        ({"row_parts": 2, "k": 288}, "k must be a multiple of 64, 1 or more, got 288"),
+        ({"row_parts": 2, "pdl": True}, "takes one row in parts, without pdl, got 1, pdl=True"),
         (
-            {"parts": 2, "k": 36864},
-            "parts must be 1 where activations do not fit shared memory at once, as 3 digits of k=36864",
+            {"row_parts": 2, "k": 36864},
+            "row_parts must be 1 where activations do not fit shared memory at once, as 3 digits of k=36864",
         ),
     ],
     ids=str,
@@ -141,15 +144,37 @@ def test_parts_that_there_cannot_be_are_refused(settings: dict[str, Any], messag
     with pytest.raises(ArgumentError, match=message):
         HwDp4aGemv(ALL["Q8_0"], **{"k": 512, "n": 4, "digits": 3, **settings})
     with pytest.raises(ArgumentError, match="takes one row in parts, without pdl, got 3, pdl=False"):
-        BatchedHwDp4aGemv(Q4, k=512, n=4, m=3, digits=3, parts=2)
+        BatchedHwDp4aGemv(Q4, k=512, n=4, m=3, digits=3, row_parts=2)
+
+
+def test_parts_of_two_ranks_spill_nothing_where_weights_have_a_ring() -> None:
+    """Of an 8B, whose kernels were measured."""
+    o, down = (HwDp4aGemv(Q4, k=k, n=2048, digits=3).with_residual() for k in (4096, 14336))
+    better = HwDp4aGemv(Q6, k=14336, n=2048, digits=3).with_residual()
+    plain = HwDp4aGemv(Q4, k=4096, n=7168, digits=3)
+    gated, query = plain.gated(plain, 3), replace(plain, n=2048)
+    joined = query.joined([replace(query, n=512)] * 2)
+    mixed = query.joined([replace(query, n=512), HwDp4aGemv(Q6, k=4096, n=512, digits=3)])
+    readers = [one and one.with_norm() for one in (gated, joined, mixed)] + [o, down, better]
+    for reader in readers:
+        parts = reader and reader.in_parts(2)
+        ringed = parts and parts.with_weight_ring()
+        assert ringed is not None
+        assert assemble(emit(ringed, Target(90)).text, Target(90)).spill_stores == 0
+        sends = ringed.sent(2)
+        if sends is not None:
+            assert assemble(emit(sends, Target(90)).text, Target(90)).spill_stores == 0
 
 
 def test_who_cannot_take_parts_says_so() -> None:
     plain = HwDp4aGemv(Q4, k=4096, n=64, digits=3)
-    assert plain.in_parts(2) == replace(plain, parts=2)
+    assert plain.in_parts(2) == replace(plain, row_parts=2)
     assert plain.in_parts(3) is None
     assert HwDp4aGemv(Q4, k=36864, n=64, digits=3).in_parts(2) is None  # in pieces
     assert HwDp4aGemv(ALL["Q3_K"], k=4864, n=64, digits=3).in_parts(2) is None  # in a loop
+    assert replace(plain, pdl=True).in_parts(2) is None
+    assert BatchedHwDp4aGemv(Q4, k=4096, n=64, m=3, digits=3).in_parts(2) is None
+    assert HwDp4aGemv(Q4, k=13312, n=64, digits=3).in_parts(2) is None  # no room for the squares beside
     mixed = plain.joined([replace(plain, n=32), HwDp4aGemv(Q6, k=4096, n=32, digits=3)])
     assert isinstance(mixed, MixedHwDp4aGemv)
-    assert mixed.in_parts(2) == replace(mixed, parts=2)
+    assert mixed.in_parts(2) == replace(mixed, row_parts=2)
