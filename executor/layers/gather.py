@@ -39,8 +39,8 @@ def gather(
     activated, hidden, and behind the last one logits; so between two gathers into one buffer there always is one into another,
     be they of one layer, of two, or of two steps. What reads a buffer comes before that gather, since what that gathers is made
     of it. Digits that are gathered in between count as well: a rank sends them behind all that it has read, and into no
-    `whole` (GatherDigits); so do digits that are sent, which products wait for that are launched before the next gather. So does
-    what NCCL gathers (device.gathers says what that is): it has the bits of a rank when that has come so far."""
+    `whole` (GatherDigits); so do digits that are sent, which products wait for that are launched before the next gather. So
+    does what NCCL gathers (device.gathers says what that is): it has the bits of a rank when that has come so far."""
     workspace = launch.packed.workspace
     if digits is None and workspace.device.gathers.by_nccl(whole.nbytes):
         _gather_by_nccl(launch, operation, own, whole)

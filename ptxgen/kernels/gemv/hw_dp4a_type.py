@@ -82,8 +82,8 @@ class HwDp4aType(DigitGemvType):
     squares: f32[k / 32], the sums of x^2 of each 32 (kernels/norm/squares.py); eps: f32 scalar. For one row of activations.
 
     row_parts: so many ranks have made the digits of a part of the row each. Of digits, scales, sums and squares this rank's
-    part is read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[row_parts, words];
-    number: u32[1], of the message that each block waits for, a bounded time; rank: u32. 1: all of the row is there."""
+    part is read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[row_parts,
+    words]; number: u32[1], of the message that each block waits for, a bounded time; rank: u32. 1: all of the row is there."""
 
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
