@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptxgen.conformance.execution import compare, emitted, inputs
+from ptxgen.conformance.execution import compare, emitted
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import Array, KernelType, LaunchConfig, Scalar, Signature, Work, addresses, read, update
-from ptxgen.emulator import Addresses, Finding, Marked, run_together
+from ptxgen.dsl.kernel_type import KernelType, LaunchConfig, Scalar, Signature, Work, addresses, read, update
+from ptxgen.emulator import Addresses, Finding, run_together
 from ptxgen.errors import Nonconformity
 from ptxgen.kernels.collective.gather_digits import GatherDigits
 from ptxgen.toolchain.module import emit
 from ptxgen.types import U32, U64
+from tests.ptxgen.emulator.changed import run_changed
 
 Broken = Callable[[str], str]
 
@@ -42,21 +43,7 @@ GATHER = GatherDigits(n=128, ranks=2, digits=3, normed=True)
 
 def gathered(broken: Broken, seed: int | None = None) -> tuple[list[Finding], Mapping[str, Any], dict[str, NDArray[Any]]]:
     """What is found in a gather whose text was changed, its arguments, and what it leaves."""
-    text, signature, arguments = emitted(GATHER).text, GATHER.signature(), inputs(GATHER)
-    copies = [{name: value[rank].copy() for name, value in arguments.items()} for rank in range(GATHER.ranks)]
-
-    def passed(rank: int, name: str) -> Any:
-        argument = signature[name]
-        if not isinstance(argument, Array):
-            return arguments[name][rank]
-        if argument.addresses_of:
-            return Addresses([one[argument.addresses_of] for one in copies])
-        return Marked(copies[rank][name], argument.direction != "out")
-
-    args = [[passed(rank, name) for name in signature] for rank in range(GATHER.ranks)]
-    launch = GATHER.launch()
-    found = run_together(broken(text), GATHER.name, launch.grid, launch.block, args, seed=seed)
-    return found, arguments, {name: np.stack([one[name] for one in copies]) for name in copies[0]}
+    return run_changed(GATHER, broken, seed)
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptxgen.conformance.execution import emitted, inputs
-from ptxgen.dsl.kernel_type import Array
-from ptxgen.emulator import Addresses, Marked, run_together
+from ptxgen.conformance.execution import inputs
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL
 from ptxgen.kernels.collective.send_digits import SendDigits
 from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
+from ptxgen.kernels.gemv.gated_sent import GatedHwDp4aGemvSent
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
 from ptxgen.kernels.gemv.hw_dp4a_type import HwDp4aType
@@ -31,6 +30,7 @@ from ptxgen.kernels.quantize.quantize import Quantize
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
 from ptxgen.toolchain.module import emit
+from tests.ptxgen.emulator.changed import run_changed
 from tests.ptxgen.kernels.checking import run
 
 Q4, Q5, Q6, Q8 = (ALL[name] for name in ("Q4_K", "Q5_K", "Q6_K_ALIGNED", "Q8_0_ALIGNED"))
@@ -78,21 +78,8 @@ def test_so_does_any_row(parts: int, blocks: int, normed: bool, digits: int, see
 
 def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], list[bytes]]:
     """What two ranks make of a row by send_digits, whose text is changed, and a product that waits; and what they should."""
-    send = SendDigits(n=512, ranks=2, digits=3)
-    signature, given = send.signature(), inputs(send, seed=5)
-    copies = [{name: value[rank].copy() for name, value in given.items()} for rank in range(2)]
-
-    def passed(rank: int, name: str) -> Any:
-        argument = signature[name]
-        if not isinstance(argument, Array):
-            return given[name][rank]
-        if argument.addresses_of:
-            return Addresses([one[argument.addresses_of] for one in copies])
-        return Marked(copies[rank][name], argument.direction != "out", argument.constant)
-
-    launch = send.launch()
-    args = [[passed(rank, name) for name in signature] for rank in range(2)]
-    assert run_together(change(emitted(send).text), send.name, launch.grid, launch.block, args) == []
+    findings, given, left = run_changed(SendDigits(n=512, ranks=2, digits=3), change)
+    assert findings == []
     product = HwDp4aGemv(Q4, k=512, n=3, digits=3, row_parts=2, **NARROW)
     whole = replace(product, row_parts=1)
     weights = inputs(whole)
@@ -100,9 +87,9 @@ def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], 
     made = run(Quantize(3, n=512), {**inputs(Quantize(3, n=512)), **row})
     expected = run(whole, {**weights, **made})["y"].tobytes()
     found = []
-    for rank, one in enumerate(copies):
-        own = {name: one[name] for name in ("digits", "scales", "sums")}
-        message = {"inbox": one["inbox"][0], "number": one["numbers"][:1], "rank": np.uint32(rank)}
+    for rank in range(2):
+        own = {name: left[name][rank] for name in ("digits", "scales", "sums")}
+        message = {"inbox": left["inbox"][rank, 0], "number": left["numbers"][rank, :1], "rank": np.uint32(rank)}
         found.append(run(product, {**weights, **own, **message})["y"].tobytes())
     return found, [expected] * 2
 
@@ -110,6 +97,37 @@ def sent_and_received(change: Callable[[str], str] = str) -> tuple[list[bytes], 
 def test_what_is_sent_is_what_is_received() -> None:
     found, expected = sent_and_received()
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"k": 2048, "n": 64, "num_warps": 8, "turns": 4, "ring": 2, "row_parts": 2, "normed": True, "ranks": 2},
+        {"k": 512, "n": 96, "num_warps": 4, "turns": 7, "ranks": 4},  # blocks that share groups
+    ],
+    ids=["rings and parts", "shared groups"],
+)
+def test_gate_and_up_send_the_very_digits_that_they_leave(settings: dict[str, Any]) -> None:
+    """What they leave are those of each rank alone."""
+    kernel = GatedHwDp4aGemvSent(Q4, digits=3, out_digits=3, **settings)
+    given, words, ranks = inputs(kernel, seed=3), kernel.words, kernel.ranks
+    left = run(kernel, given)
+    alone = [run(kernel.alone, _of_rank(kernel.alone, given, rank)) for rank in range(ranks)]
+    for rank, made in enumerate(alone):
+        sent = np.concatenate([made[f"y_{name}"].reshape(-1).view(np.uint32) for name in ("digits", *words.of_blocks)])
+        for name in ("y_digits", "y_scales", "y_sums"):
+            size = made[name].shape[-1]
+            assert left[name][rank][..., rank * size : (rank + 1) * size].tobytes() == made[name].tobytes()
+        for other in set(range(ranks)) - {rank}:
+            found = left["y_inbox"][other, rank]
+            assert (found >> np.uint64(32) == left["y_numbers"][rank, 0]).all()
+            assert (found.astype(np.uint32) == sent).all()
+
+
+def _of_rank(alone: GatedHwDp4aGemv, given: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Its arguments among those of all; digits have the size of its part."""
+    own = {name: given[name][rank] for name in alone.signature()}
+    return own | {name: array for name, array in inputs(alone).items() if name in ("y_digits", "y_scales", "y_sums")}
 
 
 @pytest.mark.parametrize(
