@@ -75,13 +75,12 @@ class GpuProfile:
     up, go in one launch where their kernels can be joined: same bits. fused_norms: a row's norm is no launch where the products
     before it and behind it can do it between them: same bits. gated_products: its products with gate and up, and what the one
     makes of the other, are one launch where their kernels can be: same bits. gathered_digits: devices that share a model gather
-    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits
-    are sent to the products that read them, which wait for them (HwDp4aType.row_parts), where all who read them can, on two
-    devices and with weight_rings: same bits.
-    weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from before the launch before has
-    ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring): same bits. persistent_layers:
-    one row goes from the attention of a layer to that of the next by one launch whose blocks stay and wait for each other
-    (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
+    the digits of a row where these are what is read, and no f32 values: same bits. sent_parts: these digits are sent to the
+    products that read them, which wait for them (HwDp4aType.row_parts), where all who read them can, on two devices and with
+    weight_rings: same bits. weight_rings: the weights that a row is multiplied by are copied ahead into shared memory, from
+    before the launch before has ended on, where there is a kernel that does so and is faster (KernelType.with_weight_ring):
+    same bits. persistent_layers: one row goes from the attention of a layer to that of the next by one launch whose blocks stay
+    and wait for each other (executor/layers/persistent.py), where its matrices have hw_dp4a: same bits.
     ArgumentError for an unknown precision or format, and for a GEMV that is named for blocks that are repacked."""
 
     precision: str = PRECISIONS[0]
@@ -184,7 +183,7 @@ class GpuProfile:
             self.gated_products,
             self.gathered_digits,
             ringed=self.weight_rings,
-            sent=self.sent_parts,
+            sent=self.sent_parts and self.weight_rings,
         )
 
     def starts_early(self, target: Target) -> bool:

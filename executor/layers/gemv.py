@@ -24,7 +24,7 @@ from ptxgen.kernels.quantize.activation_digits import BLOCK
 
 MOST_SENDING: Final = 2
 """Devices that send digits to the products which read them. The words of more take registers that there are not: of down of an
-8B on 4 and 8, 88 and 220 bytes are spilt."""
+8B on 4 and 8 the assembler spills 88 and 220 bytes."""
 
 
 def project(launch: LaunchQueue, operation: str, projection: Projection, *, x: GpuBuffer, y: GpuBuffer) -> None:
@@ -246,7 +246,7 @@ def gathers_digits(launch: LaunchQueue, projection: Projection, own: GpuBuffer) 
 
 def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
     """Whether all who read a row may wait for the digits of its parts themselves, and can, by whatever kernels they are
-    launched; and these were measured to be faster so: on two devices, with rings."""
+    launched; and so few devices do. It was measured to be faster on two, with rings."""
     first, *others = readers
     kernels = [reader.own(reader.kernel) for reader in readers]
     joined = first.kernel.joined([other.kernel for other in others]) if others else None
@@ -257,8 +257,8 @@ def receive_parts(launch: LaunchQueue, *readers: Projection) -> bool:
     ]
     kernels += [kernel for kernel in made if kernel is not None]
     ranks = launch.packed.workspace.device.ranks
-    faster = ranks <= MOST_SENDING and all(reader.fusions.sent and reader.fusions.ringed for reader in readers)
-    return faster and _take_parts(tuple(kernels), ranks)
+    may = ranks <= MOST_SENDING and all(reader.fusions.sent for reader in readers)
+    return may and _take_parts(tuple(kernels), ranks)
 
 
 @lru_cache(maxsize=256)

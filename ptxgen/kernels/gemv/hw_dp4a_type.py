@@ -54,12 +54,6 @@ MOST_SLOTS: Final = 32
 """Of a ring: more are of no use."""
 
 
-def ring_slots(rows: int) -> int:
-    """Slots, where they fit, of a product on the residual stream whose warps have so many rows at once. In steps of an H200 3
-    instead of 2 won 28 us of 1537 by down of the 8B (two rows), and lost 7 of 652 by that of the 1.5B (one)."""
-    return 3 if rows > 1 else 2
-
-
 def blocks_at_once(threads: int, resident_threads: int) -> int:
     """Blocks of so many threads that a large GPU holds, whose multiprocessors each hold `resident_threads`."""
     return MULTIPROCESSORS * max(1, resident_threads // threads)

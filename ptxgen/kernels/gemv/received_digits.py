@@ -43,7 +43,7 @@ def whole_row(arguments: Mapping[str, Any], words: DigitWords, parts: int) -> di
     whole = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
     for other in set(range(parts)) - {rank}:
         found = (arguments["inbox"][other] & 0xFFFFFFFF).astype(np.uint32)
-        for (_, place), start, count in _places(whole, words, other):
+        for place, start, count in _places(whole, words, other):
             place[...] = found[start : start + count].view(place.dtype)
     return whole
 
@@ -58,7 +58,7 @@ def in_parts(
     own = {name: arguments[name].copy() for name in ("digits", *words.of_blocks)}
     inbox = rng.integers(0, 2**32, (parts, words.count), np.uint64) | np.uint64((number - 1) << 32)
     for other in set(range(parts)) - {rank}:
-        for (_, place), start, count in _places(own, words, other):
+        for place, start, count in _places(own, words, other):
             sent = np.ascontiguousarray(place).view(np.uint32).astype(np.uint64)
             inbox[other, start : start + count] = sent | np.uint64(number << 32)
             place[...] = 99
@@ -67,14 +67,14 @@ def in_parts(
 
 def _places(
     arrays: Mapping[str, NDArray[Any]], words: DigitWords, part: int
-) -> Iterator[tuple[tuple[str, NDArray[Any]], int, int]]:  # fmt: skip
-    """The places of a part in each array of one row, by its name, each with its first word and how many there are."""
+) -> Iterator[tuple[NDArray[Any], int, int]]:  # fmt: skip
+    """The places of a part in each array of one row, each with its first word and how many there are."""
     for digit in range(words.digits):
         of_part = slice(part * words.values, (part + 1) * words.values)
-        yield ("digits", arrays["digits"][0, digit, of_part]), words.start("digits", digit), words.lanes
+        yield arrays["digits"][0, digit, of_part], words.start("digits", digit), words.lanes
     for name in words.of_blocks:
         of_part = slice(part * words.blocks, (part + 1) * words.blocks)
-        yield (name, arrays[name].reshape(-1)[of_part]), words.start(name), words.blocks
+        yield arrays[name].reshape(-1)[of_part], words.start(name), words.blocks
 
 
 PIECES_AHEAD: Final = 2
