@@ -77,7 +77,12 @@ def in_order(calls: Sequence[KernelCall], *, early: bool) -> tuple[KernelCall, .
         return tuple(calls)
     kernels = [None, *(call.kernel for call in calls), None]
     neighbours = zip(kernels, kernels[2:], strict=False)
-    return tuple(call._replace(kernel=_between(call.kernel, *two)) for call, two in zip(calls, neighbours, strict=True))
+    chosen = [_between(call.kernel, *two) for call, two in zip(calls, neighbours, strict=True)]
+    behind = [*(call.arguments for call in calls[1:]), {}]
+    return tuple(
+        call._replace(kernel=kernel, arguments=call.arguments | {own: after[name] for own, name in kernel.borrowed.items()})
+        for call, kernel, after in zip(calls, chosen, behind, strict=True)
+    )
 
 
 @lru_cache(maxsize=256)

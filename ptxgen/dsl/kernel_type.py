@@ -363,6 +363,12 @@ class KernelType(ABC):
         """This one as it is fastest between these launches, with the same bits; None: one that is not known."""
         return self
 
+    @property
+    def borrowed(self) -> Mapping[str, str]:
+        """Its arguments that are constant ones of the launch behind it, by the names that they have there, as `between` gives
+        them to it."""
+        return {}
+
     def early(self) -> KernelType:
         """The kernel that does part of its work before it waits for the launch before it (LaunchConfig.early), with the bits of
         this one. This one itself if it has none to do: then it waits before all else (`build`)."""

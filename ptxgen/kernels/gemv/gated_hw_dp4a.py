@@ -40,6 +40,11 @@ STEEPEST = 1.1
 """No slope of silu is more than that: 1.0999."""
 
 
+def _memory_bounds(kernel: HwDp4aGemv) -> bool:
+    """Whether a row is of more steps than are loaded ahead: of few weights a step, Q8_0's above all."""
+    return kernel.fragments.steps > kernel.ahead
+
+
 @register(format=JOINED)
 @dataclass(frozen=True)
 class GatedHwDp4aGemv(RowDigits):
@@ -50,6 +55,7 @@ class GatedHwDp4aGemv(RowDigits):
     out_digits, n], y_scales: f32[1, n / 32], y_sums: s32[1, n / 32]. counters: see RowDigits, where `pairs` of rows count as
     rows_per_warp does: a warp takes so many pairs at a time, which share each read of the activations."""
 
+    paced = True
     weights = ("w", "w2")
     pairs: int = field(default=1, kw_only=True)
     rows_per_warp: int = field(default=2, init=False)
@@ -63,10 +69,10 @@ class GatedHwDp4aGemv(RowDigits):
         super().__post_init__()
 
     def with_weight_ring(self) -> Self | None:
-        """Two blocks of four warps become one, whose rings have the room of the activations of the second. Where rows are of
-        more steps than are loaded ahead, loads into registers are faster (Q8_0, H200: 33 us for 36). A third slot won 4 to 8 us
-        of a step of the 7B and the 8B, and lost 4 of the 1B's, whose rows come in one part."""
-        if self.fragments.steps > self.ahead:
+        """Two blocks of four warps become one, whose rings have the room of the activations of the second. Where memory bounds
+        the product, loads into registers are faster (Q8_0, H200: 33 us for 36). A third slot won 4 to 8 us of a step of the 7B
+        and the 8B, and lost 4 of the 1B's, whose rows come in one part."""
+        if _memory_bounds(self):
             return None
         wider = replace(self, num_warps=USUAL, **NO_RING) if self.num_warps < USUAL else self
         fits = wider.launch().blocks <= blocks_at_once(wider.launch().threads, wider.resident_threads)
@@ -77,7 +83,9 @@ class GatedHwDp4aGemv(RowDigits):
         """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows
         of many steps; and groups of 32 results, a block each, which leave many multiprocessors idle. A block has as many warps
         as let all groups be there at once. Where there are too many groups for that, blocks share them, so that each of those
-        that are there at once has as many rows."""
+        that are there at once has as many rows. Where memory bounds the product, and there are not too many, eight warps of two
+        pairs, in two rounds: with what is asked for ahead (asked_rows.py) they won 53 us of 2844 of the 8B in Q8_0 and 8 of 618
+        of the 1B (H100), without 9 of 2213 (H200); the 592 groups of the 7B lost 13 of 2703."""
         groups, shares = gate.n // BLOCK, gate.fragments.shares
 
         def at_once(warps: int) -> int:
@@ -88,10 +96,13 @@ class GatedHwDp4aGemv(RowDigits):
             return None
         warps = min(next((warps for warps in WARPS if groups <= at_once(warps)), FEWEST), BLOCK // shares)
         rows = BLOCK if groups <= at_once(FEWEST) else -(-gate.n // at_once(FEWEST))
-        turns = max(1, -(-rows // (warps * shares)))
-        if turns * shares > WARP_SIZE:
+        pairs = 1
+        if _memory_bounds(gate) and shares == 1 and groups <= at_once(FEWEST):
+            warps, pairs = USUAL, 2
+        turns = max(1, -(-rows // (warps * shares * pairs)))
+        if turns * shares * pairs > WARP_SIZE:
             return None
-        settings = {**gate.parameters(), "num_warps": warps, "turns": turns, **NO_RING}
+        settings = {**gate.parameters(), "num_warps": warps, "turns": turns, "pairs": pairs, **NO_RING}
         del settings["rows_per_warp"]
         return cls(**settings, format=gate.format, out_digits=digits)
 

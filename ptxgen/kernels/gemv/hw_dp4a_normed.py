@@ -4,8 +4,8 @@ multiplies a matrix by the norm multiplies it by the digits of y gamma, and divi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from ptxgen.dsl.memory import Element
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.accuracy import UNIT
+from ptxgen.kernels.gemv.asked_rows import ASKED, BORROWED, MOST_OF, AskedRows
+from ptxgen.kernels.gemv.chunks import Warp
+from ptxgen.kernels.gemv.gated_hw_dp4a import GatedHwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING
 from ptxgen.kernels.gemv.joined_hw_dp4a import JOINED
@@ -23,6 +26,7 @@ from ptxgen.kernels.gemv.row_digits import RowDigits
 from ptxgen.kernels.norm.squares import exact_squares, group_squares, squares_bound
 from ptxgen.kernels.quantize.activation_digits import BLOCK
 from ptxgen.kernels.registry import register
+from ptxgen.kernels.shape import require
 from ptxgen.types import F32
 
 IDLE_WEIGHTS = 100_000
@@ -40,12 +44,29 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
 
     y: f32[n], in place, n a multiple of 32; w, digits, scales and sums as in hw_dp4a; gamma: f32[n]. y_digits: s8[1,
     out_digits, n], y_scales: f32[1, n / 32], y_sums: s32[1, n / 32]: those of the f32 products y * gamma. squares: f32[n / 32],
-    the sum of y^2 of each 32 rows as group_squares (norm/squares.py) makes it. counters: see RowDigits."""
+    the sum of y^2 of each 32 rows as group_squares (norm/squares.py) makes it. counters: see RowDigits.
+
+    asks: of two matrices of n columns and asks_of rows, next_w and next_w2: u8[asks_of, row_bytes], which the launch behind
+    multiplies, it asks the L2 cache for so many rows, each asks_every behind the one before (asked_rows.py). No bit depends on
+    it. 0: for none, and there are no such arguments."""
 
     name_pattern = "hw_dp4a_{format}_gemv_residual_normed"
+    bit_free = (*RowDigits.bit_free, "asks", "asks_every", "asks_of")
+    of_shape = (*RowDigits.of_shape, "asks", "asks_every", "asks_of")  # all are of the neighbours
+    asks: int = field(default=0, kw_only=True)
+    asks_every: int = field(default=1, kw_only=True)
+    asks_of: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "asks", low=0)
+        require(self, "asks_every")
+        require(self, "asks_of", low=0)
+        if self.asks and (self.asks - 1) * self.asks_every >= self.asks_of:
+            raise ArgumentError(
+                f"{self.name}: asks must be {-(-self.asks_of // self.asks_every)} or fewer: there are {self.asks_of} rows, and "
+                f"each {self.asks_every} are asked for, got {self.asks}"
+            )
         if self.normed:
             raise ArgumentError(f"{self.name} leaves a norm and completes none: normed must be False")
 
@@ -69,9 +90,35 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         that of the 1.5B (one)."""
         return self.ringed(3 if self.rows_per_warp > 1 else 2)
 
+    def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
+        """Before gate and up without a ring, which begin when this one has ended, it asks for the first row of each warp."""
+        kernel = super().between(before, behind)
+        if not (kernel.ring and isinstance(behind, GatedHwDp4aGemv)) or behind.ring:
+            return kernel
+        if (behind.format, behind.k) != (self.format, self.n):
+            return kernel
+        every = behind.warp_results
+        rows = min(ASKED // (len(BORROWED) * self.format.row_bytes(behind.k)), behind.n // max(every, MOST_OF))
+        return replace(kernel, asks=rows, asks_every=every, asks_of=behind.n)
+
+    @property
+    def borrowed(self) -> Mapping[str, str]:
+        return BORROWED if self.asks else {}
+
+    @property
+    def asked(self) -> AskedRows:
+        """What it asks for."""
+        return AskedRows(self.asks, self.asks_every, self.asks_of, self.n, self.format)
+
     def signature(self) -> Signature:
         more: Signature = {"squares": write(F32, self.n // BLOCK), "gamma": read(F32, self.n, constant=True)}
-        return super().signature() | more
+        return super().signature() | more | (self.asked.signature() if self.asks else {})
+
+    def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
+        """Behind the staging, when the weights have come for the most part."""
+        if self.asks:
+            self.asked.write(k, self.launch().grid[0])
+        return super()._early(k, warp)
 
     def for_result(self, k: KernelBuilder, row: Value) -> Element:
         element: Element = k.arg.y[row]
@@ -107,7 +154,8 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
 
     def inputs(self, rng: np.random.Generator) -> dict[str, Any]:
         inputs = super().inputs(rng) | {"squares": np.full(self.n // BLOCK, np.nan, np.float32)}
-        return inputs | {"gamma": rng.uniform(-0.5, 2.0, self.n).astype(np.float32)}
+        inputs |= {"gamma": rng.uniform(-0.5, 2.0, self.n).astype(np.float32)}
+        return inputs | {name: self.format.random_blocks(rng, self.asks_of, self.n) for name in self.borrowed}
 
     def work(self) -> Work:
         """A product more for each digit's value, a product and an addition for each square."""
@@ -125,3 +173,4 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
             yield cls(k=1536, n=64, digits=2, out_digits=1, num_warps=8, turns=2, **fixed)  # a partial step alone
         if fixed["format"].name == "Q8_0":
             yield cls(k=896, n=32, num_warps=4, rows_per_warp=1, turns=4, **three)  # a partial step after others
+            yield cls(k=4096, n=64, rows_per_warp=1, asks=7, asks_every=8, asks_of=53, **three)

@@ -79,6 +79,9 @@ class HwDp4aType(DigitGemvType):
     part is read, and that of each other as words that it has sent, or is sending, as send_digits does. inbox: u64[row_parts,
     words]; number: u32[1], of the message that each block waits for, a bounded time; rank: u32. 1: all of the row is there."""
 
+    paced: ClassVar[bool] = False
+    """Whether the copies of a slot of a ring are begun, before the launch before has ended, when those of the slot before have
+    come, and not all at once. What is under way delays the end of that launch, whose stores queue behind it."""
     weights: ClassVar[tuple[str, ...]] = ("w",)
     """The matrices that a warp has rows of: those of the same numbers of each."""
     # One warp, or share of it, has a row to itself.

@@ -1,7 +1,8 @@
 """How a warp of hw_dp4a has its weights copied ahead: bulk copies bring them into a ring of slots in shared memory, which is
-the warp's own, and the warp multiplies what has come. What is under way takes no registers, and no place in the queue of loads,
-so that activations and weights do not wait for each other; and the first copies are begun before the kernel before this one has
-ended, since nobody writes weights."""
+the warp's own, and the warp multiplies what has come. What is under way takes no registers, and no place in the queue of
+loads, so that activations and weights do not wait for each other; and the first copies are begun before the kernel before
+this one has ended, since nobody writes weights. A slot is read as a whole before it is multiplied, so that what follows is
+asked for at once."""
 
 from __future__ import annotations
 
@@ -136,7 +137,9 @@ class WeightRing:
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            self._fill(range(self.slots.count))
+            self._fill(range(1 if kernel.paced else self.slots.count))
+        if kernel.paced:
+            self._fill_paced()
 
     def sums(self) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
@@ -177,17 +180,26 @@ class WeightRing:
         place, slot = k.variable(warp.lane.place, U32), self._moving()
         part, coming_part = k.variable(0, U32), k.variable(coming, U32)
         blocks, of_row = slots.steps * slots.fragments.blocks, slots.fragments.k // slots.fragments.format.block
+        everywhere = of_row % blocks == 0
+        at_once = everywhere or slots.parts > slots.count  # else lanes past the end of a row would load what is not there yet
         for number in k.strided(0, slots.total):
             start = self._wait(slot)
             first = k.mad(part, blocks, warp.lane.block)
+
+            def refill(slot: Slot = slot, number: Value = number) -> None:
+                if slots.count < slots.total:
+                    k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
+                    with k.when(self._leads() & (number < slots.total - slots.count)):
+                        self._fetch_next(slot, coming_part)
+
+            loaded = [self._load(start, step) for step in range(slots.steps)] if at_once else []
+            if at_once:
+                refill()
             for step in range(slots.steps):
-                everywhere = of_row % blocks == 0
                 with nullcontext() if everywhere else k.when(first + step * slots.fragments.blocks < of_row):
-                    warp.add_step(self._load(start, step), range(1), part * slots.steps, step)
-            if slots.count < slots.total:
-                k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
-                with k.when(self._leads() & (number < slots.total - slots.count)):
-                    self._fetch_next(slot, coming_part)
+                    warp.add_step(loaded[step] if at_once else self._load(start, step), range(1), part * slots.steps, step)
+            if not at_once:
+                refill()
             self._advance(slot)
             last = part == slots.parts - 1
             k.assign(part, k.select(last, k.u32(0), part + 1))
@@ -203,16 +215,17 @@ class WeightRing:
         if part == 0:
             self._begin()
         first = part * slots.steps
-        last = min(first + slots.steps, slots.fragments.steps) - 1
-        for step in range(first, last + 1):
-            partial = slots.fragments.rest > 0 and step == slots.fragments.steps - 1
-            with k.when(warp.lane.takes_rest) if partial else nullcontext():
-                raw = self._load(start, step - first)
-                if step == last and not partial:
-                    refill()
-                warp.add_step(raw, range(1), step)
-            if partial:
-                refill()
+        last = min(first + slots.steps, slots.fragments.steps)
+        partial = slots.fragments.rest > 0 and last == slots.fragments.steps
+        loaded = [self._load(start, step - first) for step in range(first, last - partial)]
+        if not partial:
+            refill()
+        for step, raw in enumerate(loaded, first):
+            warp.add_step(raw, range(1), step)
+        if partial:
+            with k.when(warp.lane.takes_rest):
+                warp.add_step(self._load(start, last - 1 - first), range(1), last - 1)
+            refill()
 
     def _begin(self) -> None:
         """Of rows that follow."""
@@ -279,6 +292,15 @@ class WeightRing:
                 self._fetch(slot, further, coming)
 
         return refill
+
+    def _fill_paced(self) -> None:
+        """Begin the copies of each further slot when those of the one before have come."""
+        if self.slots.count > 1:
+            self.k.bar_warp_sync(FULL_WARP)  # all lanes see the mbarriers
+        for number in range(1, self.slots.count):
+            self._wait(self._slot(number - 1))
+            with self.k.when(self._leads()):
+                self._fill(range(number, number + 1))
 
     def _fill(self, numbers: range) -> None:
         """Begin the first copies into the slots of these numbers."""

@@ -102,6 +102,26 @@ def test_so_have_products_that_mind_the_launches_beside_them(
     assert found == [True, False]
 
 
+def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path: Path) -> None:
+    """Where these load into registers: rows of more steps than are loaded ahead."""
+    sizes = SIZES | {"hidden": 1280, "heads": 10}
+    path = write_model(tmp_path / "m.gguf", "llama", Q.Q8_0, **sizes)
+    apart, _ = logits_and_plans(path, GpuProfile(repack=True), TOKENS[:2], CONTEXT, sanitize=True)
+    for early in (True, False):
+        asking, both = logits_and_plans(
+            path, replace(RINGS, repack=True, early_launches=early), TOKENS[:2], CONTEXT, sanitize=True
+        )  # fmt: skip
+        assert asking == apart
+        for plans in both:
+            outputs = [i for i, plan in enumerate(plans) if plan.place.operation == "attn_output"]
+            assert len(outputs) == SIZES["layers"]
+            for i in outputs:
+                assert (plans[i].kernel.parameters()["asks"] > 0) == early
+                borrowed = plans[i].kernel.borrowed
+                assert len(borrowed) == 2 * early
+                assert all(plans[i]._buffers[own] is plans[i + 1]._buffers[name] for own, name in borrowed.items())
+
+
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", MIXED, **SIZES)
     apart, _ = decoded(path, GpuProfile("fast"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.weight_ring import Slots
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
@@ -76,6 +78,32 @@ def test_the_first_weights_are_asked_for_before_the_wait_and_all_by_one_lane() -
     assert copies[-1] < waits[0] < next(i for i, line in enumerate(lines) if "ld.global" in line)
     (fence,) = (i for i, line in enumerate(lines) if "fence.mbarrier_init" in line)  # which no emulator misses
     assert max(i for i, line in enumerate(lines) if "mbarrier.init.shared" in line) < fence < copies[0]
+
+
+def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
+    kernel = find("gated_hw_dp4a_q4k_gemv").make(k=2048, n=96, digits=3, out_digits=3, num_warps=4, turns=8, ring=3)
+    lines = emit(kernel, Target(90), early=True).text.splitlines()
+    words = ("mbarrier.init.shared", "cp.async.bulk", "mbarrier.try_wait", "bar.warp.sync", "griddepcontrol.wait")
+    found = [word for line in lines for word in words if word in line]
+    slot, waited = ["cp.async.bulk"] * 2, ["mbarrier.try_wait"]
+    before = ["mbarrier.init.shared"] * 3 + slot + ["bar.warp.sync"] + (waited + slot) * 2 + ["griddepcontrol.wait"]
+    assert found[: len(before)] == before
+
+
+@pytest.mark.parametrize("k", [4096, 14336, 18944])
+def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_read_is_multiplied(k: int) -> None:
+    """In the text of a part of a row: all loads of weights, a copy, and then all products."""
+    format = "q8_0_aligned"
+    kernel = replace(plain(format, k, 64), rows_per_warp=1, turns=4, ring=2)
+    text = emit(kernel, Target(90)).text
+    sums = text[text.index("bar.sync") :]  # behind the staging
+    copy, product = sums.index("cp.async.bulk"), sums.index("dp4a")
+    part = sums[: sums.index("mbarrier.try_wait", product)] if "mbarrier.try_wait" in sums[product:] else sums
+    weights = [match.start() for match in re.finditer(r"ld\.shared\.v4\.u32", sums[:copy])]
+    steps = Slots.of(kernel).steps
+    assert len(weights) == steps
+    assert weights[-1] < copy < product
+    assert part.count("cp.async.bulk") == 1
 
 
 def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
@@ -181,7 +209,7 @@ def test_two_blocks_of_a_gated_product_become_one_whose_ring_has_the_room() -> N
         gated = plain(format, k, n).gated(plain(format, k, n), 3)
         assert gated is not None
         found.append((gated.parameters()["num_warps"], (chosen(gated) or {}).get("num_warps")))
-    assert found == [(4, 8), (4, 8), (16, 16), (4, None)]
+    assert found == [(4, 8), (4, 8), (16, 16), (8, None)]
 
 
 def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activations_come_in_pieces() -> None:

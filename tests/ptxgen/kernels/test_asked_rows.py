@@ -1,0 +1,122 @@
+"""What the output projection asks the L2 cache for: the first row of each warp of gate and up, where these have no ring."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptxgen.conformance.execution import emitted
+from ptxgen.dsl.kernel_type import Array, KernelType
+from ptxgen.emulator import Marked, run
+from ptxgen.errors import ArgumentError
+from ptxgen.kernels.gemv.asked_rows import ASKED
+from ptxgen.kernels.gemv.hw_dp4a_normed import HwDp4aGemvResidualNormed
+from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
+from ptxgen.kernels.registry import find
+from ptxgen.target import Target
+from ptxgen.toolchain.module import emit
+from tests.ptxgen.kernels.running import emulate, inputs
+
+LINE = 128
+
+
+def leaving(k: int = 4096, n: int = 4096, format: str = "q8_0_aligned", ring: bool = True) -> HwDp4aGemvResidualNormed:
+    kernel = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3).with_residual_norm(3)
+    kernel = kernel and ((kernel.with_weight_ring() if ring else None) or kernel)
+    assert isinstance(kernel, HwDp4aGemvResidualNormed)
+    return kernel
+
+
+def gated(n: int, k: int = 4096, format: str = "q8_0_aligned") -> KernelType:
+    gate = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=3)
+    kernel = gate.gated(gate, 3)
+    assert kernel is not None
+    return kernel.with_weight_ring() or kernel
+
+
+@pytest.mark.parametrize(("every", "of", "k"), [(8, 53, 256), (1, 3, 4096), (4, 256, 1536)])
+def test_the_lines_of_these_rows_are_asked_for_and_no_other(every: int, of: int, k: int) -> None:
+    """Each asked line is counted in the matrix instead."""
+    count = -(-of // every)
+    kernel = find("hw_dp4a_q8_0_aligned_gemv_residual_normed").make(
+        k=512, n=k, digits=3, out_digits=3, num_warps=8, rows_per_warp=4, asks=count, asks_every=every, asks_of=of
+    )
+    arguments: dict[str, Any] = {**inputs(kernel)}
+    for name in kernel.borrowed:
+        arguments[name] = np.zeros_like(arguments[name])
+
+    def passed(name: str, argument: Any) -> Any:
+        if not isinstance(argument, Array):
+            return arguments[name]
+        return Marked(arguments[name], argument.direction != "out", argument.constant and name not in kernel.borrowed)
+
+    text, changed = re.subn(r"prefetch\.global\.L2 (\[[^]]+\]);", r"red.global.add.u32 \1, 1;", emitted(kernel).text)
+    assert changed >= 2
+    launch = kernel.launch()
+    run(text, kernel.name, launch.grid, launch.block, [passed(*one) for one in kernel.signature().items()])
+    row_bytes = arguments["next_w"].shape[1]
+    expected = np.zeros((of, row_bytes), np.uint8)
+    expected[::every, ::LINE] = 1
+    for name in kernel.borrowed:
+        np.testing.assert_array_equal(arguments[name], expected)
+
+
+def test_no_bit_depends_on_it() -> None:
+    kernel = find("hw_dp4a_q8_0_aligned_gemv_residual_normed").make(
+        k=4096, n=256, digits=3, out_digits=3, num_warps=16, rows_per_warp=2, ring=2, asks=2, asks_every=4, asks_of=5
+    )
+    arguments = inputs(kernel)
+    results, findings = emulate(kernel, arguments)
+    assert not findings
+    plain = replace(kernel, asks=0, asks_every=1, asks_of=0)  # type: ignore[call-arg]
+    expected, _ = emulate(plain, {name: value for name, value in arguments.items() if name not in kernel.borrowed})
+    assert all(results[name].tobytes() == expected[name].tobytes() for name in expected)
+
+
+def test_they_are_asked_for_behind_the_staging_and_before_the_sums() -> None:
+    text = emit(replace(leaving(), asks=3, asks_of=3), Target(90), early=True).text
+    first, last = text.index("prefetch.global.L2"), text.rindex("prefetch.global.L2")
+    assert text.index("griddepcontrol.wait") < text.index("bar.sync") < first <= last < text.index(" dp4a.")
+
+
+def test_the_rows_are_those_that_the_warps_of_gate_and_up_begin_with() -> None:
+    found = []
+    for n in (14336, 8192):
+        behind = gated(n)
+        kernel = leaving().between(None, behind)
+        every, asks = kernel.asks_every, kernel.asks
+        assert kernel.borrowed == {"next_w": "w", "next_w2": "w2"}
+        assert kernel.signature()["next_w"] == behind.signature()["w"]
+        assert kernel.signature()["next_w2"] == behind.signature()["w2"]
+        assert every == behind.warp_results  # type: ignore[attr-defined]
+        found.append((every, asks))
+    row_bytes = 4096 // 256 * 272
+    assert found == [(4, ASKED // (2 * row_bytes)), (4, 963)]
+
+
+def test_nothing_is_asked_for_where_what_comes_is_not_known_or_copies_ahead_itself() -> None:
+    aligned = leaving()
+    behind = {
+        "nobody": None,
+        "a norm": RmsNormDigits(hidden=4096, digits=3),
+        "copies ahead": gated(14336, format="q4k"),
+        "another format": gated(14336, format="q8_0"),
+        "other columns": gated(14336, k=2048),
+    }
+    for kernel in behind.values():
+        assert (aligned.between(None, kernel).asks, aligned.between(None, kernel).borrowed) == (0, {})
+    assert leaving(ring=False).between(None, gated(14336)).asks == 0
+    assert leaving(format="q4k").between(None, gated(14336, format="q4k")).asks == 0
+
+
+@pytest.mark.parametrize("settings", [{"asks": 8, "asks_every": 8, "asks_of": 56}, {"asks": 1}])
+def test_rows_that_are_not_there_are_refused(settings: dict[str, Any]) -> None:
+    asks = settings["asks"]
+    most = 7 if asks == 8 else 0
+    assert replace(leaving(), asks=7, asks_every=8, asks_of=56).asks == 7
+    with pytest.raises(ArgumentError, match=f"asks must be {most} or fewer.*got {asks}"):
+        replace(leaving(), **settings)
