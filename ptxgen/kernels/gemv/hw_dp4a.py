@@ -20,7 +20,7 @@ from ptxgen.formats import RepackedFormat
 from ptxgen.kernels.accuracy import UNIT
 from ptxgen.kernels.gemv.chunks import Chunk, ChunkLoop, Warp, loops
 from ptxgen.kernels.gemv.digit_gemv_type import PACKED_WITH_REPACKED, SAMPLED_WITH_THREE
-from ptxgen.kernels.gemv.hw_dp4a_type import MULTIPROCESSORS, NO_RING, HwDp4aType
+from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM, MULTIPROCESSORS, NO_RING, HwDp4aType
 from ptxgen.kernels.gemv.shared_digits import Layout, chunks, rows_at_once
 from ptxgen.kernels.gemv.turns import Turns
 from ptxgen.kernels.gemv.weight_ring import WeightRing
@@ -170,7 +170,7 @@ class HwDp4aGemv(HwDp4aType):
             k.griddepcontrol(action="wait")
         elif self.ring:
             k.wait_for_launch_before()
-        warp.shared.fill(range(1), 0, self.k)
+        warp.shared.fill(range(1), 0, self.k, turns.fill_late if isinstance(turns, WeightRing) else None)
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
         early = self._early(k, warp)
@@ -280,6 +280,7 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     y: f32[n], in place; w, digits, scales and sums as in hw_dp4a."""
 
     name_pattern = "hw_dp4a_{format}_gemv_residual"
+    late_from = LATE_FROM
 
     def signature(self) -> Signature:
         return {**super().signature(), "y": update(F32, self.n)}

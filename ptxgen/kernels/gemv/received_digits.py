@@ -3,7 +3,7 @@ memory, and the words of the others as they come (collective/send_digits.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -104,9 +104,9 @@ class ReceivedDigits(SharedDigits):
         self._words, self._parts = words, parts
         self._squares = k.shared(F32, parts * words.blocks) if words.normed else None
 
-    def fill(self, rows: range, first: int, count: int) -> None:
+    def fill(self, rows: range, first: int, count: int, behind_loads: Callable[[], None] | None = None) -> None:
         """Stage the row, and wait for the threads of the block. The rank's own part is loaded together with the first look for
-        the words of the others."""
+        the words of the others; behind_loads: writes what comes between."""
         k, words = self.k, self._words
         own = k.arg.rank
         others = [(own + away) % self._parts for away in range(1, self._parts)]
@@ -133,6 +133,8 @@ class ReceivedDigits(SharedDigits):
                 moved = []
             moved.append((share, [self._load_piece(digit, share) for digit in digits]))
         facts = [[k.load(self._of_block(name, share)) for name in self._needed] for share in blocks]
+        if behind_loads is not None:
+            behind_loads()
         wanted = [word(share, "digits", digit) for share in quads for digit in digits]
         wanted += [word(share, name) for share in their_blocks for name in self._needed]
         found: list[Value] = []

@@ -143,9 +143,9 @@ class SharedDigits:
         self._lane_digits = k.symbol_address(self._digits) + padded
         self._lane_scales = k.symbol_address(self._scales) + (first // BLOCK * layout.scale_bytes + self._scales_start)
 
-    def fill(self, rows: range, first: int, count: int) -> None:
+    def fill(self, rows: range, first: int, count: int, behind_loads: Callable[[], None] | None = None) -> None:
         """Copy the activations `first` to `first + count - 1` of these rows, by all threads of the block, and wait for each
-        other. Loads are written before stores, for several pieces at a time."""
+        other. Loads are written before stores, for several pieces at a time; behind_loads: writes what comes between."""
         k = self.k
         moves: list[Move] = []
         for place, row in enumerate(rows):
@@ -154,7 +154,7 @@ class SharedDigits:
                 moves += [Move(k, *copy, start, count // PIECE) for start in range(0, count // PIECE, k.threads)]
             copy = self._scales_copy(place, row, first)
             moves += [Move(k, *copy, start, count // BLOCK) for start in range(0, count // BLOCK, k.threads)]
-        self._move(moves)
+        self._move(moves, behind_loads)
 
     def fill_from(self, rows: range, first: Value, total: int) -> None:
         """As `fill`, as many activations as there is room for, from the block of activations number `first` on: known when the
@@ -213,13 +213,15 @@ class SharedDigits:
         place = first + (self.k.tid.x + start if start else self.k.tid.x)
         return self.k.min(place, total - 1) if start + self.k.threads > count or total % count else place
 
-    def _move(self, moves: Sequence[Move]) -> None:
+    def _move(self, moves: Sequence[Move], behind_loads: Callable[[], None] | None = None) -> None:
         if self._norm is not None:
             self._norm.load()
         for start in range(0, len(moves), LOADS_AHEAD):
             some = moves[start : start + LOADS_AHEAD]
             for move in some:
                 move.load()
+            if behind_loads is not None and start == 0:
+                behind_loads()
             if self._norm is not None and start == 0:
                 self._norm.add()
             for move in some:

@@ -127,6 +127,8 @@ class WeightRing:
         k, kernel = warp.k, warp.kernel
         self.slots = Slots.of(kernel)
         self._matrices = len(kernel.weights)
+        late_from = kernel.late_from if self.slots.count > 1 else None
+        self._late_from = late_from if late_from is not None and late_from < kernel.launch().grid[0] else None
         self._at_once = kernel.lane_results
         self._turn_bytes = self._at_once * self.slots.row_bytes
         """From the rows of a turn to those of the next."""
@@ -137,9 +139,18 @@ class WeightRing:
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            self._fill(range(1 if kernel.paced else self.slots.count))
+            self._fill(range(1 if kernel.paced or self._late_from is not None else self.slots.count))
+            if self._late_from is not None:
+                with k.when(k.ctaid.x < self._late_from):
+                    self._fill(range(1, self.slots.count))
         if kernel.paced:
             self._fill_paced()
+
+    def fill_late(self) -> None:
+        """Begin the first copies that are not begun yet (HwDp4aType.late_from): behind the loads of activations."""
+        if self._late_from is not None:
+            with self.k.when(self._leads() & (self.k.ctaid.x >= self._late_from)):
+                self._fill(range(1, self.slots.count))
 
     def sums(self) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).

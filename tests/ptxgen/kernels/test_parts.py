@@ -42,6 +42,7 @@ WHOLE: list[HwDp4aType] = [
     HwDp4aGemv(Q6, k=3584, n=5, digits=2, num_warps=4, rows_per_warp=1),
     HwDp4aGemv(ALL["Q8_0"], k=896, n=3, digits=1, normed=True, **NARROW),
     HwDp4aGemvResidual(Q4, k=14336, n=5, digits=3, ring=2, **NARROW),
+    HwDp4aGemvResidual(Q4, k=4096, n=101, digits=3, ring=2, num_warps=1, rows_per_warp=1),  # its last blocks come late
     HwDp4aGemvResidualNormed(Q4, k=2048, n=32, digits=3, out_digits=3, num_warps=8, rows_per_warp=2, turns=2),
     GatedHwDp4aGemv(Q4, k=4096, n=32, digits=3, out_digits=2, num_warps=8, turns=4, ring=2, normed=True),
     JoinedHwDp4aGemv(Q5, k=1536, n=9, n2=4, n3=3, digits=3, normed=True, **NARROW),

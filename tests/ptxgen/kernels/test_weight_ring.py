@@ -12,6 +12,7 @@ import pytest
 from ptxgen.dsl.kernel_type import RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
+from ptxgen.kernels.gemv.hw_dp4a_type import LATE_FROM
 from ptxgen.kernels.gemv.weight_ring import Slots
 from ptxgen.kernels.norm.rmsnorm_digits import RmsNormDigits
 from ptxgen.kernels.registry import find
@@ -40,6 +41,9 @@ SHAPES: list[tuple[str, dict[str, Any], list[dict[str, int]]]] = [
     ("hw_dp4a_q5k_gemv", {"k": 2048, "n": 19, "digits": 1}, [{"ring": 2, "turns": 2}]),
     ("hw_dp4a_q8_0_gemv", {"k": 4096, "n": 19}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("hw_dp4a_q8_0_aligned_gemv", {"k": 14336, "n": 5}, [{"ring": 3, "turns": 2, "rows_per_warp": 1}]),
+    # so many blocks that the last ones come late
+    ("hw_dp4a_q4k_gemv_residual", {"k": 4096, "n": 101, "num_warps": 1, "rows_per_warp": 1}, [{"ring": 2}]),
+    ("hw_dp4a_q8_0_gemv_residual", {"k": 4864, "n": 103, "num_warps": 1, "rows_per_warp": 1}, [{"ring": 3}]),
     ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS, "turns": 8}, [{"ring": 2}, {"ring": 3, "turns": 4}]),
     ("gated_hw_dp4a_q4k_gemv", {"k": 2048, **GROUPS}, [{"ring": 2, "turns": 7}, {"ring": 2, "turns": 5, "num_warps": 3}]),
     ("joined_hw_dp4a_q4k_gemv", {"k": 2048, "n": 67, "n2": 33, "n3": 16}, [{"ring": 2}, {"ring": 3, "turns": 8}]),
@@ -88,6 +92,22 @@ def test_gate_and_up_ask_for_a_slot_when_the_one_before_has_come() -> None:
     slot, waited = ["cp.async.bulk"] * 2, ["mbarrier.try_wait"]
     before = ["mbarrier.init.shared"] * 3 + slot + ["bar.warp.sync"] + (waited + slot) * 2 + ["griddepcontrol.wait"]
     assert found[: len(before)] == before
+
+
+def test_blocks_that_come_late_ask_for_the_first_slot_and_behind_the_activations_for_the_others() -> None:
+    kernel = find("hw_dp4a_q4k_gemv_residual").make(k=4096, n=101, digits=3, num_warps=1, rows_per_warp=1, ring=2)
+    assert kernel.launch().grid[0] > LATE_FROM
+    before, behind = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
+    staging, _ = behind.split("bar.sync", 1)
+    bound = f", {LATE_FROM};"
+    first, at_once, late = (text.index("cp.async.bulk") for text in (before, before[before.index(bound) :], staging))
+    assert (before.count("cp.async.bulk"), staging.count("cp.async.bulk")) == (2, 1)
+    assert first < before.index(bound) < before.index(bound) + at_once
+    assert staging.index("ld.global") < late < staging.index("st.shared")
+    few = replace(kernel, n=LATE_FROM)  # type: ignore[call-arg]
+    before, behind = emit(few, Target(90), early=True).text.split("griddepcontrol.wait")
+    assert (before.count("cp.async.bulk"), behind.count("cp.async.bulk")) == (2, 0)
+    assert bound not in before
 
 
 @pytest.mark.parametrize("k", [4096, 14336, 18944])
