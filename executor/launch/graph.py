@@ -14,7 +14,7 @@ from executor.base.errors import LaunchError
 from executor.device.protocol import Device, DeviceGraph
 from executor.launch.dependencies import MemoryAccess, dependencies
 from executor.launch.launch import Plan
-from executor.memory.buffers import GpuBuffer
+from executor.memory.buffers import GpuBuffer, Writes
 from ptxgen.dsl.stamps import END, STAMPS, START, UNSET, WAITED
 
 _PEERS = "the other devices"
@@ -46,11 +46,14 @@ class LaunchGraph:
         self._written = tuple(dict.fromkeys(allocation for plan in plans for allocation in plan.written))
         self._frees = device.frees
         waits = dependencies([[*plan.accesses, MemoryAccess(_PEERS, 0, 1, plan.ranks > 1)] for plan in plans])
-        written = {allocation.writes for allocation in self._written}
         self._stamps = GpuBuffer.empty(device, STAMPS.dtype, (len(plans), *STAMPS.shape), "stamps") if stamped else None
         self._reset_stamps()
         rows = [None if self._stamps is None else _row(self._stamps, number) for number in range(len(plans))]
-        nodes = [plan.node(after, written, row) for plan, after, row in zip(plans, waits, rows, strict=True)]
+        written: set[Writes] = set()
+        nodes = []
+        for plan, after, row in zip(plans, waits, rows, strict=True):
+            nodes.append(plan.node(after, written, row))
+            written.update(allocation.writes for allocation in plan.written)
         self._handle = device.make_graph(nodes)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False

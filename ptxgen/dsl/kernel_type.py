@@ -30,8 +30,9 @@ def is_whole(value: object) -> bool:
 @dataclass(frozen=True)
 class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
-    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: the host wrote
-    it and no kernel does (weights), so a kernel that starts early may read it before it waits. zeros: it holds zeros before a
+    partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
+    launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
+    host wrote it (weights), or launches behind do, for a time to come (the position of a token). zeros: it holds zeros before a
     launch, which leaves it so. addresses_of: its elements are the addresses of the argument of this name on every rank's
     device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them as arrays: `k.arg.NAME[rank]`.
     ArgumentError if it is constant and written, zeros and not both read and written, no constant u64[ranks] of addresses, or an

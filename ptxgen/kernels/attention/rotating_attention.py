@@ -25,7 +25,7 @@ from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32
+from ptxgen.types import F32, U32
 
 
 @register(indirect=(True,), neox=(False, True), bias=(False, True), normed=(False,))
@@ -42,8 +42,11 @@ class RotatingAttention(GroupedAttention):
 
     Each block that attends to the token itself makes its key and value, in shared memory, and one of each key/value head writes
     them into the caches, where none reads them in this launch: nobody waits for the writer.
+
+    The position is constant: a launch that starts early reads it before it waits.
     """
 
+    waits_inside = True
     neox: bool = field(kw_only=True, metadata=HIDDEN)
     bias: bool = field(kw_only=True, metadata=HIDDEN)
     normed: bool = field(kw_only=True, metadata=HIDDEN)
@@ -77,7 +80,8 @@ class RotatingAttention(GroupedAttention):
         attention, scatter = super().signature(), self.scatter.signature()
         given = {name: read(F32, heads, self.head_dim) for name, heads in self.scatter.tokens.items()}
         rest = {name: argument for name, argument in scatter.items() if name not in given}
-        return {**{name: argument for name, argument in attention.items() if name not in ("q", "length")}, **given, **rest}
+        kept = {name: argument for name, argument in attention.items() if name not in ("q", "length")}
+        return {**kept, **given, **rest, "position": read(U32, 1, align=4, constant=True)}
 
     def length(self, k: KernelBuilder) -> tuple[Value, Value]:
         position = position_value(k, "position", True)
@@ -89,6 +93,7 @@ class RotatingAttention(GroupedAttention):
 
     def emit(self, k: KernelBuilder) -> None:
         allowed, length = self.length(k)
+        k.wait_for_launch_before()
         held = self._token(self.group_tiles.heads).room(k)
         registers = self._newest.registers(k)
         with k.when(length <= self.short), k.when(allowed & (k.ctaid.x < self.heads)):

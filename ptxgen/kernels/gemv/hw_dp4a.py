@@ -280,6 +280,7 @@ class HwDp4aGemvResidual(HwDp4aGemv):
     y: f32[n], in place; w, digits, scales and sums as in hw_dp4a."""
 
     name_pattern = "hw_dp4a_{format}_gemv_residual"
+    paced = True
     late_from = LATE_FROM
 
     def signature(self) -> Signature:

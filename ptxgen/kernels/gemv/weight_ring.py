@@ -139,12 +139,11 @@ class WeightRing:
             for number in range(self.slots.count):
                 k.mbarrier_init(self._slot(number).at(0).address, 1)
             k.fence_mbarrier_init()
-            self._fill(range(1 if kernel.paced or self._late_from is not None else self.slots.count))
-            if self._late_from is not None:
-                with k.when(k.ctaid.x < self._late_from):
-                    self._fill(range(1, self.slots.count))
-        if kernel.paced:
-            self._fill_paced()
+            self._fill(range(1 if kernel.paced else self.slots.count))
+        if kernel.paced and self.slots.count > 1:
+            k.bar_warp_sync(FULL_WARP)  # all lanes see the mbarriers
+            with nullcontext() if self._late_from is None else k.when(k.ctaid.x < self._late_from):
+                self._fill_paced()
 
     def fill_late(self) -> None:
         """Begin the first copies that are not begun yet (HwDp4aType.late_from): behind the loads of activations."""
@@ -306,8 +305,6 @@ class WeightRing:
 
     def _fill_paced(self) -> None:
         """Begin the copies of each further slot when those of the one before have come."""
-        if self.slots.count > 1:
-            self.k.bar_warp_sync(FULL_WARP)  # all lanes see the mbarriers
         for number in range(1, self.slots.count):
             self._wait(self._slot(number - 1))
             with self.k.when(self._leads()):

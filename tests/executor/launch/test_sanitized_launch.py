@@ -156,9 +156,10 @@ class EarlyForm(Early):
 
 
 @pytest.mark.parametrize("kernel", [Early(n=100), EarlyForm(n=100)], ids=lambda kernel: type(kernel).__name__)
+@pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("written", "early"), [("other", True), ("w", False), ("a part of w's memory", False)])
-def test_a_kernel_does_not_start_early_where_a_launch_of_the_graph_writes_its_constants(
-    written: str, early: bool, kernel: Early
+def test_a_kernel_does_not_start_early_where_a_launch_before_it_in_the_graph_writes_its_constants(
+    written: str, early: bool, kernel: Early, behind: bool
 ) -> None:
     with Graphs() as device:
         launcher = Launcher(device, NoModules())
@@ -166,11 +167,10 @@ def test_a_kernel_does_not_start_early_where_a_launch_of_the_graph_writes_its_co
         w = pool.view(0, (100,))
         target = {"other": other, "w": w, "a part of w's memory": pool.view(400, (100,))}[written]
         x, y = GpuBuffer.zeros(device, F32, (100,)), GpuBuffer.zeros(device, F32, (100,))
-        LaunchGraph(
-            launcher.device,
-            [
-                launcher.prepare(Scale(n=100), y=target, x=x, factor=1.0, offset=0),
-                (launcher.prepare if kernel.launch().early else launcher.prepare_early)(kernel, y=y, w=w, x=x),
-            ],
-        )
-        assert [node.early for node in device.nodes] == [False, early]
+        writer = launcher.prepare(Scale(n=100), y=target, x=x, factor=1.0, offset=0)
+        reader = (launcher.prepare if kernel.launch().early else launcher.prepare_early)(kernel, y=y, w=w, x=x)
+        LaunchGraph(launcher.device, [reader, writer] if behind else [writer, reader])
+        found = [node.early for node in device.nodes]
+        assert found == ([True, False] if behind else [False, early])
+        if behind:  # and the writer waits for the reader
+            assert device.nodes[1].after == (() if written == "other" else (0,))
