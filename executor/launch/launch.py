@@ -184,8 +184,7 @@ class Plan:
     def node(self, after: tuple[int, ...], written: Collection[Writes] = (), stamps: GpuBuffer | None = None) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what launches before it in the graph write: a
         kernel that reads some of it before it waits, because its signature says that it is constant, does not start early here.
-        stamps:
-        memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
+        stamps: memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
         early = self._early
         if self.kernel.launch().early or (early and self.kernel.waits_inside):
             early = not any(

@@ -6,7 +6,7 @@ way from the entry a thread waits before it touches memory. It waits before it e
 without having waited, it could be over while those before it still run, and whoever comes after it would wait for nothing.
 Constant arguments are free, and so are prefetches. A load through the read-only path promises that nobody writes the memory
 while the kernel runs, which here includes the time before the wait: it is for constant arguments alone, wherever it stands. And
-what is constant nobody writes, this kernel neither."""
+what is constant nobody writes who may still run, this kernel neither."""
 
 from __future__ import annotations
 

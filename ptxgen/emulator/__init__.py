@@ -72,7 +72,7 @@ def uninitialised(array: np.ndarray[Any, Any]) -> Marked:
 
 
 def constant(array: np.ndarray[Any, Any]) -> Marked:
-    """Wrap an argument of `run` that no kernel writes, so one that starts early may read it before it waits."""
+    """Wrap an argument of `run` that no launch before writes, so one that starts early may read it before it waits."""
     return Marked(array, constant=True)
 
 

@@ -174,8 +174,8 @@ class Finding:
 @dataclass
 class Allocation:
     """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written.
-    `constant`: no kernel writes it, so one that starts early may read it before it waits. `stands_for` is the address that its
-    owner knows it by, where a launch works on a copy."""
+    `constant`: no launch before writes it, so one that starts early may read it before it waits. `stands_for` is the address
+    that its owner knows it by, where a launch works on a copy."""
 
     base: int
     size: int

@@ -42,7 +42,7 @@ class AskedRows:
 
     @property
     def lines(self) -> int:
-        """Lines that are asked for of a row, from its first byte on."""
+        """Lines that are asked for of a row, from its first byte on: all but the last of a row that begins inside of one."""
         return -(-self.row_bytes // LINE)
 
     def signature(self) -> Signature:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import KernelType, Signature, Work
 from ptxgen.dsl.value import Value
+from ptxgen.formats import find
 from ptxgen.kernels.activation.elementwise import FusedSwiglu
 from ptxgen.kernels.gemv.hw_dp4a import HwDp4aGemv
 from ptxgen.kernels.gemv.hw_dp4a_type import NO_RING, blocks_at_once
@@ -35,6 +36,9 @@ the 592 of the 7B, whose blocks share groups, 34 of 1569."""
 
 MOST_STEPS = 8
 """Of a row: those of Q8_0_ALIGNED and 4096 values, of which this won 32 us of 2337 (H200)."""
+
+TWO_PAIRS = (find("Q8_0_ALIGNED"), 3)
+"""Format and digits of which a lane has the registers for the loads of two pairs: other formats, and two digits, spill some."""
 
 STEEPEST = 1.1
 """No slope of silu is more than that: 1.0999."""
@@ -83,9 +87,10 @@ class GatedHwDp4aGemv(RowDigits):
         """The one for a plain product, or None where two launches are faster: with one digit, which memory alone bounds; rows
         of many steps; and groups of 32 results, a block each, which leave many multiprocessors idle. A block has as many warps
         as let all groups be there at once. Where there are too many groups for that, blocks share them, so that each of those
-        that are there at once has as many rows. Where memory bounds the product, and there are not too many, eight warps of two
-        pairs, in two rounds: with what is asked for ahead (asked_rows.py) they won 53 us of 2844 of the 8B in Q8_0 and 8 of 618
-        of the 1B (H100), without 9 of 2213 (H200); the 592 groups of the 7B lost 13 of 2703."""
+        that are there at once has as many rows. Where memory bounds the product, there are not too many, and registers are
+        enough (TWO_PAIRS), eight warps of two pairs, in two rounds: with what is asked for ahead (asked_rows.py) they won 53 us
+        of 2844 of the 8B in Q8_0 and 8 of 618 of the 1B (H100), without 9 of 2213 (H200); the 592 groups of the 7B lost 13 of
+        2703."""
         groups, shares = gate.n // BLOCK, gate.fragments.shares
 
         def at_once(warps: int) -> int:
@@ -97,7 +102,7 @@ class GatedHwDp4aGemv(RowDigits):
         warps = min(next((warps for warps in WARPS if groups <= at_once(warps)), FEWEST), BLOCK // shares)
         rows = BLOCK if groups <= at_once(FEWEST) else -(-gate.n // at_once(FEWEST))
         pairs = 1
-        if _memory_bounds(gate) and shares == 1 and groups <= at_once(FEWEST):
+        if _memory_bounds(gate) and (gate.format, gate.digits) == TWO_PAIRS and groups <= at_once(FEWEST):
             warps, pairs = USUAL, 2
         turns = max(1, -(-rows // (warps * shares * pairs)))
         if turns * shares * pairs > WARP_SIZE:

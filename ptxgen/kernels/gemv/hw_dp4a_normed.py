@@ -91,7 +91,8 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         return self.ringed(3 if self.rows_per_warp > 1 else 2)
 
     def between(self, before: KernelType | None, behind: KernelType | None) -> Self:
-        """Before gate and up without a ring, which begin when this one has ended, it asks for the first row of each warp."""
+        """Before gate and up without a ring, which begin when this one has ended, it asks for the first rows of their first
+        warps, of as many as make ASKED bytes."""
         kernel = super().between(before, behind)
         if not (kernel.ring and isinstance(behind, GatedHwDp4aGemv)) or behind.ring:
             return kernel
@@ -115,7 +116,7 @@ class HwDp4aGemvResidualNormed(RowDigits, HwDp4aGemvResidual):
         return super().signature() | more | (self.asked.signature() if self.asks else {})
 
     def _early(self, k: KernelBuilder, warp: Warp) -> list[Value | None]:
-        """Behind the staging, when the weights have come for the most part."""
+        """Where activations are staged at once, behind that, when the weights have come for the most part."""
         if self.asks:
             self.asked.write(k, self.launch().grid[0])
         return super()._early(k, warp)

@@ -119,7 +119,7 @@ class Slot:
 
 class WeightRing:
     """The rows of a warp, `results_at_once` of each matrix a turn, part after part. Copies are begun by one lane, those of the
-    first slots here."""
+    first slots here, and in blocks that come late by `fill_late`."""
 
     def __init__(self, warp: Warp, start: int) -> None:
         """start: where the rings of all warps begin in the shared memory that the launch asks for."""

@@ -1,4 +1,4 @@
-"""What the output projection asks the L2 cache for: the first row of each warp of gate and up, where these have no ring."""
+"""What the output projection asks the L2 cache for: the first rows of the first warps of gate and up that have no ring."""
 
 from __future__ import annotations
 

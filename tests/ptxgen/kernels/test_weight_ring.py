@@ -242,6 +242,19 @@ def test_others_have_a_ring_where_a_block_a_multiprocessor_has_all_rows_or_activ
     assert found == [(16, 1, 3), (16, 2, 3), (None, None, None), (8, 2, 2)]
 
 
+@pytest.mark.parametrize("format", ["q4k", "q6k", "q8_0", "q8_0_aligned"])
+def test_gate_and_up_that_load_into_registers_spill_nothing(format: str) -> None:
+    pairs = set()
+    for k, n, digits in ((2048, 8192, 3), (3072, 8192, 3), (4096, 14336, 3), (4096, 14336, 2)):
+        gate = find(f"hw_dp4a_{format}_gemv").make(k=k, n=n, digits=digits)
+        gated = gate.gated(gate, digits)
+        assert gated is not None
+        if gated.with_weight_ring() is None:
+            pairs.add(gated.parameters()["pairs"])
+            assert assemble(emit(gated, Target(90), early=True).text, Target(90)).spill_stores == 0, (k, digits)
+    assert pairs == {"q4k": set(), "q6k": {1}, "q8_0": {1}, "q8_0_aligned": {1, 2}}[format]
+
+
 @pytest.mark.parametrize("format", ["q4k", "q5k", "q6k_aligned", "q8_0_aligned"])
 def test_rings_spill_nothing(format: str) -> None:
     for k, n in ((4096, 4096), (14336, 4096), (3584, 3584), (1536, 1536)):
