@@ -191,25 +191,18 @@ class WeightRing:
         part, coming_part = k.variable(0, U32), k.variable(coming, U32)
         blocks, of_row = slots.steps * slots.fragments.blocks, slots.fragments.k // slots.fragments.format.block
         everywhere = of_row % blocks == 0
-        at_once = everywhere or slots.parts > slots.count  # else lanes past the end of a row would load what is not there yet
+        whole = everywhere or slots.parts > slots.count  # else lanes past the end of a row would load what is not there yet
         for number in k.strided(0, slots.total):
             start = self._wait(slot)
             first = k.mad(part, blocks, warp.lane.block)
-
-            def refill(slot: Slot = slot, number: Value = number) -> None:
-                if slots.count < slots.total:
-                    k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
-                    with k.when(self._leads() & (number < slots.total - slots.count)):
-                        self._fetch_next(slot, coming_part)
-
-            loaded = [self._load(start, step) for step in range(slots.steps)] if at_once else []
-            if at_once:
-                refill()
+            loaded = [self._load(start, step) for step in range(slots.steps)] if whole else []
+            if whole:
+                self._refill(slot, number, coming_part)
             for step in range(slots.steps):
                 with nullcontext() if everywhere else k.when(first + step * slots.fragments.blocks < of_row):
-                    warp.add_step(loaded[step] if at_once else self._load(start, step), range(1), part * slots.steps, step)
-            if not at_once:
-                refill()
+                    warp.add_step(loaded[step] if whole else self._load(start, step), range(1), part * slots.steps, step)
+            if not whole:
+                self._refill(slot, number, coming_part)
             self._advance(slot)
             last = part == slots.parts - 1
             k.assign(part, k.select(last, k.u32(0), part + 1))
@@ -302,6 +295,14 @@ class WeightRing:
                 self._fetch(slot, further, coming)
 
         return refill
+
+    def _refill(self, slot: Slot, number: Value, coming_part: Value) -> None:
+        """Copy into the slot, which has the part of this number among all, what the sources are at, if any is left."""
+        k, slots = self.k, self.slots
+        if slots.count < slots.total:
+            k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
+            with k.when(self._leads() & (number < slots.total - slots.count)):
+                self._fetch_next(slot, coming_part)
 
     def _fill_paced(self) -> None:
         """Begin the copies of each further slot when those of the one before have come."""
