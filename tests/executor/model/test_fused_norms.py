@@ -119,7 +119,8 @@ def test_so_have_output_projections_that_ask_for_weights_of_gate_and_up(tmp_path
                 assert (plans[i].kernel.parameters()["asks"] > 0) == early
                 borrowed = plans[i].kernel.borrowed
                 assert len(borrowed) == 2 * early
-                assert all(plans[i]._buffers[own] is plans[i + 1]._buffers[name] for own, name in borrowed.items())
+                own, behind = plans[i].record.arguments, plans[i + 1].record.arguments
+                assert all(own[name] is behind[theirs] for name, theirs in borrowed.items())
 
 
 def test_fast_with_outliers_has_them_too(tmp_path: Path) -> None:
