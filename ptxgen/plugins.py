@@ -51,7 +51,7 @@ def is_own(point: EntryPoint) -> bool:
 
 def load(point: EntryPoint, check: Callable[[Any], T]) -> T:
     """What `check` makes of what the entry point names. PluginError with the reason if either raises, be it SystemExit; Ctrl-C
-    alone is not caught. What a stranger's module prints meanwhile is logged, so that it is in nobody's output."""
+    alone is KeyboardInterrupt. What a stranger's module prints meanwhile is logged, so that it is in nobody's output."""
     if is_own(point):
         neighbour.require(point.module.partition(".")[0])
     output = io.StringIO()
@@ -61,8 +61,8 @@ def load(point: EntryPoint, check: Callable[[Any], T]) -> T:
             try:
                 return check(point.load())
             except BaseException as error:  # a stranger's module may raise anything
-                if isinstance(error, KeyboardInterrupt) and pressed:
-                    raise
+                if pressed:  # whatever became of it: Python 3.11 raises RuntimeError from what comes out of `__set_name__`
+                    raise KeyboardInterrupt from error
                 raise PluginError(_reason(error)) from error
     finally:
         seconds = time.perf_counter() - start

@@ -77,9 +77,17 @@ class CommandGroup(click.Group):
                 raise Exit(CLOSED_PIPE) from error
             _say(f"{name}: {error}")
             raise Exit(FAILED if isinstance(error, self.failures) else BAD_INPUT) from error
-        except KeyboardInterrupt as error:
+        except BaseException as error:
+            if not _is_interrupt(error):
+                raise
             _say("")
             raise Exit(INTERRUPTED) from error
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or what became of it: Python 3.11 raises RuntimeError from what comes out of `__set_name__`, and
+    modules are imported, and their dataclasses made, while a command runs."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def _say(text: str) -> None:

@@ -43,6 +43,23 @@ def test_an_interrupt_ends_with_130() -> None:
     assert CliRunner().invoke(failing(KeyboardInterrupt()), ["fail"]).exit_code == 130
 
 
+def test_an_interrupt_that_python_makes_another_error_of_ends_with_130() -> None:
+    """Python 3.11 raises RuntimeError from what `__set_name__` raises, which runs for each field of a dataclass."""
+    error = RuntimeError("Error calling __set_name__ on 'Field' instance")
+    error.__cause__ = KeyboardInterrupt()
+    result = CliRunner().invoke(failing(error), ["fail"])
+    assert (result.exit_code, result.output.strip()) == (130, "")
+    error.__cause__ = ValueError("bug")
+    with pytest.raises(RuntimeError, match="__set_name__"):
+        CliRunner().invoke(failing(error), ["fail"], catch_exceptions=False)
+
+
+def test_a_package_that_raises_an_interrupt_of_its_own_is_bad_input() -> None:
+    error = PtxGenError("strange: KeyboardInterrupt")
+    error.__cause__ = KeyboardInterrupt()
+    assert CliRunner().invoke(failing(error), ["fail"]).exit_code == 2
+
+
 @pytest.mark.parametrize("program", COMMANDS)
 def test_an_unknown_subcommand_or_option_is_a_usage_error(program: str) -> None:
     assert invoke(program, "nonsense").exit_code == 2

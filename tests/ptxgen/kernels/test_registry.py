@@ -44,6 +44,13 @@ UNPRINTABLE = """class Own(BaseException):
         raise SystemExit
 raise Own"""
 
+INTERRUPTED_NAMING = """import signal
+class Field:
+    def __set_name__(self, owner, name): signal.raise_signal(signal.SIGINT)
+class Owner:
+    field = Field()
+"""
+
 Load = Callable[[str], None]
 
 
@@ -179,6 +186,8 @@ def test_ctrl_c_while_a_package_is_imported_is_not_the_packages_fault(load: Load
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         load("import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(5)\n" + GOOD)
+    with pytest.raises(KeyboardInterrupt):  # RuntimeError in Python 3.11
+        load(INTERRUPTED_NAMING + GOOD)
     assert registry.broken() == ()
     load("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + GOOD)
     assert signal.getsignal(signal.SIGINT) is before
