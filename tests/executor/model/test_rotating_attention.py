@@ -3,6 +3,7 @@ the same bits, eager, as graphs, early and after a step back; and the launches o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from executor.choice import attention as choice
 from executor.choice.attention import choose_token_attention
 from executor.choice.choice import GpuProfile
 from executor.device import open_device
-from executor.device.protocol import Device
+from executor.device.protocol import Device, Node
 from executor.measure.profiler import TileProfiler
 from executor.model.generation import LanguageModel
 from ptxgen.errors import ArgumentError
@@ -91,6 +92,27 @@ def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
     apart, _ = decoded(path, APART, device, tokens=34)
     with open_device("emulator", sanitize=True) as sanitising:
         assert decoded(path, replace(ROTATING, early_launches=early), sanitising, tokens=34)[0] == apart
+
+
+def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads the position before it waits, which no launch before it in the graph writes."""
+    graphs: list[Sequence[Node]] = []
+
+    def make_graph(nodes: Sequence[Node]) -> Any:
+        graphs.append(nodes)
+        return plain(nodes)
+
+    plain = device.make_graph
+    monkeypatch.setattr(device, "make_graph", make_graph)
+    path = made(tmp_path, "llama")
+    for early in (False, True):
+        with LanguageModel.load(path, device, context=CONTEXT, profile=replace(ROTATING, early_launches=early)) as model:
+            model.decoder.step(TOKENS[0])
+            model.decoder.step()
+        assert "advance_position" in {node.kernel.entry for node in graphs[-1]}
+        assert [node.early for node in graphs[-1] if "grouped_attention" in node.kernel.entry] == [early] * 2
 
 
 def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path, device: Device) -> None:

@@ -3,6 +3,7 @@ the caches from the position on, and no block reads what another one writes ther
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,15 @@ def test_a_position_out_of_range_changes_nothing(position: int, style: str) -> N
     kernel = made(style, digits=2)
     arguments = at(kernel, 100) | {"position": np.array([position], np.uint32)}
     assert all(array.tobytes() == arguments[name].tobytes() for name, array in check(kernel, arguments).items())
+
+
+@pytest.mark.parametrize("style", STYLES.values())
+def test_the_position_alone_is_read_before_the_wait(style: str) -> None:
+    """No launch that may still run writes it: in a graph one behind this does."""
+    before, _ = emit(made(style, digits=3), Target(90), early=True).text.split("griddepcontrol.wait")
+    pointer = re.search(r"ld\.param\.u64 (%rd\d+), \[position\];\s+cvta\.to\.global\.u64 (%rd\d+), \1;", before)
+    assert pointer is not None
+    assert re.findall(r"ld\.global\S* \S+ \[(.+)\];", before) == [pointer[2]]
 
 
 class PastTheNewest(NewestTiles):
