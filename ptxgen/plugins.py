@@ -50,8 +50,9 @@ def is_own(point: EntryPoint) -> bool:
 
 
 def load(point: EntryPoint, check: Callable[[Any], T]) -> T:
-    """What `check` makes of what the entry point names. PluginError with the reason if either raises, be it SystemExit; Ctrl-C
-    alone is KeyboardInterrupt. What a stranger's module prints meanwhile is logged, so that it is in nobody's output."""
+    """What `check` makes of what the entry point names. PluginError with the reason if either raises, be it SystemExit;
+    KeyboardInterrupt instead, whatever they raise, if Ctrl-C was pressed meanwhile. What a stranger's module prints is logged,
+    so that it is in nobody's output."""
     if is_own(point):
         neighbour.require(point.module.partition(".")[0])
     output = io.StringIO()
