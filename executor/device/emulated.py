@@ -265,7 +265,9 @@ class EmulatedDevice(HostMemory, Device):
         """What a launch may touch: its own arrays, as its signature says, and nothing else of the allocations they lie in."""
         visible, own = self._visible_memory(), MemoryMap()
         for name, array, pointer in arrays:
-            part = visible.part(pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant)
+            part = visible.part(
+                pointer, array.nbytes, name, read_only=array.direction == "in", constant=array.constant, settled=array.settled
+            )
             same = own.allocations.get(pointer)  # inputs may be one and the same
             if part is not None and (same is None or (same.size, not same.constant) < (part.size, not part.constant)):
                 own.allocations[pointer] = part

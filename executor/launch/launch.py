@@ -183,12 +183,12 @@ class Plan:
 
     def node(self, after: tuple[int, ...], written: Collection[Writes] = (), stamps: GpuBuffer | None = None) -> Node:
         """The launch as a graph takes it, with the scalars of now. `written` is what launches before it in the graph write: a
-        kernel that reads some of it before it waits, because its signature says that it is constant, does not start early here.
+        kernel that reads some of it before it waits, because its signature says that it may, does not start early here.
         stamps: memory for the times of this launch alone, whose kernel is then loaded now in its stamped form."""
         early = self._early
         if self.kernel.launch().early or (early and self.kernel.waits_inside):
             early = not any(
-                isinstance(argument, Array) and argument.constant and self._buffers[name].allocation.writes in written
+                isinstance(argument, Array) and argument.read_early and self._buffers[name].allocation.writes in written
                 for name, argument in self._signature.items()
             )
         loaded, parameters = self.loaded, self._parameters

@@ -4,9 +4,9 @@ rule on the text, for every way through it.
 Until it has waited, what the kernels before it write may be there or not, and what they read may still be needed. So on every
 way from the entry a thread waits before it touches memory. It waits before it ends, too: if all threads of a kernel ended
 without having waited, it could be over while those before it still run, and whoever comes after it would wait for nothing.
-Constant arguments are free, and so are prefetches. A load through the read-only path promises that nobody writes the memory
-while the kernel runs, which here includes the time before the wait: it is for constant arguments alone, wherever it stands. And
-what is constant nobody writes who may still run, this kernel neither."""
+Constant arguments are free, as are loads from settled ones, and prefetches. A load through the read-only path promises that
+nobody writes the memory while the kernel runs, which here includes the time before the wait: it is for constant arguments
+alone, wherever it stands. And what is constant nobody writes who may still run, this kernel neither."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class _Rule:
     def __init__(self, program: Program, code: Flow, signature: Signature, lines: list[str]) -> None:
         self.program, self.code, self.lines = program, code, lines
         self.constant = {n for n, a in signature.items() if isinstance(a, Array) and a.constant}
+        self.settled = {n for n, a in signature.items() if isinstance(a, Array) and a.settled}
         spaces = {variable.name: variable.space for variable in program.variables.values()}
         spaces |= {name: variable.space for name, variable in code.variables.items()}
         self.ambiguous = sorted(spaces.keys() & signature.keys())
@@ -78,7 +79,10 @@ class _Rule:
     def _touched(self, step: Step) -> Iterator[str]:
         if step.row.effect is not Effect.PREFETCH:
             for what in self._not_constant(step):
-                yield f"{what} is touched before the wait{self._place(step)}"
+                if what not in self.settled:
+                    yield f"{what} is touched before the wait{self._place(step)}"
+                elif step.row.effect in STORES:
+                    yield f"{what} is written before the wait{self._place(step)}"
 
     def _not_constant(self, step: Step) -> Iterator[str]:
         """What an instruction accesses that is neither a constant argument nor the kernel's own."""

@@ -137,7 +137,7 @@ def emulate(
         else:
             copy = copies[rank][name]
             copy.flags.writeable = argument.direction != "in"
-            passed[rank].append(emulator.Marked(copy, argument.direction != "out", argument.constant))
+            passed[rank].append(emulator.Marked(copy, argument.direction != "out", argument.constant, argument.settled))
     run = partial(
         emulator.run_together if several else emulator.run, text.text, text.entry, launch.grid, launch.block,
         shared=launch.dynamic_shared, sanitize=sanitize, seed=seed, early=launch.early,

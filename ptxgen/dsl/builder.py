@@ -65,8 +65,9 @@ class KernelBuilder(Warpgroup, Printing):
         return PeerArrays(self, f"{argument.addresses_of} of a rank", array, of.dtype, of.shape)
 
     def wait_for_launch_before(self) -> None:
-        """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must
-        come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
+        """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
+        All threads must come here, or to another one of these. Nothing where the kernel does not start early. For kernels that
+        are `waits_inside`."""
         self.waited = True
         if self._early:
             self.write("griddepcontrol", [], {"action": "wait"})

@@ -32,11 +32,13 @@ class Array:
     """A pointer argument: row-major `shape` elements of `dtype` in global memory, the first on an `align`-byte boundary.
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
     launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
-    host wrote it (weights), or launches behind do, for a time to come (the position of a token). zeros: it holds zeros before a
-    launch, which leaves it so. addresses_of: its elements are the addresses of the argument of this name on every rank's
-    device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them as arrays: `k.arg.NAME[rank]`.
-    ArgumentError if it is constant and written, zeros and not both read and written, no constant u64[ranks] of addresses, or an
-    extent is no positive integer: even a kernel type without checks refuses such a shape."""
+    host wrote it (weights), or launches behind do, for a time to come (the position of a token). settled: as constant, but that
+    the launch itself writes some of it, after its wait, and reads before only what no part of it writes (a cache, to which each
+    token adds a row). zeros: it holds zeros before a launch, which leaves it so. addresses_of: its elements are the addresses
+    of the argument of this name on every rank's device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them
+    as arrays: `k.arg.NAME[rank]`.
+    ArgumentError if it is constant and written, settled or zeros and not both read and written, no constant u64[ranks] of
+    addresses, or an extent is no positive integer: even a kernel type without checks refuses such a shape."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -46,10 +48,13 @@ class Array:
     constant: bool = False
     zeros: bool = False
     addresses_of: str = ""
+    settled: bool = False
 
     def __post_init__(self) -> None:
         if self.constant and self.direction != "in":
             raise ArgumentError(f"an array cannot be constant and {self.direction}; what a launch writes is not constant")
+        if self.settled and self.direction != "inout":
+            raise ArgumentError(f"an array cannot be settled and {self.direction}; what a launch only reads is constant")
         if self.zeros and self.direction != "inout":
             raise ArgumentError(f"an array of zeros before and after cannot be {self.direction}; a launch updates it")
         # A model's launches have tens of thousands of arrays, whose extents are plain ints: these are told at once.
@@ -57,6 +62,11 @@ class Array:
             raise ArgumentError(f"no array has the shape {self.shape}; extents are positive integers")
         if self.addresses_of and (self.dtype != U64 or len(self.shape) != 1 or not self.constant):
             raise ArgumentError(f"the addresses of {self.addresses_of} are a constant u64[ranks], not {self}")
+
+    @property
+    def read_early(self) -> bool:
+        """Whether a kernel that starts early may read it before it waits."""
+        return self.constant or self.settled
 
     @property
     def size(self) -> int:
@@ -99,9 +109,11 @@ def write(dtype: DType, *shape: int, align: int = 16) -> Array:
     return Array(dtype, shape, "out", align)
 
 
-def update(dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False) -> Array:
+def update(
+    dtype: DType, *shape: int, align: int = 16, partial: bool = False, zeros: bool = False, settled: bool = False
+) -> Array:  # fmt: skip
     """An array that a launch reads and writes."""
-    return Array(dtype, shape, "inout", align, partial, zeros=zeros)
+    return Array(dtype, shape, "inout", align, partial, zeros=zeros, settled=settled)
 
 
 def addresses(of: str, ranks: int) -> Array:
@@ -120,16 +132,16 @@ EARLY_SM: Final = 90
 class LaunchConfig:
     """How many blocks and threads. `resident` is how many blocks a multiprocessor must be able to hold at once by their
     registers: it bounds what the assembler may use. `early`: the kernel waits for the one before it by itself
-    (griddepcontrol), so it may start before that has ended: before it has waited it may read constant arguments and touch no
-    other, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of shared memory of a
-    block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for those that are too large
-    to be static. `cooperative`: all blocks of the grid must be on the device at once, because they wait for each other
-    (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at the same time and wait
-    for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is. `shared_room`: how many
-    bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for shared memory, 0 for what the
-    driver thinks: a hint, for kernels that follow each other. One that wants another share waits until the multiprocessor
-    is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that blocks of the next kernel
-    find some beside this one's. ArgumentError beyond 255."""
+    (griddepcontrol), so it may start before that has ended: before it has waited it may read constant and settled arguments
+    and touch nothing else, and no thread ends without having waited (conformance/early_start.py). `dynamic_shared`: bytes of
+    shared memory of a block that the launch asks for (k.dynamic_shared), beside the arrays that the builder counts; for
+    those that are too large to be static. `cooperative`: all blocks of the grid must be on the device at once, because they
+    wait for each other (k.grid_barrier). `ranks`: so many launches, each on a device of its own, are one whole: they run at
+    the same time and wait for each other (k.wait_for_peers). Each has the scalar `rank` (u32, from 0) that says which it is.
+    `shared_room`: how many bytes of what it has for shared memory and for its L1 cache a multiprocessor should keep for
+    shared memory, 0 for what the driver thinks: a hint, for kernels that follow each other. One that wants another share
+    waits until the multiprocessor is empty. `most_registers`: of a thread, 0 for as many as `resident` blocks leave; so that
+    blocks of the next kernel find some beside this one's. ArgumentError beyond 255."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

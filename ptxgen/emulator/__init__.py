@@ -45,6 +45,7 @@ __all__ = [
     "launch_together",
     "run",
     "run_together",
+    "settled",
     "uninitialised",
 ]
 
@@ -56,6 +57,7 @@ class Marked:
     array: np.ndarray[Any, Any]
     initialised: bool = True
     constant: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,12 @@ def uninitialised(array: np.ndarray[Any, Any]) -> Marked:
 def constant(array: np.ndarray[Any, Any]) -> Marked:
     """Wrap an argument of `run` that no launch before writes, so one that starts early may read it before it waits."""
     return Marked(array, constant=True)
+
+
+def settled(array: np.ndarray[Any, Any]) -> Marked:
+    """Wrap an argument of `run` that no launch before writes, but this one does: one that starts early may read it before it
+    waits."""
+    return Marked(array, settled=True)
 
 
 def run(
@@ -98,7 +106,8 @@ def run(
     dynamic shared memory in bytes. `seed` shuffles the order of blocks and warps, which a right kernel does not notice.
     `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
     do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
-    before it runs (programmatic dependent launch); what it touches before it waits, and is not `constant`, is a finding.
+    before it runs (programmatic dependent launch); what it touches before it waits is a finding, unless it is `constant`, or
+    settled and read.
     `cooperative`: all blocks are there at once and may wait for each other. `prints` takes the text of each call of vprintf by
     a thread; stdout does unless it is given. Raises ParseError, ArgumentError, and without
     `sanitize` EmulationError for a kernel that cannot finish.
@@ -205,7 +214,7 @@ def _pack(kernel: Kernel, args: Sequence[Any], memory: MemoryMap, addresses: Ite
             base = next(addresses)
             memory.add(
                 base, value.nbytes, name, initialised=marked.initialised, read_only=not value.flags.writeable,
-                stands_for=value.ctypes.data, constant=marked.constant,
+                stands_for=value.ctypes.data, constant=marked.constant, settled=marked.settled,
             )  # fmt: skip
             data = base.to_bytes(8, "little")
         elif isinstance(value, np.generic | np.ndarray):

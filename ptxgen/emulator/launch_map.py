@@ -14,7 +14,7 @@ from ptxgen.emulator.layout import Slot
 from ptxgen.emulator.ordering import Order, SerialOrder
 from ptxgen.emulator.ordering_together import TogetherOrder, block_of
 from ptxgen.emulator.program import Parameter
-from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, WATCHED, MapEntry
+from ptxgen.emulator.runtime.check import CONSTANT, READ_ONLY, SETTLED, WATCHED, MapEntry
 from ptxgen.emulator.runtime.shadow import OLDEST_EPOCH, RECORD_BYTES, SPAN, Record, Slots, shadow_bytes
 from ptxgen.emulator.sanitizer import Allocation, MemoryMap
 from ptxgen.isa.effects import MemoryScope
@@ -139,7 +139,7 @@ class LaunchMap:
                 shadow = _Shadow(a.base, end, shift) if watched and not all(b.read_only for b in together) else None
                 if shadow is not None:
                     self._shadows.append(shadow)
-            flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant
+            flags = READ_ONLY * a.read_only | WATCHED * (shadow is not None) | CONSTANT * a.constant | SETTLED * a.settled
             written = ctypes.addressof(a.shadow) if a.shadow is not None else 0
             yield MapEntry(a.base, a.size, flags, written, *((shadow.origin, shadow.stride) if shadow is not None else (0, 0)))
 

@@ -174,7 +174,8 @@ class Finding:
 @dataclass
 class Allocation:
     """Memory that a launch may touch. `shadow`, one byte a byte, is zero where nobody wrote yet; None if all is written.
-    `constant`: no launch before writes it, so one that starts early may read it before it waits. `stands_for` is the address
+    `constant`: no launch before writes it, so one that starts early may read it before it waits. `settled`: nor this one until
+    it has waited. `stands_for` is the address
     that its owner knows it by, where a launch works on a copy."""
 
     base: int
@@ -184,6 +185,7 @@ class Allocation:
     shadow: ctypes.Array[ctypes.c_uint8] | None = None
     stands_for: int | None = None
     constant: bool = False
+    settled: bool = False
 
     def distance(self, address: int) -> int:
         """Bytes from here to an address; 0 for one inside."""
@@ -206,21 +208,25 @@ class MemoryMap:
         read_only: bool = False,
         stands_for: int | None = None,
         constant: bool = False,
+        settled: bool = False,
     ) -> None:
         """Register `size` bytes at `base`; with `initialised` false, reads of bytes that no kernel wrote are findings."""
         shadow = None if initialised else (ctypes.c_uint8 * size)()
-        self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for, constant)
+        self.allocations[base] = Allocation(base, size, name, read_only, shadow, stands_for, constant, settled)
 
     def remove(self, base: int) -> None:
         """Forget the allocation at `base`."""
         self.allocations.pop(base, None)
 
-    def part(self, start: int, size: int, name: str, *, read_only: bool = False, constant: bool = False) -> Allocation | None:
+    def part(
+        self, start: int, size: int, name: str, *, read_only: bool = False, constant: bool = False, settled: bool = False
+    ) -> Allocation | None:  # fmt: skip
         """`size` bytes of an allocation as one of their own, which may be less free to use; None where none holds them all."""
         for a in self.allocations.values():
             if a.base <= start and start + size <= a.base + a.size:
                 shadow = None if a.shadow is None else (ctypes.c_uint8 * size).from_buffer(a.shadow, start - a.base)
-                return Allocation(start, size, f"{a.name} as {name}", a.read_only or read_only, shadow, constant=constant)
+                name = f"{a.name} as {name}"
+                return Allocation(start, size, name, a.read_only or read_only, shadow, constant=constant, settled=settled)
         return None
 
     def mark_written(self, base: int, offset: int = 0, size: int | None = None) -> None:

@@ -31,7 +31,7 @@ from ptxgen.target import WARP_SIZE
 if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
 
-READ_ONLY, WATCHED, CONSTANT = 1, 2, 4
+READ_ONLY, WATCHED, CONSTANT, SETTLED = 1, 2, 4, 8
 """Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it."""
 ACCESS_BITS, SCOPE_BITS = 8, 8
 """Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
@@ -205,7 +205,8 @@ def check(
         flags = entry["flags"]
         refuse_when(((flags & (READ_ONLY | CONSTANT)) != 0) & ~is_load, FindingKind.READ_ONLY)
         has_waited = (waited & bit) != 0
-        with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0)):
+        settled_load = is_load & ((flags & SETTLED) != 0)
+        with b.when((c[Slot.EARLY] != 0) & ~has_waited & ((flags & CONSTANT) == 0) & ~settled_load):
             say(FindingKind.UNORDERED)
         with b.when((flags & WATCHED) != 0):
             mine["floor"], mine["apart"], mine["stride"] = OLDEST_EPOCH, EVERY_WARP, entry["stride"]

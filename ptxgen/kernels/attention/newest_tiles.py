@@ -47,7 +47,7 @@ class NewestTiles(Tiles):
     def begin(
         self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
     ) -> Before:  # fmt: skip
-        """Begin to load what the warp needs first, which is on its way while the block makes the newest row. keys, values,
+        """Begin to load what the warp needs first, which is on its way until the block has the newest row. keys, values,
         position: as in Before. The warp waits for its lanes in between because the assembler moves no load past that: it would
         ask for values before keys, and for what the block was asked for before when that is looked at."""
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together

@@ -4,14 +4,14 @@ without digits of the result: rope_scatter or norm_rope_scatter, and then groupe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import HIDDEN, KernelType, Signature, Work, read
+from ptxgen.dsl.kernel_type import HIDDEN, Argument, Array, KernelType, Signature, Work, read
 from ptxgen.dsl.memory import GlobalArray, SharedPart, SharedView
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
@@ -25,7 +25,7 @@ from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
 from ptxgen.kernels.position import position_value
 from ptxgen.kernels.registry import register
 from ptxgen.target import WARP_SIZE
-from ptxgen.types import F32, U32
+from ptxgen.types import F32
 
 
 @register(indirect=(True,), neox=(False, True), bias=(False, True), normed=(False,))
@@ -43,7 +43,8 @@ class RotatingAttention(GroupedAttention):
     Each block that attends to the token itself makes its key and value, in shared memory, and one of each key/value head writes
     them into the caches, where none reads them in this launch: nobody waits for the writer.
 
-    The position is constant: a launch that starts early reads it before it waits.
+    The position, the table, biases and gammas are constant, and the caches settled: a launch that starts early loads what it
+    needs of them before it waits, if there are no more than `short` positions.
     """
 
     waits_inside = True
@@ -79,9 +80,9 @@ class RotatingAttention(GroupedAttention):
     def signature(self) -> Signature:
         attention, scatter = super().signature(), self.scatter.signature()
         given = {name: read(F32, heads, self.head_dim) for name, heads in self.scatter.tokens.items()}
-        rest = {name: argument for name, argument in scatter.items() if name not in given}
+        rest = {name: _read_early(argument) for name, argument in scatter.items() if name not in given}
         kept = {name: argument for name, argument in attention.items() if name not in ("q", "length")}
-        return {**kept, **given, **rest, "position": read(U32, 1, align=4, constant=True)}
+        return {**kept, **given, **rest}
 
     def length(self, k: KernelBuilder) -> tuple[Value, Value]:
         position = position_value(k, "position", True)
@@ -93,12 +94,15 @@ class RotatingAttention(GroupedAttention):
 
     def emit(self, k: KernelBuilder) -> None:
         allowed, length = self.length(k)
-        k.wait_for_launch_before()
         held = self._token(self.group_tiles.heads).room(k)
         registers = self._newest.registers(k)
-        with k.when(length <= self.short), k.when(allowed & (k.ctaid.x < self.heads)):
-            self._attend_alone(k, held, registers, length - 1, allowed)
+        with k.when(length <= self.short):
+            with k.when(allowed & (k.ctaid.x < self.heads)):
+                self._attend_alone(k, held, registers, length - 1, allowed)
+            with k.otherwise():
+                k.wait_for_launch_before()
         with k.otherwise():
+            k.wait_for_launch_before()
             self._attend_in_parts(k, held, length)
 
     @property
@@ -113,9 +117,10 @@ class RotatingAttention(GroupedAttention):
         first, kv_head = tiles.first(k), k.ctaid.x // self.group
         _, keys, values = self.places(k, first)
         block = BlockToken(k.ctaid.x, 1, kv_head, position, k.ctaid.x % self.group == 0)
-        fetched = token.fetch(k, block)
+        share = token.begin(k, block)
         before = tiles.begin(k, registers, keys, values, position)
-        token.finish(k, block, fetched, held)
+        k.wait_for_launch_before()
+        token.finish(k, block, share, token.fetch(k, share), held)
         k.barrier()
         query, key, value = (token.row(k, held, slot, first) for slot in range(3))
         part = tiles.softmax_with(k, tiles.row(k, query), before, key, value, self.scale)
@@ -240,3 +245,10 @@ class RotatingAttentionDigits(RotatingAttention, GroupedAttentionDigits):
         yield cls(**fixed, heads=2, kv_heads=1, head_dim=128, max_len=130, splits=4, least=32, short=64, digits=2)
         yield cls(**fixed, heads=1, kv_heads=1, head_dim=64, max_len=2, splits=2, least=32, short=32, digits=3)
         yield cls(**fixed, heads=5, kv_heads=1, head_dim=64, max_len=40, splits=2, least=32, short=64, digits=3)
+
+
+def _read_early(argument: Argument) -> Argument:
+    """The argument as one that the kernel may read before it waits."""
+    if not isinstance(argument, Array):
+        return argument
+    return replace(argument, constant=True) if argument.direction == "in" else replace(argument, settled=True)

@@ -32,14 +32,15 @@ class BlockToken:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A thread's share of a head, as it was loaded: its pairs, the cosine and the sine of each, and with each its biases or
-    gammas, where there are any. live: whether it is the thread's own; slot: of its head; first: its first place there."""
+class Share:
+    """A thread's share of a head, and what is constant for it: the cosine and the sine of each of its pairs, and the biases or
+    gammas of each, where there are any. live: whether it is the thread's own; slot: of its head; first: its first place there;
+    place: that place among all heads of its kind."""
 
     live: Value
     slot: Value
     first: Value
-    pairs: list[Pair]
+    place: Value
     angles: list[Pair]
     factors: list[Pair]
 
@@ -85,31 +86,36 @@ class TokenHeads:
         """Fill `held`, and write key and value into the caches if it is this block that does. All threads must come here, and
         meet before they read it."""
         for start in range(0, (self.queries + 2) * self._share, self.threads):
-            self.finish(k, token, self.fetch(k, token, start), held)
+            share = self.begin(k, token, start)
+            self.finish(k, token, share, self.fetch(k, share), held)
 
-    def fetch(self, k: KernelBuilder, token: BlockToken, start: int = 0) -> Fetched:
-        """Begin to load the thread's share of those from `start` on. The last warps come first: they have the fewest positions.
-        Threads that have none load the last once more, and do nothing with it."""
+    def begin(self, k: KernelBuilder, token: BlockToken, start: int = 0) -> Share:
+        """The thread's share of those from `start` on; what is constant for it is on its way. The last warps come first: they
+        have the fewest positions. Threads that have none take the last once more, and do nothing with it."""
         live, slot, number = self._own_share(k, token, start)
         head = k.select(slot < self.key, token.first + k.min(slot, token.heads - 1), token.kv_head)
         first = number if self.normed else number * (PAIRS if self.neox else 2 * PAIRS)
-
-        def pairs(*names: str, one: Value) -> list[Pair]:
-            array = self._of(k, slot, *names).at(one)
-            return self._every_32nd(k, array) if self.normed else load_pairs(k, array, self._distance, PAIRS)
-
-        own_pairs = pairs("q", "k", "v", one=head * self.head_dim + first)
+        place = head * self.head_dim + first
         factors: list[Pair] = []
         if self.normed:
-            factors = pairs("q_gamma", "k_gamma", "k_gamma", one=first)
+            factors = self._pairs(k, slot, first, "q_gamma", "k_gamma", "k_gamma")
             turns = range(0, self.head_dim // 2, WARP_SIZE)
             loads = [k.load_vector(k.arg.table[token.position, first + at, 0], 2) for at in turns]
             angles = neighbours([value for load in loads for value in load])
         else:
             if self.bias:
-                factors = pairs("q_bias", "k_bias", "v_bias", one=head * self.head_dim + first)
+                factors = self._pairs(k, slot, place, "q_bias", "k_bias", "v_bias")
             angles = neighbours(k.load_vector(k.arg.table[token.position, number * PAIRS, 0], 2 * PAIRS))
-        return Fetched(live, slot, first, own_pairs, angles, factors)
+        return Share(live, slot, first, place, angles, factors)
+
+    def fetch(self, k: KernelBuilder, share: Share) -> list[Pair]:
+        """Begin to load the pairs of the share."""
+        return self._pairs(k, share.slot, share.place, "q", "k", "v")
+
+    def _pairs(self, k: KernelBuilder, slot: Value, place: Value, *names: str) -> list[Pair]:
+        """The thread's pairs, from its first place on, of the argument for the kind of head that a slot has."""
+        array = self._of(k, slot, *names).at(place)
+        return self._every_32nd(k, array) if self.normed else load_pairs(k, array, self._distance, PAIRS)
 
     def _own_share(self, k: KernelBuilder, token: BlockToken, start: int) -> tuple[Value, Value, Value]:
         """Whether the thread has one, the slot of its head, and its number there."""
@@ -123,28 +129,27 @@ class TokenHeads:
         own = k.min(item, wanted - 1)
         return item < wanted, own // share, own % share
 
-    def finish(self, k: KernelBuilder, token: BlockToken, fetched: Fetched, held: SharedView) -> None:
-        """What is left of `prepare` for the share."""
-        slot, first = fetched.slot, fetched.first
-        with k.when(fetched.live):
-            pairs = self._made(k, fetched)
+    def finish(self, k: KernelBuilder, token: BlockToken, share: Share, pairs: list[Pair], held: SharedView) -> None:
+        """What is left of `prepare` for the share and its pairs."""
+        slot, first = share.slot, share.first
+        with k.when(share.live):
+            pairs = self._made(k, share, pairs)
             self._store(k, held.start().at(slot * self.head_dim + first), pairs)
             with k.when(token.stores & (slot >= self.key)):
                 cache = self._of(k, slot, "k_cache", "k_cache", "v_cache")
                 row = token.kv_head * k.arg.k_cache.shape[1] + token.position
                 self._store(k, cache.at(row * self.head_dim + first), pairs)
 
-    def _made(self, k: KernelBuilder, fetched: Fetched) -> list[Pair]:
+    def _made(self, k: KernelBuilder, share: Share, pairs: list[Pair]) -> list[Pair]:
         """The pairs with their biases; those of queries and the key normalised and turned."""
-        pairs = fetched.pairs
         if self.bias:
-            pairs = [(a + c, b + d) for (a, b), (c, d) in zip(pairs, fetched.factors, strict=True)]
+            pairs = [(a + c, b + d) for (a, b), (c, d) in zip(pairs, share.factors, strict=True)]
         made = [(k.variable(a, F32), k.variable(b, F32)) for a, b in pairs]
-        with k.when(fetched.slot <= self.key):
+        with k.when(share.slot <= self.key):
             if self.normed:
-                values = list(normed(k, _in_order(pairs), _in_order(fetched.factors)))
+                values = list(normed(k, _in_order(pairs), _in_order(share.factors)))
                 pairs = list(zip(values[: len(pairs)], values[len(pairs) :], strict=True))
-            for pair, (cosine, sine), (a, b) in zip(pairs, fetched.angles, made, strict=True):
+            for pair, (cosine, sine), (a, b) in zip(pairs, share.angles, made, strict=True):
                 first, second = turned(k, pair, cosine, sine)
                 a @= first
                 b @= second

@@ -18,7 +18,7 @@ from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from ptxgen.dsl.builder import KernelBuilder
-from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, write
+from ptxgen.dsl.kernel_type import LaunchConfig, Signature, read, update, write
 from ptxgen.formats import FORMATS
 from ptxgen.kernels.gemv.hw_dp4a import BatchedHwDp4aGemv, HwDp4aGemv, HwDp4aGemvResidual
 from ptxgen.types import F32
@@ -155,10 +155,20 @@ class EarlyForm(Early):
         return LaunchConfig(grid=-(-self.n // 64), block=64)
 
 
-@pytest.mark.parametrize("kernel", [Early(n=100), EarlyForm(n=100)], ids=lambda kernel: type(kernel).__name__)
+class Keeping(EarlyForm):
+    """Writes some of w, too."""
+
+    def signature(self) -> Signature:
+        return super().signature() | {"w": update(F32, self.n, settled=True)}
+
+
+FORMS = [Early(n=100), EarlyForm(n=100), Keeping(n=100)]
+
+
+@pytest.mark.parametrize("kernel", FORMS, ids=lambda kernel: type(kernel).__name__)
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize(("written", "early"), [("other", True), ("w", False), ("a part of w's memory", False)])
-def test_a_kernel_does_not_start_early_where_a_launch_before_it_in_the_graph_writes_its_constants(
+def test_a_kernel_does_not_start_early_where_a_launch_before_it_in_the_graph_writes_what_it_reads_early(
     written: str, early: bool, kernel: Early, behind: bool
 ) -> None:
     with Graphs() as device:

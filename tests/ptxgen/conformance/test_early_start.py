@@ -244,6 +244,14 @@ def test_what_is_written_is_not_constant(direction: Any) -> None:
         Array(F32, (4,), direction, constant=True)
 
 
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_what_is_settled_is_read_and_written(direction: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"settled and {direction}"):
+        Array(F32, (4,), direction, settled=True)
+    settled, constant, other = update(F32, 4, settled=True), read(F32, 4, constant=True), update(F32, 4)
+    assert (settled.read_early, constant.read_early, other.read_early) == (True, True, False)
+
+
 # The rule on text of other writers
 SIGNATURE: Signature = {"p0": write(U32, 64), "p1": read(U32, 64, constant=True), "p2": read(U32, 64), "p3": Scalar(U32)}
 POINTERS = "ld.param.u64 %rd1, [p0];\nld.param.u64 %rd2, [p1];\nld.param.u64 %rd3, [p2];\nld.param.u32 %r1, [p3];"
@@ -349,6 +357,27 @@ def test_what_is_constant_is_not_written_even_after_the_wait(store: str) -> None
     for body in (f"{store};\n{WAIT}", f"{WAIT}\n@%p1 {store};"):
         (one,) = found(body)
         assert one.startswith("p1 is constant, and may be written\n  ptx line ")
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("ld.global.u32 %r2, [%rd1];", None),
+        ("mov.u32 %r3, s;\ncp.async.ca.shared.global [%r3], [%rd1], 16;", None),
+        ("prefetch.global.L2 [%rd1];", None),
+        ("st.global.u32 [%rd1], %r1;", "p0 is written before the wait"),
+        ("red.global.add.u32 [%rd1+4], %r1;", "p0 is written before the wait"),
+        ("atom.global.inc.u32 %r2, [%rd1], 7;", "p0 is written before the wait"),
+        ("ld.global.nc.u32 %r2, [%rd1];", "p0 is loaded as if nobody wrote it while the kernel runs"),
+        ("min.u64 %rd4, %rd1, %rd3;\nld.global.u32 %r2, [%rd4];", "p2 is touched before the wait"),
+    ],
+)
+def test_what_is_settled_is_loaded_before_the_wait_and_written_after(body: str, what: str | None) -> None:
+    signature = SIGNATURE | {"p0": update(U32, 64, settled=True)}
+    own = ".shared .align 16 .b8 s[16];"
+    text = kernel(f"{POINTERS}\n{body}\n{WAIT}\nst.global.u32 [%rd1], %r1;", "u64", "u64", "u64", "u32", shared=own)
+    assert [one.split("\n")[0] for one in violations(text, "k", signature)] == ([what] if what else [])
+    assert violations(text, "k", SIGNATURE) or body.startswith("prefetch")
 
 
 def test_a_variable_with_the_name_of_an_argument_makes_a_text_that_is_not_judged() -> None:

@@ -26,7 +26,7 @@ def run_changed(
             return arguments[name][rank]
         if argument.addresses_of:
             return Addresses([one[argument.addresses_of] for one in copies])
-        return Marked(copies[rank][name], argument.direction != "out", argument.constant)
+        return Marked(copies[rank][name], argument.direction != "out", argument.constant, argument.settled)
 
     args = [[passed(rank, name) for name in signature] for rank in range(launch.ranks)]
     found = run_together(change(emitted(kernel).text), kernel.name, launch.grid, launch.block, args, seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptxgen.emulator import Finding, constant, run, uninitialised
+from ptxgen.emulator import Finding, constant, run, settled, uninitialised
 from tests.ptxgen.emulator.ptx import FIRST_LINE, kernel
 
 WAIT = "griddepcontrol.wait;"
@@ -60,6 +60,28 @@ def test_a_store_to_weights_is_never_in_order() -> None:
     text = kernel(f"{POINTERS}\n{WAIT}\nst.global.u32 [%rd2], 1;", "u64", "u64")
     assert [f.kind for f in run(text, "k", 1, 1, [x, constant(w)], early=True)] == ["read-only"]
     assert [f.kind for f in run(text, "k", 1, 1, [x, constant(x.copy())], early=True)] == ["read-only"]
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_what_is_settled_may_be_read_before_the_wait_and_not_be_written(touch: str) -> None:
+    body, verb = TOUCHES[touch]
+    text = kernel(f"{POINTERS}\n{body}\n{WAIT}", "u64", "u64", shared=".shared .align 16 .b8 s[16];")
+    x, w = np.zeros(4, np.uint32), np.arange(4, dtype=np.uint32)
+    found = run(text, "k", 2, 40, [settled(x), constant(w)], early=True)
+    assert ("unordered" in {f.kind for f in found}) == (verb == "writes")
+
+
+def test_what_is_settled_may_be_written_after_the_wait() -> None:
+    text = kernel(f"{POINTERS}\nld.global.u32 %r2, [%rd1];\n{WAIT}\nst.global.u32 [%rd1+4], %r2;", "u64", "u64")
+    assert not run(text, "k", 1, 1, [settled(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
+
+
+def test_what_another_thread_writes_of_it_may_not_be_read_before_the_wait_either() -> None:
+    """Waiting for launches before orders no threads of this one."""
+    body = f"ld.global.u32 %r2, [%rd1];\n{WAIT}\nsetp.eq.u32 %p1, %r1, 39;\n@%p1 st.global.u32 [%rd1], 1;"
+    text = kernel(f"{POINTERS}\n{body}", "u64", "u64")
+    found = run(text, "k", 1, 40, [settled(np.zeros(4, np.uint32)), np.uint64(0)], early=True)
+    assert {f.kind for f in found} == {"race"}
 
 
 def test_a_copy_that_takes_nothing_touches_nothing() -> None:

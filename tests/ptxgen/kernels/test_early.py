@@ -58,7 +58,9 @@ def unordered(kernel: KernelType, text: str) -> list[str]:
     other findings are those of a launch that is not the kernel's own."""
     arguments, launch = inputs(kernel), kernel.launch()
     passed = [
-        emulator.constant(arguments[name]) if isinstance(argument, Array) and argument.constant else arguments[name]
+        emulator.Marked(arguments[name], constant=argument.constant, settled=argument.settled)
+        if isinstance(argument, Array)
+        else arguments[name]
         for name, argument in kernel.signature().items()
     ]
     findings = emulator.run(
@@ -85,7 +87,7 @@ def test_any_other_kernel_of_a_step_can_start_early_and_waits_before_all_else_or
     kernel = min(OTHERS[name].cases(), key=lambda kernel: kernel.work().bytes)
     assert kernel.early() is kernel
     text = emit(kernel, TARGET, lines=True, early=True).text
-    assert text.count(WAIT) == 1
+    assert text.count(WAIT) == 1 or kernel.waits_inside  # on each of several ways
     before = text[: text.index(WAIT)]
     assert ("ld.global" in before or "cp.async" in before) == kernel.waits_inside
     assert not violations(text, kernel.name, kernel.signature())

@@ -3,23 +3,24 @@ the caches from the position on, and no block reads what another one writes ther
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ptxgen.conformance.early_start import violations
 from ptxgen.dsl.builder import KernelBuilder
+from ptxgen.dsl.kernel_type import Array, Signature
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.attention.group_tiles import Load
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
-from ptxgen.kernels.attention.token_heads import BlockToken, TokenHeads
+from ptxgen.kernels.attention.token_heads import BlockToken, Share, TokenHeads
 from ptxgen.kernels.registry import find
 from ptxgen.target import Target
 from ptxgen.toolchain.assemble import assemble
@@ -106,12 +107,17 @@ def test_a_position_out_of_range_changes_nothing(position: int, style: str) -> N
 
 
 @pytest.mark.parametrize("style", STYLES.values())
-def test_the_position_alone_is_read_before_the_wait(style: str) -> None:
-    """No launch that may still run writes it: in a graph one behind this does."""
-    before, _ = emit(made(style, digits=3), Target(90), early=True).text.split("griddepcontrol.wait")
-    pointer = re.search(r"ld\.param\.u64 (%rd\d+), \[position\];\s+cvta\.to\.global\.u64 (%rd\d+), \1;", before)
-    assert pointer is not None
-    assert re.findall(r"ld\.global\S* \S+ \[(.+)\];", before) == [pointer[2]]
+def test_all_that_no_launch_before_writes_is_read_before_the_wait(style: str) -> None:
+    """What earlier tokens left in the caches, too; queries, key and value are not."""
+    kernel = made(style, digits=3)
+    text, signature = emit(kernel, Target(90), early=True).text, kernel.signature()
+    arrays = {name: argument for name, argument in signature.items() if isinstance(argument, Array)}
+    early = {name for name, argument in arrays.items() if argument.read_early}
+    assert early >= {"position", "table", "k_cache", "v_cache"}
+    assert not early & {"q", "k", "v", "out", "digits", "counters"}
+    assert not violations(text, kernel.name, signature)
+    unsafe: Signature = {n: replace(a, constant=False, settled=False) for n, a in arrays.items()}
+    assert {one.split(" is ")[0] for one in violations(text, kernel.name, signature | unsafe)} == early
 
 
 class PastTheNewest(NewestTiles):
@@ -138,9 +144,9 @@ class FromTheCache(RotatingAttentionDigits):
 class EveryBlockStores(TokenHeads):
     """Has every block write key and value into the caches."""
 
-    def fetch(self, k: KernelBuilder, token: BlockToken, start: int = 0) -> Any:
+    def begin(self, k: KernelBuilder, token: BlockToken, start: int = 0) -> Share:
         object.__setattr__(token, "stores", token.position < (1 << 31))
-        return super().fetch(k, token, start)
+        return super().begin(k, token, start)
 
 
 @dataclass(frozen=True)
