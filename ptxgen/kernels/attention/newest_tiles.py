@@ -47,8 +47,8 @@ class NewestTiles(Tiles):
     def begin(
         self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
     ) -> Before:  # fmt: skip
-        """Begin to load what the warp needs first, which is on its way until the block has the newest row. keys, values,
-        position: as in Before. The warp waits for its lanes in between because the assembler moves no load past that: it would
+        """Begin to load what the warp needs first, which is on its way until the block has the newest row, and ask the L2 cache
+        for the rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because the assembler moves no load past that: it would
         ask for values before keys, and for what the block was asked for before when that is looked at."""
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together
         own = k.shuffle(k.warp * WARP_SIZE, 0)
@@ -58,7 +58,16 @@ class NewestTiles(Tiles):
         k.bar_warp_sync(FULL_WARP)
         self._load_values(k, before, own)
         k.bar_warp_sync(FULL_WARP)
+        self._ask(k, before, before.keys, self.rows)
+        self._ask(k, before, before.values, self.rows * len(before.held_values))
         return before
+
+    def _ask(self, k: KernelBuilder, before: Before, cache: GlobalArray, start: int) -> None:
+        """Ask the L2 cache for those rows of the warp's first tile, from row `start` of it on, that are before the newest."""
+        first = cache.at(before.own * self.head_dim)
+        for i in range(start, min(WARP_SIZE, prod(cache.shape) // self.head_dim)):
+            with k.when(before.own + i < before.position):
+                k.prefetch(first.at(i * self.head_dim)[0].address, space="global", level="L2")
 
     def _load_values(self, k: KernelBuilder, before: Before, start: Value) -> None:
         """Of the tile from `start` on, the rounds that there are registers for."""
