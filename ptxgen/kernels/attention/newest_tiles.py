@@ -48,8 +48,9 @@ class NewestTiles(Tiles):
         self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
     ) -> Before:  # fmt: skip
         """Begin to load what the warp needs first, which is on its way until the block has the newest row, and ask the L2 cache
-        for the rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because the assembler moves no load past that: it would
-        ask for values before keys, and for what the block was asked for before when that is looked at."""
+        for the rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because
+        the assembler moves no load past that: it would ask for values before keys, and for what the block was asked for before
+        when that is looked at."""
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together
         own = k.shuffle(k.warp * WARP_SIZE, 0)
         before = Before(keys, values, position, own, registers[0], registers[1:])

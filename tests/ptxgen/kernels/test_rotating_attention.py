@@ -120,6 +120,19 @@ def test_all_that_no_launch_before_writes_is_read_before_the_wait(style: str) ->
     assert {one.split(" is ")[0] for one in violations(text, kernel.name, signature | unsafe)} == early
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "max_len", "rows"),
+    [(64, 300, 16), (128, 300, 16), (256, 300, 24 + 24), (64, 20, 4), (128, 16, 0), (256, 1, 0)],
+)
+def test_rows_of_the_first_tile_that_registers_do_not_hold_are_asked_of_the_cache_before_the_wait(
+    head_dim: int, max_len: int, rows: int
+) -> None:
+    """Two rounds of 16 keys, of which one is held, with all values; with heads of 256 one of eight of each."""
+    kernel = made("rope_", heads=2, head_dim=head_dim, max_len=max_len, digits=3)
+    before, *_ = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
+    assert before.count("prefetch.global.L2") == rows
+
+
 class PastTheNewest(NewestTiles):
     """Reads the newest row, too, from the cache."""
 
