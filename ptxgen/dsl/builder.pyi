@@ -47,8 +47,9 @@ class KernelBuilder(Warpgroup, Printing):
         """The argument called `name`: an array for a pointer, a register for a scalar, arrays for addresses of arrays."""
 
     def wait_for_launch_before(self) -> None:
-        """From here on the kernel may touch what launches before it write; before, constant arguments only. All threads must
-        come here. Nothing where the kernel does not start early. For kernels that are `waits_inside`."""
+        """From here on the kernel may touch what launches before it write; before, it may read constant and settled arguments.
+        All threads must come here, or to another one of these. Nothing where the kernel does not start early. For kernels that
+        are `waits_inside`."""
 
     def let_next_launch_start(self) -> None:
         """The launch behind may start when all blocks have come here or ended. Nothing where the kernel does not start early.
