@@ -112,7 +112,8 @@ def _starts_early(kernel: KernelType, text: str) -> None:
         raise Nonconformity(
             "launch() lets the kernel start early, or waits_inside its early form, while the one before it may still run; so "
             'let it wait first (k.griddepcontrol(action="wait"), or k.wait_for_launch_before() inside), or declare constant '
-            "what no launch before writes (read(..., constant=True)):\n" + "\n".join(violated[:SHOWN])
+            "what no launch before writes (read(..., constant=True)), and settled what only this one writes, after its wait "
+            "(update(..., settled=True)):\n" + "\n".join(violated[:SHOWN])
         )
 
 

@@ -33,7 +33,7 @@ class Array:
     partial: a launch reads or writes only some of them, so the others may hold anything, NaN included. constant: no
     launch that may still run writes it when this one starts, so a kernel that starts early may read it before it waits: the
     host wrote it (weights), or launches behind do, for a time to come (the position of a token). settled: as constant, but that
-    the launch itself writes some of it, after its wait, and reads before only what no part of it writes (a cache, to which each
+    the launch itself writes some elements, after its wait, which are none of those that it reads before (a cache, to which each
     token adds a row). zeros: it holds zeros before a launch, which leaves it so. addresses_of: its elements are the addresses
     of the argument of this name on every rank's device, in the order of the ranks (LaunchConfig.ranks), and the kernel has them
     as arrays: `k.arg.NAME[rank]`.

@@ -107,7 +107,7 @@ def run(
     `seconds` is how long the launch may take; compiling does not count. Without `sources`, findings name the author's line but
     do not read it in the file that the text, which may be a stranger's, names. `early`: the kernel may start while the one
     before it runs (programmatic dependent launch); what it touches before it waits is a finding, unless it is `constant`, or
-    settled and read.
+    `settled` and read.
     `cooperative`: all blocks are there at once and may wait for each other. `prints` takes the text of each call of vprintf by
     a thread; stdout does unless it is given. Raises ParseError, ArgumentError, and without
     `sanitize` EmulationError for a kernel that cannot finish.

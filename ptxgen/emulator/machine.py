@@ -68,10 +68,10 @@ class Kernel:
         take. Blocks run on `workers` threads (by default as many as the host has CPUs), or one after the other if the kernel
         is sanitised, seeded, uses global atomics or prints, so that its result is always the same. `seed` shuffles the order of
         blocks and warps. `prints` takes what is printed, a text for each call and thread; stdout does unless it is given.
-        `early`: the kernel may start while those before it run, so what it touches before it waits for them
-        is found, if not constant. `cooperative`: its blocks, at most MOST_BLOCKS, are all there at once and run in turns on one
-        thread, so they may wait for each other. A KeyboardInterrupt ends the launch: no thread runs it any more, and the next
-        one is as good as any.
+        `early`: the kernel may start while those before it run, so what it touches before it waits for them is found, unless it
+        is constant, or settled and read. `cooperative`: its blocks, at most MOST_BLOCKS, are all there at once and run in turns
+        on one thread, so they may wait for each other. A KeyboardInterrupt ends the launch: no thread runs it any more, and the
+        next one is as good as any.
         """
         launch = Launch(self, grid, block, params, shared, memory, early)
         if cooperative:

@@ -28,3 +28,18 @@ def test_a_token_has_the_bits_of_two_launches(
     together, names = decoded(path, replace(ROTATING, early_launches=True), gpu)
     assert names[0].startswith(style)
     assert together == apart
+
+
+@pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
+def test_what_earlier_steps_left_is_there_before_it_has_waited(
+    arch: str, shape: dict[str, int], style: str, gpu: Device, tmp_path: Path
+) -> None:
+    """With joined products it waits for one launch alone, so it starts while that runs."""
+    if gpu.target.sm < 90:
+        pytest.skip("programmatic dependent launch needs sm_90")
+    path = made(tmp_path, arch, **{**shape, "layers": 12})
+    waiting, early = (
+        [decoded(path, replace(ROTATING, joined_products=True, early_launches=early), gpu)[0] for _ in range(rounds)]
+        for early, rounds in ((False, 1), (True, 5))
+    )
+    assert early == 5 * waiting

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ptxgen.emulator.runtime.builder import Builder, Value
 
 READ_ONLY, WATCHED, CONSTANT, SETTLED = 1, 2, 4, 8
-"""Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it."""
+"""Flags of a map entry: nobody may write it; it has a shadow; no launch before writes it; nor does this one before its wait."""
 ACCESS_BITS, SCOPE_BITS = 8, 8
 """Of what a check is told of an access: an `Access`, its scope in shared memory, its scope in global memory."""
 ALIGNED = 1 << ACCESS_BITS + 2 * SCOPE_BITS

@@ -47,8 +47,8 @@ class NewestTiles(Tiles):
     def begin(
         self, k: KernelBuilder, registers: tuple[Rows, ...], keys: GlobalArray, values: GlobalArray, position: Value
     ) -> Before:  # fmt: skip
-        """Begin to load what the warp needs first, which is on its way until the block has the newest row, and ask the L2 cache
-        for the rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because
+        """Begin to load what the warp needs first, which is on its way while the block makes the newest row, and ask L2 for the
+        rest of its first tile. keys, values, position: as in Before. The warp waits for its lanes in between because
         the assembler moves no load past that: it would ask for values before keys, and for what the block was asked for before
         when that is looked at."""
         position = k.shuffle(position, 0)  # so the assembler knows that warps stay together
@@ -68,7 +68,8 @@ class NewestTiles(Tiles):
         first = cache.at(before.own * self.head_dim)
         for i in range(start, min(WARP_SIZE, prod(cache.shape) // self.head_dim)):
             with k.when(before.own + i < before.position):
-                k.prefetch(first.at(i * self.head_dim)[0].address, space="global", level="L2")
+                for place in range(0, self.head_dim, WARP_SIZE * self.width):
+                    k.prefetch(first.at(i * self.head_dim)[place].address, space="global", level="L2")
 
     def _load_values(self, k: KernelBuilder, before: Before, start: Value) -> None:
         """Of the tile from `start` on, the rounds that there are registers for."""

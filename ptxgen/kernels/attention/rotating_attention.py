@@ -44,7 +44,7 @@ class RotatingAttention(GroupedAttention):
     them into the caches, where none reads them in this launch: nobody waits for the writer.
 
     The position, the table, biases and gammas are constant, and the caches settled: a launch that starts early loads what it
-    needs of them before it waits, if there are no more than `short` positions.
+    needs of them, of the caches a tile a warp, before it waits, if there are no more than `short` positions.
     """
 
     waits_inside = True

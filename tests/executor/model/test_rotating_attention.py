@@ -94,10 +94,12 @@ def test_the_sanitiser_finds_nothing_in_a_model_that_rotates_as_it_attends(
         assert decoded(path, replace(ROTATING, early_launches=early), sanitising, tokens=34)[0] == apart
 
 
+@pytest.mark.parametrize(("arch", "shape", "style"), STYLES, ids=str)
 def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
-    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+    arch: str, shape: dict[str, int], style: str, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reads the position before it waits, which no launch before it in the graph writes."""
+    """What it reads before it waits no launch before it in the graph writes; with joined products it waits for one alone, as it
+    must to start while that runs."""
     graphs: list[Sequence[Node]] = []
 
     def make_graph(nodes: Sequence[Node]) -> Any:
@@ -106,13 +108,15 @@ def test_it_starts_early_in_a_graph_whose_last_launch_writes_the_position(
 
     plain = device.make_graph
     monkeypatch.setattr(device, "make_graph", make_graph)
-    path = made(tmp_path, "llama")
+    path = made(tmp_path, arch, **shape)
     for early in (False, True):
-        with LanguageModel.load(path, device, context=CONTEXT, profile=replace(ROTATING, early_launches=early)) as model:
+        profile = replace(ROTATING, early_launches=early, joined_products=True)
+        with LanguageModel.load(path, device, context=CONTEXT, profile=profile) as model:
             model.decoder.step(TOKENS[0])
             model.decoder.step()
         assert "advance_position" in {node.kernel.entry for node in graphs[-1]}
-        assert [node.early for node in graphs[-1] if "grouped_attention" in node.kernel.entry] == [early] * 2
+        found = [node for node in graphs[-1] if node.kernel.entry.startswith(f"{style}grouped_attention")]
+        assert [(node.early, len(node.after)) for node in found] == [(early, 1)] * 2
 
 
 def test_heads_that_no_kernel_suits_are_rotated_by_themselves(tmp_path: Path, device: Device) -> None:

@@ -208,6 +208,34 @@ class Inside(ScaledSum):
         self.sum_up(k, i, weight)
 
 
+class Keeping(ScaledSum):
+    """The same, of which y is settled, and read before the wait."""
+
+    name = "test_keeping"
+
+    def signature(self) -> Signature:
+        return super().signature() | {"y": update(F32, self.n, settled=True)}
+
+    def emit(self, k: KernelBuilder) -> None:
+        i = k.ctaid.x * THREADS + k.tid.x
+        kept = k.load(k.arg.y[k.min(i, self.n - 1)])
+        wait(k)
+        with k.when(i < self.n):
+            k.store(k.arg.y[i], k.fma(k.load(k.arg.w[i]), k.load(k.arg.x[i]), kept))
+
+
+def test_a_kernel_may_read_before_it_waits_what_it_writes_later() -> None:
+    class Updating(Keeping):
+        def signature(self) -> Signature:
+            return super().signature() | {"y": update(F32, self.n)}
+
+    assert check(Keeping(n=THREADS)).passed
+    reasons = {result.check: result.reason for result in check(Updating(n=THREADS)).failures}
+    assert "y is touched before the wait" in reasons["text"]
+    assert "update(..., settled=True)" in reasons["text"]
+    assert "unordered" in reasons["emulator"]
+
+
 def test_a_kernel_that_waits_inside_conforms_if_its_early_form_waits_in_time() -> None:
     def late(self: Inside, k: KernelBuilder) -> None:
         i = k.ctaid.x * THREADS + k.tid.x

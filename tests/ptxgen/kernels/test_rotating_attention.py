@@ -3,6 +3,7 @@ the caches from the position on, and no block reads what another one writes ther
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,12 @@ from ptxgen.dsl.builder import KernelBuilder
 from ptxgen.dsl.kernel_type import Array, Signature
 from ptxgen.dsl.memory import GlobalArray, SharedPart
 from ptxgen.dsl.value import Value
+from ptxgen.emulator.flow import flow
+from ptxgen.emulator.origins import Origins
+from ptxgen.emulator.parse import parse
 from ptxgen.errors import ArgumentError
+from ptxgen.isa.effects import Effect
+from ptxgen.isa.operands import Address
 from ptxgen.kernels.attention.group_tiles import Load
 from ptxgen.kernels.attention.newest_tiles import NewestTiles, Rows
 from ptxgen.kernels.attention.rotating_attention import RotatingAttention, RotatingAttentionDigits
@@ -121,16 +127,28 @@ def test_all_that_no_launch_before_writes_is_read_before_the_wait(style: str) ->
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "max_len", "rows"),
-    [(64, 300, 16), (128, 300, 16), (256, 300, 24 + 24), (64, 20, 4), (128, 16, 0), (256, 1, 0)],
+    ("head_dim", "max_len", "keys", "values"),
+    [(64, 300, 16, 0), (96, 300, 3 * 16, 0), (128, 300, 16, 0), (256, 300, 2 * 24, 2 * 24), (64, 20, 4, 0), (256, 1, 0, 0)],
 )
 def test_rows_of_the_first_tile_that_registers_do_not_hold_are_asked_of_the_cache_before_the_wait(
-    head_dim: int, max_len: int, rows: int
+    head_dim: int, max_len: int, keys: int, values: int
 ) -> None:
-    """Two rounds of 16 keys, of which one is held, with all values; with heads of 256 one of eight of each."""
+    """Of two rounds of 16 keys one is held, and all values; with heads of 256 one of four of eight of each. A row takes as many
+    prefetches as wide loads."""
     kernel = made("rope_", heads=2, head_dim=head_dim, max_len=max_len, digits=3)
-    before, *_ = emit(kernel, Target(90), early=True).text.split("griddepcontrol.wait")
-    assert before.count("prefetch.global.L2") == rows
+    text = emit(kernel, Target(90), early=True).text
+    code = flow(parse(text), kernel.name)
+    origins, caches = Origins(code), {"k_cache", "v_cache"}
+    steps = [step for block in code.blocks for step in block.instructions]
+    asked = Counter(
+        cache
+        for step in steps[: next(i for i, step in enumerate(steps) if step.row.waits_for_grids(step.modifiers))]
+        if step.row.effect is Effect.PREFETCH
+        for operand in step.operands.values()
+        if isinstance(operand, Address)
+        for cache in origins.of(operand) & caches
+    )
+    assert asked == Counter({"k_cache": keys, "v_cache": values})
 
 
 class PastTheNewest(NewestTiles):
