@@ -130,7 +130,9 @@ def test_a_template_that_does_anything(cases: Cases) -> None:
             said = str(error)
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime < 8, template[:1000]
-        assert now.ru_maxrss < 1 << 20 or now.ru_maxrss == used.ru_maxrss  # KiB; the most of any child, of other tests too
+        # KiB; the most of any child, of other tests too. What this process has counts as its child's until that runs a program.
+        most = max(1 << 20, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        assert now.ru_maxrss <= most or now.ru_maxrss == used.ru_maxrss
         assert time.monotonic() - began < 90, template[:1000]
         assert len(said) < 1100
         assert said.isprintable()
