@@ -173,8 +173,8 @@ class HwDp4aGemv(HwDp4aType):
         warp.shared.fill(range(1), 0, self.k, turns.fill_late if isinstance(turns, WeightRing) else None)
         if self.pdl:
             k.griddepcontrol(action="launch_dependents")
-        early = self._early(k, warp)
-        sums = turns.sums()
+        early: list[Value | None] = []
+        sums = turns.sums(lambda: early.extend(self._early(k, warp)))
         if self.holds_next:
             k.let_next_launch_start()
         self._store_own(k, warp, sums, early)

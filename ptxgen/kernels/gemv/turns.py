@@ -45,9 +45,10 @@ class Turns:
         count = min(self.ahead, self.turns * self.steps)
         self._raw = [[tuple(in_variable(self.k, one) for one in raw) for raw in self._load(step)] for step in range(count)]
 
-    def sums(self) -> list[Value]:
+    def sums(self, load_early: Callable[[], None]) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
-        Activations are staged."""
+        Activations are staged. load_early: writes the loads that the epilogue needs, which come first."""
+        load_early()
         k = self.k
         kept = [k.variable(0.0, F32) for _ in self.warp.kernel.weights]
         if not self._loops:

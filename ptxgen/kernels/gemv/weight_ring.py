@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ptxgen.dsl.memory import Element, SharedPart
@@ -151,17 +152,24 @@ class WeightRing:
             with self.k.when(self._leads() & (self.k.ctaid.x >= self._late_from)):
                 self._fill(range(1, self.slots.count))
 
-    def sums(self) -> list[Value]:
+    def sums(self, load_early: Callable[[], None]) -> list[Value]:
         """Write all turns; returns, for each matrix, the sum of each row of the warp in the lane that has it (Warp.own).
-        Activations are staged."""
+        Activations are staged. load_early: writes the loads that the epilogue needs. In a loop they come first; else after the
+        last refill, whose fence would wait for them."""
         kept = [self.k.variable(0.0, F32) for _ in range(self._matrices)]
+        written_out = self.slots.fragments.steps <= WRITTEN_OUT and self.slots.turns == 1
+        refilled = self.slots.total - self.slots.count if written_out else 0
+        if not refilled:
+            load_early()
         if self.slots.fragments.steps > WRITTEN_OUT:
             self._write_parts(kept)
         elif self.slots.turns > 1:
             self._write_turns(kept)
         else:
             for part in range(self.slots.parts):
-                self._add_part(part, self._slot(part), self._refiller(self._slot(part), part))
+                refill = self._refiller(self._slot(part), part)
+                last = part == refilled - 1
+                self._add_part(part, self._slot(part), partial(_in_turn, refill, load_early) if last else refill)
             self._keep(kept, self.warp.lane.place)
         return kept
 
@@ -212,20 +220,20 @@ class WeightRing:
                 k.assign(place, place - self._at_once)
 
     def _add_part(self, part: int, slot: Slot, refill: Callable[[], None]) -> None:
-        """Add the steps of this part of the rows, and call `refill` when nobody reads the slot any more."""
+        """Add the steps of this part of the rows, and call `refill` when all loads from the slot are issued."""
         k, warp, slots = self.k, self.warp, self.slots
         start = self._wait(slot)
         if part == 0:
             self._begin()
         first = part * slots.steps
         last = min(first + slots.steps, slots.fragments.steps)
-        partial = slots.fragments.rest > 0 and last == slots.fragments.steps
-        loaded = [self._load(start, step - first) for step in range(first, last - partial)]
-        if not partial:
+        rest = slots.fragments.rest > 0 and last == slots.fragments.steps
+        loaded = [self._load(start, step - first) for step in range(first, last - rest)]
+        if not rest:
             refill()
         for step, raw in enumerate(loaded, first):
             warp.add_step(raw, range(1), step)
-        if partial:
+        if rest:
             with k.when(warp.lane.takes_rest):
                 warp.add_step(self._load(start, last - 1 - first), range(1), last - 1)
             refill()
@@ -277,8 +285,10 @@ class WeightRing:
 
     # Copies
 
-    # Lanes have begun to read a slot when it is refilled, and need not have got what they read: a copy takes far longer than
-    # they do, and asks for no fence of proxies (as CUTLASS's pipelines do not).
+    # Lanes read a slot by ordinary loads; a bulk copy, which goes through the asynchronous proxy, overwrites it. The barrier of
+    # the warp orders the loads before what the copying lane does next, and that lane's proxy fence orders them before the copy:
+    # nothing else orders accesses through two proxies (PTX ISA 8.9.5). With an mbarrier instead, on which all lanes arrived
+    # after their loads, copies overtook loads whose values were not used yet (benchmarks/LOG.md).
 
     def _refiller(self, slot: Slot, part: int, turn: Value | None = None) -> Callable[[], None]:
         """What copies into the slot what follows this part of the rows by as much as the ring holds. turn: that of a loop, from
@@ -289,9 +299,10 @@ class WeightRing:
         def refill() -> None:
             if further >= slots.turns:
                 return
-            k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
+            k.bar_warp_sync(FULL_WARP)
             leads = self._leads()
             with k.when(leads & (turn < slots.turns - further) if turn is not None and further else leads):
+                k.fence_proxy(proxy="async.shared::cta")
                 self._fetch(slot, further, coming)
 
         return refill
@@ -300,8 +311,9 @@ class WeightRing:
         """Copy into the slot, which has the part of this number among all, what the sources are at, if any is left."""
         k, slots = self.k, self.slots
         if slots.count < slots.total:
-            k.bar_warp_sync(FULL_WARP)  # all lanes have read what the copies overwrite
+            k.bar_warp_sync(FULL_WARP)
             with k.when(self._leads() & (number < slots.total - slots.count)):
+                k.fence_proxy(proxy="async.shared::cta")
                 self._fetch_next(slot, coming_part)
 
     def _fill_paced(self) -> None:
@@ -349,6 +361,12 @@ class WeightRing:
             source = self._sources[matrix].at(offset + row * slots.row_bytes)
             to = slot.at(BARRIER + number * slots.part_bytes)
             k.cp_async_bulk(to.address, source[0].address, size, barrier)
+
+
+def _in_turn(*writers: Callable[[], None]) -> None:
+    """What each of them writes, one after the other."""
+    for write in writers:
+        write()
 
 
 def _further(cursor: Cursor, nbytes: int) -> Cursor:

@@ -124,6 +124,15 @@ def test_a_slot_is_read_before_it_is_filled_again_and_filled_before_what_was_rea
     assert len(weights) == steps
     assert weights[-1] < copy < product
     assert part.count("cp.async.bulk") == 1
+    assert weights[-1] < sums.index("bar.warp.sync", weights[-1]) < sums.rindex("fence.proxy.async.shared::cta", 0, copy)
+
+
+def test_no_refill_waits_for_loads_that_the_epilogue_needs() -> None:
+    """A proxy fence waits for what was loaded before it."""
+    kernel = find("hw_dp4a_q4k_gemv_residual_normed").make(k=4864, rows_per_warp=1, ring=2, digits=3, **GROUPS)
+    sums = emit(kernel, Target(90)).text.split("bar.sync", 1)[1]
+    assert sums.count("fence.proxy.async") == 1  # three parts, two slots
+    assert sums.index("fence.proxy.async") < sums.index("ld.global")
 
 
 def test_the_next_launch_starts_at_once_or_when_the_sums_are_there() -> None:
