@@ -1,21 +1,34 @@
-"""`ptxrun explain`: which kernel multiplies each matrix of a model, and why."""
+"""`ptxrun explain`: what a step of a model launches, which kernel was chosen for each matrix, and why."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from executor.commands.session import AskedModel, device_option, devices_option, model_argument, precision_option
+from executor.commands.session import (
+    AskedModel,
+    device_option,
+    devices_option,
+    kv_type_option,
+    model_argument,
+    precision_option,
+)
 from ptxgen.commands import console
 from ptxgen.commands.options import json_option
 from ptxgen.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from executor.launch.recorded import FoldedLayers
     from executor.model.explain import Explained
+
+
+LAYERS: Final = 12
+"""Columns of the numbers of layers, which go on in the lines below."""
 
 
 @click.command("explain")
@@ -23,43 +36,73 @@ if TYPE_CHECKING:
 @device_option
 @devices_option
 @precision_option
+@click.option(
+    "--sequences", type=click.IntRange(min=1), metavar="N",
+    help="Show a step in which N sequences decode a token each, as in `ptxrun serve` (default: a token of `generate`).",
+)  # fmt: skip
+@click.option("--prompt", type=click.IntRange(min=1), metavar="N", help="Show a step that reads N tokens of a prompt.")
+@kv_type_option
 @json_option()
 def explain_command(
-    asked: AskedModel, device: str, devices: Sequence[str] | None, precision: str | None, as_json: bool
-) -> None:  # fmt: skip
-    """Show which kernel multiplies each matrix of a model on this device, and why: what the user named, what was measured on
-    this GPU (`ptxrun tune`, or the tables that are shipped), or what every device uses; how the tokens of a prompt attend; and
-    of several devices by what they gather. Times are those of the tables; nothing is timed now. The error is that of a dot
-    product, root mean square, relative to its own, in the worst situation tried.
+    asked: AskedModel,
+    device: str,
+    devices: Sequence[str] | None,
+    precision: str | None,
+    sequences: int | None,
+    prompt: int | None,
+    kv_type: str,
+    as_json: bool,
+) -> None:
+    """Show what a step of a model launches on this device: kernels with their parameters, in order, layers that launch the same
+    as one. The step is recorded by the code that runs it; nothing runs. Then, for each matrix, which kernel was chosen before
+    neighbouring operations are fused with it, and why: what the user named, what was measured on this GPU (`ptxrun tune`, or
+    the tables that are shipped), or what every device uses. Times are those of the tables; nothing is timed now. The error is
+    that of a dot product, root mean square, relative to its own, in the worst situation tried. With --precision fast, what
+    reads an input with an outlier gets an accurate kernel, which only running the model shows.
 
     \b
-    Example:
+    Examples:
       ptxrun explain model.gguf --precision fast
+      ptxrun explain model.gguf --sequences 8
     """
     from executor.choice.choice import GpuProfile
     from executor.choice.persistent import choose_persistent
     from executor.device import open_device, open_devices
-    from executor.device.gpu import GpuModel
+    from executor.device.dry_run import DryRunDevice
     from executor.gguf.gguf_file import GgufFile
+    from executor.launch.recorded import folded
     from executor.model.config import ModelConfig
     from executor.model.explain import explain, kept_from_persistent
+    from executor.model.generation import chosen_context
+    from executor.model.recorded_step import DryModel
     from executor.model.step_launches import rows_attention
     from executor.model.token_launches import token_attention
 
     if devices is not None and device != "auto":
         raise ArgumentError(f"--device names {device}, and --devices {', '.join(devices)}; leave one of the two out")
+    if sequences is not None and prompt is not None:
+        raise ArgumentError("--sequences and --prompt are of two kinds of steps; leave one of the two out")
+    if kv_type != "f32" and sequences is None:
+        raise ArgumentError("--kv-type is of --sequences: a sequence alone and its prompt have f32")
     with open_device(device) if devices is None else open_devices(devices) as opened:
-        profile, target = GpuProfile.for_device(opened), opened.target
+        profile, dry = GpuProfile.for_device(opened), DryRunDevice.like(opened)
         name, reason = opened.name, opened.reason
-        gathers = str(opened.gathers) if opened.ranks > 1 else None
-        grid = None if gathers else choose_persistent(profile, target, GpuModel.of(opened).multiprocessors)
+    gathers = str(dry.gathers) if dry.ranks > 1 else None
+    grid = None if gathers else choose_persistent(profile, dry.target, dry.gpu.multiprocessors)
     if precision is not None:
         profile = replace(profile, precision=precision)
     with GgufFile.open(asked.path) as file:
         rows = explain(file, profile)
         config = ModelConfig.from_gguf(file)
+        model = DryModel(file, config, chosen_context(config, None), dry, profile)
+        if sequences is not None:
+            step, launches = console.counted(sequences, "sequence"), model.sequences(sequences, kv_type)
+        elif prompt is not None:
+            step, launches = f"{console.counted(prompt, 'token')} of a prompt", model.prompt(prompt)
+        else:
+            step, launches = "a token of generate", model.token()
     others = kept_from_persistent(rows)
-    attention, alone = rows_attention(config, profile, target, "f32"), token_attention(config, profile, target)
+    attention, alone = rows_attention(config, profile, dry.target, kv_type), token_attention(config, profile, dry.target)
     if as_json:
         facts = {"model": str(asked.path), "device": {"name": name, "reason": reason}, "precision": profile.precision}
         console.print_json(
@@ -68,22 +111,40 @@ def explain_command(
             | {"attention": attention.facts(), "attention_of_one": alone.facts()}
             | {"gathers": gathers}
             | {"persistent_layers": None if grid is None else {"blocks": grid.blocks, "kept_from_it_by": others}}
+            | {"step": step, "launches": [launch.facts() for launch in launches]}
         )
         return
-    _print(rows)
+    console.echo(f"{step}: {len(launches)} launches")
+    _print_launches(folded(launches))
+    console.echo()
+    console.echo("the kernel chosen for each matrix, before neighbouring operations are fused:")
+    _print_choices(rows)
     console.echo()
     _wrap(f"attention of the token that generate decodes: {alone}")
     _wrap(f"attention of several rows: {attention}")
     if gathers is not None:
         _wrap(f"gathers: {gathers}")
-    if grid is None:
-        _wrap("from one attention to the next, of a token alone: a launch for each operation")
-    else:
-        apart = f", but a launch for each operation in layers with these kernels of {', '.join(others)}" if others else ""
+    if grid is not None:
+        apart = f", but not in layers with these kernels of {', '.join(others)}" if others else ""
         _wrap(f"from one attention to the next, of a token alone: {grid}{apart}")
 
 
-def _print(rows: list[Explained]) -> None:
+def _print_launches(groups: Sequence[FoldedLayers]) -> None:
+    cells = []
+    for group in groups:
+        numbers = textwrap.wrap(group.numbers, LAYERS)
+        for launch, layers in zip_longest(group.launches, numbers, fillvalue=None):
+            if launch is None:
+                cells.append((layers or "", "", "", "", ""))
+                continue
+            parameters = " ".join(f"{name}={value}" for name, value in launch.parameters.items())
+            times = str(launch.launches) if launch.launches > 1 else ""
+            early = "yes" if launch.early else ""
+            cells.append((layers or "", launch.operation, f"{launch.kernel.name} {parameters}", times, early))
+    console.print_table(("layers", "operation", "kernel", "times", "early"), cells, numeric=("times",), bold="kernel")
+
+
+def _print_choices(rows: list[Explained]) -> None:
     reasons = list(dict.fromkeys(row.choice.reason for row in rows))
     cells = []
     for row in rows:

@@ -1,14 +1,20 @@
-"""Memory of a dry run: a model is laid out in it to see what it needs, on any machine and without reading its weights."""
+"""A dry run: a model is laid out in memory that is none, and its launches are prepared without being run, to see what it needs
+and does on a GPU that need not be there. Weights are not read."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from executor.device.allocations import ALIGNMENT
 from executor.device.gathers import PEERS, Gathers
+from executor.device.gpu import EMULATOR, GpuModel
 from executor.device.host_memory import HostMemory
-from executor.device.protocol import ReadInto
+from executor.device.protocol import Device, Grid, LoadedKernel, Node, ReadInto
+from ptxgen.target import MAX_GRID, Target
 
 
 class DryRunMemory(HostMemory):
@@ -54,3 +60,49 @@ class DryRunMemory(HostMemory):
         self._next += -(-nbytes // ALIGNMENT) * ALIGNMENT
         self.allocations.add(base, nbytes, (nbytes, read))
         return base
+
+
+class DryRunDevice(DryRunMemory):
+    """What preparing launches asks of a device, answered for one that is described: it makes graphs and runs none. Not all of
+    Device: nothing can be loaded or launched on it, so `as_device` says what it is good for."""
+
+    sanitize = False
+
+    def __init__(
+        self, gpu: GpuModel, target: Target | None = None, ranks: int = 1, gathers: Gathers = PEERS
+    ) -> None:  # fmt: skip
+        """gpu: which one it is; target: what kernels are emitted for, the GPU's own unless told otherwise; ranks, gathers: as
+        DryRunMemory."""
+        super().__init__(ranks, gathers)
+        self.gpu = gpu
+        self.target = target or Target.parse(gpu.target)
+
+    @classmethod
+    def like(cls, device: Device) -> DryRunDevice:
+        """One on which a model launches what it launches on this device."""
+        return cls(GpuModel.of(device), device.target, device.ranks, device.gathers)
+
+    @property
+    def as_device(self) -> Device:
+        """It, for what prepares launches and runs none."""
+        return cast(Device, self)
+
+    @property
+    def kind(self) -> Literal["cuda", "emulator"]:
+        """That of the GPU."""
+        return "emulator" if self.gpu.name == EMULATOR else "cuda"
+
+    def describe(self) -> dict[str, Any]:
+        """The GPU, as CudaDevice.describe names it."""
+        return {"product": self.gpu.name, "gpu": self.gpu.target, "multiprocessors": self.gpu.multiprocessors}
+
+    def most_blocks(self, kernel: LoadedKernel, block: Grid) -> int:
+        """No limit is known: that takes the kernel's machine code."""
+        return MAX_GRID[0]
+
+    def make_graph(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The launches as they are."""
+        return nodes
+
+    def free_graph(self, graph: Sequence[Node]) -> None:
+        """Nothing was taken."""

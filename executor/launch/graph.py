@@ -36,8 +36,9 @@ class LaunchGraph:
     in their order. Nothing is loaded or launched when it is made: a plan's kernel is loaded already.
 
     Scalars are those that the plans had when the graph was made: what changes from run to run must lie in buffers. `plans` is
-    what it launches, `records` says what was captured. stamped: the same launches, in the forms of their kernels that leave
-    the `moments` of each; those forms are loaded now, and what has none is refused as Modules.load says."""
+    what it launches, `nodes` what the device was given of each (after which others, whether early), `records` says what was
+    captured. stamped: the same launches, in the forms of their kernels that leave the `moments` of each; those forms are loaded
+    now, and what has none is refused as Modules.load says."""
 
     def __init__(self, device: Device, plans: Sequence[Plan], *, stamped: bool = False) -> None:
         self.records = tuple(plan.record for plan in plans)
@@ -54,6 +55,7 @@ class LaunchGraph:
         for plan, after, row in zip(plans, waits, rows, strict=True):
             nodes.append(plan.node(after, written, row))
             written.update(allocation.writes for allocation in plan.written)
+        self.nodes = tuple(nodes)
         self._handle = device.make_graph(nodes)
         self._end = weakref.finalize(self, _dropped, device, self._handle)
         self._end.atexit = False

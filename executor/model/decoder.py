@@ -12,6 +12,7 @@ from executor.base.arguments import whole
 from executor.base.errors import ModelError
 from executor.base.progress import Progress
 from executor.choice.choice import GpuProfile
+from executor.launch.graph import LaunchGraph
 from executor.launch.modules import Modules
 from executor.memory.buffers import GpuBuffer
 from executor.memory.kv_cache import KvCache
@@ -101,8 +102,7 @@ class Decoder(TokenDecoder):
         whole("the length of the draft", len(draft), 1, MAX_DRAFT)
         if self.modules.bundle is not None:
             raise ModelError("a bundle has the kernels of one token; load the model without it to verify drafts")
-        if self.context % PAGE_UNIT:
-            raise ArgumentError(f"drafts need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
+        self._require_rows("drafts")
         if self._ahead is not None and self._ahead.position == self.position:
             self._restore()
         self._find_likeliest()
@@ -130,8 +130,16 @@ class Decoder(TokenDecoder):
         """How many graphs were captured so far."""
         return super().captures + self._steps.captures
 
-    def _run_rows(self, tokens: Sequence[int], *, scored: bool) -> StepScores:
-        """Run tokens at once; the sequence has them afterwards, unless it fails."""
+    def prompt_graph(self, tokens: int) -> LaunchGraph:
+        """The first that `feed` replays for a new sequence of so many tokens, captured now unless that has been done. Errors as
+        `verify_draft`'s of the context."""
+        whole("tokens", tokens, 1, self.context)
+        self._require_rows("prompts of which many tokens are read at once")
+        first = next(chunks([0] * tokens, self.chunk))
+        return self._row_steps().graph_of([Row(0, 0, at, scored=False) for at in range(len(first))], LEAST_ROWS)
+
+    def _row_steps(self) -> RowSteps:
+        """Steps of several tokens, of the model as it is now."""
         flagged = self.outliers()
         self._steps.use(
             self._dependencies(),
@@ -146,17 +154,26 @@ class Decoder(TokenDecoder):
                 self.persistent,
             ),
         )
+        return self._steps
+
+    def _run_rows(self, tokens: Sequence[int], *, scored: bool) -> StepScores:
+        """Run tokens at once; the sequence has them afterwards, unless it fails."""
+        steps = self._row_steps()
         self._forget_ahead()
         self._computed.cut(self.position)
         position = self.cache.advance(len(tokens))
         try:
             rows = [Row(0, token, at, scored) for at, token in enumerate(tokens, position)]
-            scores = self._steps.run(rows, LEAST_ROWS)
+            scores = steps.run(rows, LEAST_ROWS)
         except BaseException:
             self.cache.truncate(position)
             raise
         self._computed.put(position, tokens, by_rows=True, model=self._computing)
         return scores
+
+    def _require_rows(self, what: str) -> None:
+        if self.context % PAGE_UNIT:
+            raise ArgumentError(f"{what} need a context that is a multiple of {PAGE_UNIT}, got {self.context}")
 
     @property
     def _feeds_rows(self) -> bool:

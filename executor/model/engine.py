@@ -9,6 +9,7 @@ from executor.base.arguments import instance, one_of, token, whole
 from executor.base.errors import ModelError
 from executor.base.progress import Progress
 from executor.choice.attention import AttentionChoice
+from executor.launch.graph import LaunchGraph
 from executor.launch.launch import Launcher
 from executor.measure.debug import watch
 from executor.memory.buffers import GpuBuffer
@@ -123,6 +124,12 @@ class Engine:
         all DeviceError when memory is full."""
         self.steps.use(self.model, self._step_model)
         self.steps.prepare(likely_sizes(self.rows, self.slots, self.attention), progress)
+
+    def graph_of(self, rows: Sequence[Row]) -> LaunchGraph:
+        """What `step` replays for these rows, captured now unless that has been done. Errors as `step`."""
+        self._check(rows)
+        self.steps.use(self.model, self._step_model)
+        return self.steps.graph_of(rows)
 
     def step_ahead(self) -> StepScores | None:
         """As StepEngine.step_ahead; None while launches are observed, or checked by the device. Raises ArgumentError where the

@@ -1,4 +1,5 @@
-"""Which kernel multiplies each matrix of a model, and why: a profile's choices as rows. Measures nothing but the error."""
+"""Which kernel is chosen for each matrix of a model, and why: a profile's choices as rows. What a step launches of them is
+recorded_step.py's business. Measures nothing but the error."""
 
 from __future__ import annotations
 

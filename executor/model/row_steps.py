@@ -148,11 +148,7 @@ class RowSteps:
             self._last[1].end()
             self._last = None
         self.count += 1
-        scored = [number for number, row in enumerate(rows) if row.scored]
-        inputs = _Inputs.of(rows, scored, self._model.attention)
-        size = StepSize.of(len(rows), len(scored), least, inputs.lone)
-        if size.lone == size.rows:
-            inputs = inputs.all_alone()
+        size, inputs = self._sized(rows, least)
         body, head = self._body(size.rows, size.lone), self._head(size)
         body.launches.inputs.upload(inputs.for_body(body.launches))
         if tokens is not None:
@@ -163,13 +159,13 @@ class RowSteps:
                 for plan in (*body.plans, *(head.plans if head else ())):
                     plan()
             else:
-                self.replayed = self._graph(size)
+                self.replayed = self.graph(size)
                 self.replayed.replay()
         except BaseException:
             for memory in (*body.memory, *((head.workspace,) if head else ())):
                 memory.settle()
             raise
-        scores = StepScores(self.device, len(scored), head.launches if head else None, self._draws(size))
+        scores = StepScores(self.device, inputs.scored, head.launches if head else None, self._draws(size))
         self._last = tuple(rows), scores
         return scores
 
@@ -178,7 +174,7 @@ class RowSteps:
         vocab, early = self._model.config.vocab, self._starts_early
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
-            self._graph(size)
+            self.graph(size)
             if draws := self._draws(size):
                 draws().prepare()
             if progress is not None:
@@ -189,6 +185,19 @@ class RowSteps:
         otherwise."""
         size = StepSize.of(rows, 0, lone=lone)
         return self._body(size.rows, size.lone).launches.calls
+
+    def graph_of(self, rows: Sequence[Row], least: int = 1) -> LaunchGraph:
+        """What `run` would replay for these rows, captured now unless that has been done."""
+        return self.graph(self._sized(rows, least)[0])
+
+    def graph(self, size: StepSize) -> LaunchGraph:
+        """That of steps of a size, captured now unless that has been done."""
+        if size not in self._graphs:
+            head = self._head(size)
+            plans = (*self._body(size.rows, size.lone).plans, *(head.plans if head else ()))
+            self._graphs[size] = LaunchGraph(self._launcher.device, plans)
+            self.captures += 1
+        return self._graphs[size]
 
     def drop(self) -> None:
         """Give plans, graphs and their memory back."""
@@ -202,6 +211,13 @@ class RowSteps:
         self._common, self._head_memory = {}, {}
         self._graphs, self._heads, self._bodies, self._drawing = {}, {}, {}, {}
         self._made_of = None
+
+    def _sized(self, rows: Sequence[Row], least: int) -> tuple[StepSize, _Inputs]:
+        """The size of a step of these rows, and what the host says of them."""
+        scored = [number for number, row in enumerate(rows) if row.scored]
+        inputs = _Inputs.of(rows, scored, self._model.attention)
+        size = StepSize.of(len(rows), len(scored), least, inputs.lone)
+        return size, inputs.all_alone() if size.lone == size.rows else inputs
 
     @property
     def _starts_early(self) -> bool:
@@ -232,14 +248,6 @@ class RowSteps:
         the scores that hold it: nothing would be given back."""
         head = self._head(size)
         return None if head is None else partial(_drawing, self._drawing, size, self._launcher, head, early=self._starts_early)
-
-    def _graph(self, size: StepSize) -> LaunchGraph:
-        if size not in self._graphs:
-            head = self._head(size)
-            plans = (*self._body(size.rows, size.lone).plans, *(head.plans if head else ()))
-            self._graphs[size] = LaunchGraph(self._launcher.device, plans)
-            self.captures += 1
-        return self._graphs[size]
 
 
 class StepScores:
@@ -317,11 +325,12 @@ class _Head:
 @dataclass(frozen=True)
 class _Inputs:
     """What the host says of the rows of a step. lines: u32[INPUTS, rows]; tiles: u32[tiles, 2], those of the rows that do not
-    attend on their own; lone: how many of the first rows do, None for all."""
+    attend on their own; lone: how many of the first rows do, None for all; scored: how many rows are."""
 
     lines: NDArray[np.uint32]
     tiles: NDArray[np.uint32]
     lone: int | None
+    scored: int
 
     @classmethod
     def of(cls, rows: Sequence[Row], scored: Sequence[int], attention: AttentionChoice) -> Self:
@@ -331,18 +340,18 @@ class _Inputs:
         slot, position = lines[INPUTS.index("slot")], lines[INPUTS.index("position")]
         if not attention.tiled(len(rows)):
             lines[INPUTS.index("lone")] = position
-            return cls(lines, np.zeros((0, 2), np.uint32), None)
+            return cls(lines, np.zeros((0, 2), np.uint32), None, len(scored))
         lone = lone_rows(slot, position, attention.least_run)
         lines[INPUTS.index("lone"), :lone] = position[:lone]
         tiles = tiles_of(slot[lone:], position[lone:], attention.tile_rows)
         tiles[:, 0] += lone
-        return cls(lines, tiles, None if lone == len(rows) else lone)
+        return cls(lines, tiles, None if lone == len(rows) else lone, len(scored))
 
     def all_alone(self) -> _Inputs:
         """As if there were no tiles."""
         lines = self.lines.copy()
         lines[INPUTS.index("lone")] = lines[INPUTS.index("position")]
-        return _Inputs(lines, np.zeros((0, 2), np.uint32), None)
+        return _Inputs(lines, np.zeros((0, 2), np.uint32), None, self.scored)
 
     def for_body(self, body: StepBody) -> NDArray[np.uint32]:
         """As StepBody.inputs. Idle rows have no position, and idle tiles no rows."""

@@ -39,7 +39,9 @@ def test_explain_says_how_a_token_goes_from_one_attention_to_the_next(model: Pat
     assert facts("ptxrun", "explain", model, *EMULATOR)["persistent_layers"] == expected
 
 
-def test_explain_says_by_what_devices_gather(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_says_by_what_devices_gather(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "do not divide its key-value heads of 1" in refused("ptxrun", "explain", model, "--devices", "emulator,emulator")
+    model = write_model(tmp_path / "m.gguf", types=Q.Q8_0, layers=1, hidden=64, heads=2, ff=64, context=32)
     assert facts("ptxrun", "explain", model, *EMULATOR)["gathers"] is None
     devices = ("--devices", "emulator,emulator")
     monkeypatch.setenv("PTXGEN_PERSISTENT_LAYERS", "1")

@@ -27,6 +27,8 @@ class FakeDriver:
     CUkernelNodeAttrID = real.CUkernelNodeAttrID
     CUkernelNodeAttrValue = real.CUkernelNodeAttrValue
     CUDA_KERNEL_NODE_PARAMS = type("Parameters", (), {})
+    CUgraphEdgeData = type("Edge", (), {})
+    CUgraphDependencyType = real.CUgraphDependencyType
 
     def __init__(self, gpus: int = 1, capability: tuple[int, int] = (9, 0), memory: int = 1 << 30) -> None:
         self.gpus = gpus
@@ -232,6 +234,9 @@ class FakeDriver:
 
     def cuGraphAddKernelNode(self, graph: Any, before: list[Any], count: int, parameters: Any) -> tuple[Any, Any]:
         return OK, parameters
+
+    def cuGraphAddDependencies(self, graph: Any, starts: Any, ends: Any, edges: Any, count: int) -> tuple[Any]:
+        return (OK,)
 
     def cuGraphKernelNodeSetAttribute(self, node: Any, attribute: Any, value: Any) -> tuple[Any]:
         return (OK,)

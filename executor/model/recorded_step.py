@@ -1,0 +1,79 @@
+"""The launches of a model's steps, recorded without running them: the model is laid out in a dry run, and a step's graph is
+captured there by the code that captures it on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import cast
+
+from executor.base.arguments import whole
+from executor.choice.choice import GpuProfile
+from executor.device.dry_run import DryRunDevice
+from executor.launch.launch import LayerOperation
+from executor.launch.modules import Modules
+from executor.launch.recorded import NoCode, RecordedLaunch, launches_of
+from executor.memory.kv_cache import KvCache
+from executor.memory.repacking import Repacking
+from executor.memory.weights import TensorFile, load_weights
+from executor.model.config import ModelConfig, expected_tensors
+from executor.model.decoder import Decoder
+from executor.model.engine import Engine
+from executor.model.matrices import repacked
+from executor.model.row_steps import MOST_ROWS
+from executor.model.split import SplitTensors, split_config
+from executor.model.step import Row
+
+
+class DryModel:
+    """A model on a device that is not there, of whose steps each can be recorded. Raises what loading the model would raise,
+    but for want of memory.
+
+    flagged: operations whose output has an outlier (executor/layers/outliers.py), which only running the model shows: what
+    reads it has an accurate kernel."""
+
+    def __init__(
+        self,
+        file: TensorFile,
+        config: ModelConfig,
+        context: int,
+        device: DryRunDevice,
+        profile: GpuProfile,
+        flagged: Collection[LayerOperation] = (),
+    ) -> None:
+        if device.ranks > 1:
+            file, config = SplitTensors(file, device.ranks), split_config(config, device.ranks)
+        weights = load_weights(
+            device, file, list(expected_tensors(config)), repacking=Repacking(repacked(file, config, profile))
+        )
+        cache = KvCache(device, config.layers, config.layer.own.kv_heads, config.head_dim, context)
+        modules = cast(Modules, NoCode(device.as_device))
+        self._decoder = _DryDecoder(file, config, weights, cache, modules, profile)
+        self._decoder.flagged = frozenset(flagged)
+
+    def token(self, *, head: bool = True) -> tuple[RecordedLaunch, ...]:
+        """What a token of a lone sequence launches, as `generate` decodes it; without `head`, as one of a prompt that is read
+        token by token."""
+        return launches_of(self._decoder.graph(head=head))
+
+    def prompt(self, tokens: int) -> tuple[RecordedLaunch, ...]:
+        """What the first step of a prompt of so many tokens launches, which reads most of them if there are several.
+        ArgumentError for more than the context, and for a context whose prompts are read token by token (Decoder.feed)."""
+        return launches_of(self._decoder.prompt_graph(tokens))
+
+    def sequences(self, count: int, kv_type: str = "f32") -> tuple[RecordedLaunch, ...]:
+        """What a step of so many sequences launches in which each decodes one token, as a scheduler or server runs it. Errors
+        as Engine's."""
+        count = whole("sequences", count, 1, MOST_ROWS)
+        engine = Engine(self._decoder, slots=count, rows=count, kv_type=kv_type)
+        for slot in range(count):
+            engine.set_table(slot, [slot])
+        launches = launches_of(engine.graph_of([Row(slot, 0, 0, scored=True) for slot in range(count)]))
+        engine.free()
+        return launches
+
+
+class _DryDecoder(Decoder):
+    """One that cannot look for outliers: nothing runs."""
+
+    def _find_outliers(self) -> None:
+        """The operations that it was given are all."""
