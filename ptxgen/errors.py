@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ptxgen.printable import excerpt
+from ptxgen.printable import excerpt, literal
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,17 @@ class ParseError(PtxGenError):
 
 class ArgumentError(PtxGenError, ValueError):
     """A value from outside (a shape, an option, a launch argument) that is not allowed; names the allowed ones."""
+
+
+class ShapeError(ArgumentError):
+    """A field of a kernel's shape that is beyond the kernel's limits. kernel: its name; allowed: which values the field takes."""
+
+    def __init__(self, kernel: str, field: str, value: object, allowed: str) -> None:
+        self.kernel = kernel
+        self.field = field
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{kernel}: {field} must be {allowed}, got {literal(value)}")
 
 
 class NoRoom(ArgumentError):

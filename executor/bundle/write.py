@@ -24,8 +24,8 @@ from executor.bundle.formula import formula_of, plain
 from executor.choice.choice import GpuProfile, reads_one_digit
 from executor.gguf.gguf_file import GgufFile
 from executor.launch.bundle import FORMAT, MANIFEST, VERSION, read_manifest
-from executor.model.config import ModelConfig, check_tensors
-from executor.model.generation import chosen_context
+from executor.model.context import chosen_context
+from executor.model.kernel_limits import runnable_config
 from ptxgen import __version__
 from ptxgen.dsl.kernel_type import Array, KernelType
 from ptxgen.errors import ArgumentError
@@ -59,8 +59,7 @@ def write_bundle(
     or a context that is not possible.
     """
     with GgufFile.open(path) as file:
-        config = ModelConfig.from_gguf(file)
-        check_tensors(file, config)
+        config = runnable_config(file)
         profile = GpuProfile.from_environment()
         profile = profile if precision is None else replace(profile, precision=precision)
         model = describe(file, config, chosen_context(config, context), target, profile)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from executor.measure.llama_cpp import LlamaCpp
     from executor.measure.speed import Measured, SpeedCase
+    from executor.model.context import ContextLimit
     from executor.model.engine import Engine
 
 
@@ -126,6 +127,7 @@ def bench_command(
     from executor.measure.speed import room_for, speed_cases
     from executor.measure.speed_plot import plot_speeds, require_speed_plot
     from executor.model.config import ModelConfig
+    from executor.model.context import ContextLimit
     from executor.model.decode_profile import require_unwatched
     from executor.model.engine import PAGE_LEN
     from executor.model.matrices import matrices
@@ -153,7 +155,7 @@ def bench_command(
     room = room_for(cases)
     with GgufFile.open(path) as file:
         weight_bytes = sum(matrix.nbytes * tensors for matrix in matrices(file) for _, tensors in matrix.roles)
-        context = _context(max(room), PAGE_LEN, ModelConfig.from_gguf(file).context_length)
+        context = _context(max(room), PAGE_LEN, ContextLimit.of(ModelConfig.from_gguf(file)))
     with session(path, device, devices=devices, context=context, precision=precision) as running:
         if peer is not None and isinstance(running.model.device, CudaDevice):
             peer = peer.on(running.model.device.ordinal)
@@ -182,13 +184,13 @@ def _refuse_options(ctx: click.Context, *, of_kernel: bool) -> None:
             raise ArgumentError(f"{parameter.opts[0]} is for {what}, and {ctx.params['subject']} is a {other}")
 
 
-def _context(needed: int, page_len: int, limit: int) -> int:
+def _context(needed: int, page_len: int, limit: ContextLimit) -> int:
     """Positions of a sequence: what is needed, in whole pages."""
     context = -(-needed // page_len) * page_len
-    if context > limit:
+    if context > limit.tokens:
         raise ArgumentError(
-            f"a sequence needs room for {context} tokens, and the model has a context of {limit}; choose a smaller --prompt, "
-            f"--depth, --batch-depth or --tokens"
+            f"a sequence needs room for {context} tokens, and the model has a context of {limit.tokens} ({limit.reason}); "
+            f"choose a smaller --prompt, --depth, --batch-depth or --tokens"
         )
     return context
 

@@ -72,8 +72,8 @@ def explain_command(
     from executor.gguf.gguf_file import GgufFile
     from executor.launch.recorded import folded
     from executor.model.config import ModelConfig
+    from executor.model.context import chosen_context
     from executor.model.explain import explain, kept_from_persistent
-    from executor.model.generation import chosen_context
     from executor.model.recorded_step import DryModel
     from executor.model.step_launches import rows_attention
     from executor.model.token_launches import token_attention

@@ -173,9 +173,15 @@ class ModelSession:
 
     def warn_if_full(self, generation: Generation) -> None:
         """A line on stderr if the answer ends because the context is full, and what can be done."""
+        from executor.model.context import ContextLimit
+
         if generation.stopped == "context":
-            size, largest = self.model.context, self.model.config.context_length
-            cure = f"--context takes up to {largest}" if size < largest else "the model has no longer one"
+            size, limit = self.model.context, ContextLimit.of(self.model.config)
+            cure = (
+                f"--context takes up to {limit.tokens}"
+                if size < limit.tokens
+                else f"the model has no longer one ({limit.reason})"
+            )
             console.echo(f"stopped: the context of {console.counted(size, 'token')} is full; {cure}", err=True)
 
     def chat_ids(self, question: str) -> list[int]:

@@ -22,12 +22,14 @@ from executor.launch.modules import Modules
 from executor.memory.buffers import free_on_error
 from executor.model.answer import AnswerStream, Generation
 from executor.model.answering import Asked, answer_pieces
-from executor.model.config import ModelConfig, check_tensors
+from executor.model.config import ModelConfig
+from executor.model.context import chosen_context, longest_that_fits
 from executor.model.decoder import Decoder
 from executor.model.embedding import POOLINGS, Pooling, embedding, pooling_of
 from executor.model.engine import Engine
+from executor.model.kernel_limits import named_by_key, runnable_config
 from executor.model.logprobs import log_softmax
-from executor.model.memory_needed import memory_needed
+from executor.model.memory_needed import MemoryNeeded, memory_needed
 from executor.model.sampling import Sampler
 from executor.model.scheduling.answer_text import StopStrings
 from executor.model.scheduling.scheduler import Scheduler
@@ -36,8 +38,6 @@ from executor.text.chat import chat_ids, conversation
 from executor.text.grammar import Grammar
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
-
-DEFAULT_CONTEXT = 4096  # tokens; a model's own limit may be 131072, whose f32 cache would be too large a default
 
 SLOTS = 8
 """Sequences of a scheduler, unless told otherwise."""
@@ -90,8 +90,7 @@ class LanguageModel:
         not written for this model and context, OutOfMemory if the device cannot hold it: it says what needs how much. If
         anything goes wrong, Ctrl-C included, the device keeps nothing of the model."""
         file = GgufFile.open(path)
-        config = ModelConfig.from_gguf(file)
-        check_tensors(file, config)
+        config = runnable_config(file)
         tokenizer = Tokenizer.from_gguf(file)
         own_modules = modules is None
         modules = Modules(device) if modules is None else modules
@@ -101,19 +100,25 @@ class LanguageModel:
         profile = profile or GpuProfile.for_modules(modules)
         free = device.memory().free
         try:
-            with free_on_error(device):
+            with free_on_error(device), named_by_key(config, file.metadata, file.path):
                 decoder = Decoder.build(file, config, modules, context, progress, profile, calibration_tokens(tokenizer))
         except BaseException as error:
             if own_modules:
                 modules.close()
             if not isinstance(error, OutOfMemory):
                 raise
-            needed = memory_needed(
-                file, config, context, device.target, profile, ranks=device.ranks, gathers=device.gathers
-            )  # fmt: skip
-            each = " on each" if device.ranks > 1 else ""
+
+            def needs(context: int) -> MemoryNeeded:
+                return memory_needed(
+                    file, config, context, device.target, profile, ranks=device.ranks, gathers=device.gathers
+                )  # fmt: skip
+
+            needed, each = needs(context), " on each" if device.ranks > 1 else ""
+            fits = longest_that_fits(lambda tokens: needs(tokens).total, context, free)
+            less = f"a context of {fits} tokens would fit" if fits else "no context would fit"
             message = (
-                f"{path}: {device.name} has no room for the model, which needs {needed}{each}; {free} bytes were free ({error})"
+                f"{path}: {device.name} has no room for the model, which needs {needed}{each}; {free} bytes were free "
+                f"({error}); {less}"
             )
             raise OutOfMemory(message, needed.total, free) from error
         return cls(config, tokenizer, decoder, modules, owns_modules=own_modules)
@@ -359,12 +364,3 @@ def calibration_tokens(tokenizer: Tokenizer) -> list[int]:
     size = tokenizer.vocab_size
     spread = [size * (2 * i + 1) // (2 * CALIBRATION_TOKENS) for i in range(CALIBRATION_TOKENS)]
     return ([] if tokenizer.bos_id is None else [tokenizer.bos_id]) + spread
-
-
-def chosen_context(config: ModelConfig, asked: int | None) -> int:
-    """How many tokens a sequence gets room for. ArgumentError if that is more than the model can take."""
-    if asked is None:
-        return min(config.context_length, DEFAULT_CONTEXT)
-    if whole("context", asked) not in range(1, config.context_length + 1):
-        raise ArgumentError(f"context must be 1 to {config.context_length} (the model's limit), got {described(asked)}")
-    return whole("context", asked)

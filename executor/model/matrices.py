@@ -9,7 +9,8 @@ from executor.choice.choice import GpuProfile
 from executor.gguf.gguf_file import GgufFile
 from executor.layers.indexed import INPUTS
 from executor.memory.weights import TensorFile
-from executor.model.config import ModelConfig, check_tensors, expected_tensors
+from executor.model.config import ModelConfig, expected_tensors
+from executor.model.kernel_limits import runnable_config
 from ptxgen.formats import FORMATS, Format, RepackedFormat
 
 HEAD = "output"
@@ -33,8 +34,7 @@ class Matrix:
 def matrices(file: GgufFile) -> tuple[Matrix, ...]:
     """The distinct formats and shapes, in the order in which a token meets them. Raises ModelError for a file that is not a
     model that is supported."""
-    config = ModelConfig.from_gguf(file)
-    check_tensors(file, config)
+    config = runnable_config(file)
     roles: dict[tuple[Format, int, int], dict[str, int]] = {}
     for role, name in _multiplied(config):
         info = file.tensors[name]

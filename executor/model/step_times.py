@@ -9,6 +9,7 @@ from typing import Final
 
 from executor.choice.choice import GpuProfile
 from executor.model.config import ModelConfig
+from executor.model.context import ContextLimit
 from executor.model.decode_profile import WARM_UP, require_unwatched
 from executor.model.decoder import Decoder
 from executor.model.engine import PAGE_LEN, Engine
@@ -29,7 +30,7 @@ Turn = Callable[[], float]
 def context_for(config: ModelConfig, rows: Sequence[int]) -> int:
     """Room, in positions, that a model needs for steps of these numbers of rows, as far as it has any."""
     prompts = (-(-number // PAGE_LEN) * PAGE_LEN for number in rows if number > MOST_SEQUENCES)
-    return min(max(LEAST_CONTEXT, *prompts, 0), config.context_length)
+    return min(max(LEAST_CONTEXT, *prompts, 0), ContextLimit.of(config).tokens)
 
 
 def step_times(decoder: Decoder, rows: int, profiles: Sequence[GpuProfile], rounds: int) -> list[tuple[float, ...]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ptxgen.dsl.kernel_type import KernelType, is_whole
-from ptxgen.errors import ArgumentError
-from ptxgen.printable import literal
+from ptxgen.errors import ShapeError
 from ptxgen.target import MAX_GRID
 
 MOST_ROWS = MAX_GRID[1]
@@ -12,10 +11,10 @@ MOST_ROWS = MAX_GRID[1]
 
 
 def require(kernel: KernelType, *names: str, low: int = 1, high: int | None = None, multiple: int = 1) -> None:
-    """Raise ArgumentError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""
+    """Raise ShapeError unless each of the fields is an int from `low` to `high` and a multiple of `multiple`."""
     for name in names:
         value = getattr(kernel, name)
         if not is_whole(value) or value < low or (high is not None and value > high) or value % multiple:
             size = f"{low} or more" if high is None else f"{low}..{high}"
             kind = "an integer" if multiple == 1 else f"a multiple of {multiple}"
-            raise ArgumentError(f"{kernel.name}: {name} must be {kind}, {size}, got {literal(value)}")
+            raise ShapeError(kernel.name, name, value, f"{kind}, {size}")
