@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -25,6 +26,7 @@ WEIGHT_TYPES: Final = tuple(GgmlType(weight_format.ggml_type) for weight_format 
 TENSORS_PER_LAYER: Final = 9  # two norms, q, k, v, output, gate, up, down
 MAX_DIMENSION: Final = 1 << 24  # values; the widest released model has under 2^15, the largest vocabulary under 2^19
 MAX_CONTEXT: Final = 1 << 31  # tokens: positions are signed 32-bit
+MOST_TOLD: Final = 8  # layers, and values of them, that an error names
 
 # Settings that other families use, with the values that leave a dense Llama or Qwen model as it is.
 _NEUTRAL: Final[dict[str, tuple[Value, ...]]] = {
@@ -40,10 +42,22 @@ _NEUTRAL: Final[dict[str, tuple[Value, ...]]] = {
     "logit_scale": (0.0, 1.0),
     "residual_scale": (0.0, 1.0),
     "rope.scale_linear": (0.0, 1.0),
-    "rope.scaling.attn_factor": (0.0, 1.0),
-    "rope.scaling.factor": (0.0, 1.0),
     "use_parallel_residual": (False,),
 }
+# Those of a scaled rope, with what they are where nothing is scaled; tools that write all keys write them so.
+_SCALING: Final = "rope.scaling."
+_UNSCALED: Final[dict[str, tuple[Value, ...]]] = {
+    "alpha": (0.0, 1.0),
+    "attn_factor": (1.0,),
+    "factor": (0.0, 1.0),
+    "finetuned": (False,),
+    "yarn_attn_factor": (-1.0, 1.0),
+    "yarn_beta_fast": (-1.0, 0.0, 32.0),
+    "yarn_beta_slow": (-1.0, 0.0, 1.0),
+    "yarn_ext_factor": (-1.0, 0.0),
+    "yarn_log_multiplier": (0.0,),
+}
+_ALWAYS_APPLIED: Final = ("attn_factor", "yarn_attn_factor")  # llama.cpp multiplies by them whatever the type is
 # The parts of a model whose tensors take part in the result: a stranger among them means another model than we compute.
 _MODEL_PARTS: Final = re.compile(r"(blk|output|token_embd|rope|position_embd|token_types|cls|enc|dec|per_layer|altup|v|mm)[._]")
 _HARMLESS: Final = re.compile(r"blk\.\d+\.(attn_rot_embd|attn_rot_freqs)\.weight|.*rope_inv_freq")
@@ -98,7 +112,8 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, file: GgufFile) -> ModelConfig:
-        """Read and check the metadata of a file. ModelError names the key, its value and what is allowed."""
+        """Read and check the metadata of a file. ModelError names the key, its value and what is allowed. What kernels take of
+        it is kernel_limits.py's business."""
         return _Metadata(file).config()
 
 
@@ -199,6 +214,28 @@ class _Metadata:
             self.fail(f"{self.arch}.{key} is {quoted(value)}; allowed: one whole number, 1 to {most}")
         return value
 
+    def same_in_all(self, key: str, layers: int, default: int | None = None) -> int:
+        """A whole number, or an array with one for each layer, which must all be equal here."""
+        value = self.get(key)
+        if not isinstance(value, list | np.ndarray):
+            return self.integer(key, default)
+        numbers: list[Value] = list(value) if isinstance(value, list) else value.tolist()
+        name = f"{self.arch}.{key}"
+        if len(numbers) != layers:
+            self.fail(
+                f"{name} is an array of {len(numbers)}; allowed: one whole number, or one for each of the {layers} layers"
+            )
+        by_value: dict[int, list[int]] = {}
+        for layer, number in enumerate(numbers):
+            if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_DIMENSION:
+                self.fail(f"{name} is {quoted(number)} for layer {layer}; allowed: a whole number, 1 to {MAX_DIMENSION}")
+            by_value.setdefault(number, []).append(layer)
+        if len(by_value) > 1:
+            told = "; ".join(f"{number} in layers {_some(own)}" for number, own in list(by_value.items())[:MOST_TOLD])
+            self.fail(f"{name} differs between layers, which is not supported; it must be the same in all: it is {told}")
+        (number,) = by_value
+        return number
+
     def positive(self, key: str, default: float | None = None) -> float:
         value = self.required(key) if default is None else self.get(key)
         if value is None and default is not None:
@@ -216,8 +253,9 @@ class _Metadata:
             self.fail(f"architecture {quoted(arch)} is not supported; supported: {known}")
         self.arch = arch
         self.refuse_other_models()
-        layers, hidden, heads = self.layers(), self.integer("embedding_length"), self.integer("attention.head_count")
-        kv_heads = self.integer("attention.head_count_kv", heads)
+        layers, hidden = self.layers(), self.integer("embedding_length")
+        heads = self.same_in_all("attention.head_count", layers)
+        kv_heads = self.same_in_all("attention.head_count_kv", layers, heads)
         if heads % kv_heads:
             self.fail(f"{arch}.attention.head_count is {heads}, which {kv_heads} key-value heads do not divide")
         head_dim = self.head_dim(hidden, heads)
@@ -226,7 +264,7 @@ class _Metadata:
             architecture=arch,
             layers=layers,
             hidden=hidden,
-            ff=self.integer("feed_forward_length"),
+            ff=self.same_in_all("feed_forward_length", layers),
             heads=heads,
             kv_heads=kv_heads,
             head_dim=head_dim,
@@ -245,16 +283,39 @@ class _Metadata:
         )
 
     def refuse_other_models(self) -> None:
-        scaling = self.get("rope.scaling.type")
         for key, neutral in _NEUTRAL.items():
-            value = self.get(key)
-            if key == "rope.scaling.factor" and isinstance(scaling, str) and scaling == "none":
-                continue  # the factor of a scaling that is switched off
-            if value is not None and not any(_equal(value, allowed) for allowed in neutral):
-                allowed_text = " or ".join(map(str, neutral))
-                self.fail(f"{self.arch}.{key} is {quoted(value)}, which is not supported; supported: {allowed_text}")
+            self.require_neutral(key, neutral)
+        self.refuse_scaling()
+
+    def require_neutral(self, key: str, neutral: Sequence[Value], when: str = "") -> None:
+        value = self.get(key)
+        if value is not None and not any(_equal(value, allowed) for allowed in neutral):
+            allowed_text = " or ".join(map(str, neutral)) or "none"
+            self.fail(f"{self.arch}.{key} is {quoted(value)}, which is not supported{when}; supported: {allowed_text}")
+
+    def refuse_scaling(self) -> None:
+        """Every key of a scaled rope: one that no type of scaling in the file uses is an error, too."""
+        scaling = self.get(f"{_SCALING}type")
         if scaling is not None and not (isinstance(scaling, str) and scaling in ("none", "linear")):
-            self.fail(f"{self.arch}.rope.scaling.type is {quoted(scaling)}, which is not supported; supported: none")
+            self.fail(
+                f"{self.arch}.rope.scaling.type is {quoted(scaling)}, which is not supported; supported: none, or linear "
+                "with a factor of 1"
+            )
+        unscaled: dict[str, tuple[Value, ...]] = _UNSCALED | {
+            "type": ("none", "linear"),
+            "original_context_length": self.trained_on(),
+        }
+        for name in sorted(self.file.metadata):
+            key = name.removeprefix(f"{self.arch}.{_SCALING}")
+            if key == name or (scaling == "none" and key not in _ALWAYS_APPLIED):
+                continue
+            self.require_neutral(f"{_SCALING}{key}", unscaled.get(key, ()), "" if scaling else " without a rope.scaling.type")
+
+    def trained_on(self) -> tuple[Value, ...]:
+        """Values of original_context_length that scale nothing: any where the file has its own divisors (Llama-3)."""
+        key = f"{_SCALING}original_context_length"
+        values = (0, self.get("context_length"), self.get(key) if "rope_freqs.weight" in self.file.tensors else None)
+        return tuple(value for value in values if value is not None)
 
     def layers(self) -> int:
         layers = self.integer("block_count")
@@ -305,6 +366,14 @@ class _Metadata:
         return len(tokens)
 
 
+def _some(layers: Sequence[int]) -> str:
+    """Numbers of layers, not all of many."""
+    told = ", ".join(map(str, layers[:MOST_TOLD]))
+    return told if len(layers) <= MOST_TOLD else f"{told}, ... ({len(layers)} layers)"
+
+
 def _equal(value: Value, allowed: Value) -> bool:
     """Equal, and of one kind: True is not 1."""
+    if isinstance(value, str):
+        return value == allowed
     return isinstance(value, (bool, int, float)) and isinstance(value, bool) == isinstance(allowed, bool) and value == allowed

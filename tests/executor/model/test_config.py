@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import gguf
 import pytest
 
 from executor.base.errors import ModelError
@@ -82,6 +85,17 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
         ({"llama.rope.dimension_count": 32}, "dimension_count is 32; only the whole head of 64"),
         ({"llama.rope.scaling.type": "yarn"}, "rope.scaling.type is 'yarn', which is not supported"),
         ({"llama.rope.scaling.factor": 4.0}, r"rope.scaling.factor is 4\.0, which is not supported"),
+        (
+            {"llama.attention.head_count_kv": [2, 4, 2]},
+            "head_count_kv is an array of 3; allowed: .* each of the 2 layers",
+        ),
+        ({"llama.attention.head_count_kv": [2, 0]}, r"head_count_kv is 0 for layer 1; allowed: a whole number, 1 to"),
+        (
+            {"llama.attention.head_count_kv": [2, 4]},
+            "head_count_kv differs between layers.* is 2 in layers 0; 4 in layers 1",
+        ),
+        ({"llama.attention.head_count": [8, 4]}, "head_count differs between layers.*: it is 8 in layers 0; 4 in layers 1"),
+        ({"llama.feed_forward_length": [1024, 512]}, "feed_forward_length differs between layers, .* 1024 in layers 0; 512 in"),
         ({"llama.expert_count": 8}, "expert_count is 8, which is not supported; supported: 0"),
         ({"llama.embedding_length": 1 << 31}, "embedding_length is 2147483648"),
         ({"llama.embedding_length": 256}, r"token_embd.weight has shape \[512, 512\]; the metadata needs \[512, 256\]"),
@@ -91,7 +105,37 @@ def test_missing_optional_keys_have_llama_cpp_defaults(tmp_path: Path) -> None:
 )
 def test_metadata_that_cannot_be(metadata: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=message):
-        load(write_model(tmp_path / "m.gguf", layers=1, metadata=metadata))
+        load(write_model(tmp_path / "m.gguf", layers=2, metadata=metadata))
+
+
+def test_an_array_with_the_same_number_for_every_layer_is_that_number(tmp_path: Path) -> None:
+    keys = {"attention.head_count": 8, "attention.head_count_kv": 2, "feed_forward_length": 1024}
+    arrays = {f"llama.{key}": [number] * 3 for key, number in keys.items()}
+    whole = load(write_model(tmp_path / "w.gguf", layers=3))
+    assert load(write_model(tmp_path / "a.gguf", layers=3, metadata=arrays)) == whole
+
+
+SCALING = sorted(
+    key.removeprefix("{arch}.rope.scaling.")
+    for key in vars(gguf.Keys.Rope).values()
+    if isinstance(key, str) and ".rope.scaling." in key and not key.endswith(".type")
+)
+
+
+def test_a_key_of_a_scaled_rope_that_no_type_uses_is_an_error(tmp_path: Path) -> None:
+    file = GgufFile.open(write_model(tmp_path / "m.gguf", layers=1, hidden=64, heads=2, ff=64))
+    assert {"yarn_ext_factor", "yarn_attn_factor", "original_context_length", "finetuned", "factor"} <= set(SCALING)
+    for key in [*SCALING, "of_tomorrow"]:
+        value = key == "finetuned" or (2048 if key == "original_context_length" else 0.75)
+        for kind in (None, "linear", "none"):
+            scaling = {f"llama.rope.scaling.{key}": value} | ({} if kind is None else {"llama.rope.scaling.type": kind})
+            scaled = SimpleNamespace(path=file.path, tensors=file.tensors, metadata=file.metadata | scaling)
+            if kind == "none" and key not in ("attn_factor", "yarn_attn_factor"):
+                ModelConfig.from_gguf(cast(GgufFile, scaled))  # switched off
+                continue
+            said = rf"{file.path}: llama\.rope\.scaling\.{key} is {value}, which is not supported.*; supported: "
+            with pytest.raises(ModelError, match=said):
+                ModelConfig.from_gguf(cast(GgufFile, scaled))
 
 
 def test_a_long_array_where_a_word_should_be_is_told_of_in_one_short_line(tmp_path: Path) -> None:
@@ -103,6 +147,9 @@ def test_a_long_array_where_a_word_should_be_is_told_of_in_one_short_line(tmp_pa
 
 def test_neutral_settings_are_taken(tmp_path: Path) -> None:
     neutral = {"rope.scaling.type": "none", "rope.scaling.factor": 8.0, "expert_count": 0, "logit_scale": 1.0}
+    unscaled = {"factor": 1.0, "attn_factor": 1.0, "original_context_length": 512, "finetuned": False, "yarn_ext_factor": -1.0}
+    written = {f"llama.rope.scaling.{key}": value for key, value in unscaled.items()}
+    load(write_model(tmp_path / "u.gguf", layers=1, metadata=written))
     load(write_model(tmp_path / "m.gguf", layers=1, metadata={f"llama.{key}": value for key, value in neutral.items()}))
 
 
