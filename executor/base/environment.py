@@ -12,17 +12,22 @@ from typing import Any, Final, Generic, TypeVar
 
 import platformdirs
 
+from executor.base.environment_values import GATHERINGS as GATHERINGS
+from executor.base.environment_values import NCCL as NCCL
+from executor.base.environment_values import PEER as PEER
+from executor.base.environment_values import PRECISIONS as PRECISIONS
+from executor.base.environment_values import file, folder, gathering, is_off, key, number, on, precision, variant
+from executor.base.environment_values import is_on as is_on
+from executor.base.environment_values import parse_variant as parse_variant
 from ptxgen.errors import ArgumentError
 
 PREFIX: Final = "PTXGEN_"
 FOR_TESTS: Final = "PTXGEN_TEST_"
 """Variables of this repository's tests, which mean nothing here."""
 FORMAT: Final = "<FORMAT>"
-PRECISIONS: Final = ("accurate", "fast")
-PEER: Final = "peer"
-NCCL: Final = "nccl"
-GATHERINGS: Final = (PEER, NCCL)
 MIB: Final = 1 << 20
+MOST_WORKERS: Final = 1024
+"""Threads: more than any machine has use for, and fewer than it cannot start."""
 CACHE_LIMIT_MB: Final = 512
 """Room for the kernels of some dozens of models: a cubin has 5 to 50 KB, an emulator object 20 to 200 KB."""
 
@@ -34,7 +39,7 @@ class EnvironmentVariable(Generic[T]):
     """One variable, or one for each weight format where the name holds <FORMAT>.
 
     Not set or empty means `unset()`; 0 and false, in any case, mean `off`; `parse` turns any other text into a value and raises
-    ValueError for one that is not allowed. `allowed` and `default` are texts for people."""
+    ValueError for one that is not allowed. `allowed` and `default` are texts for people. secret: no error shows its value."""
 
     name: str
     does: str
@@ -43,16 +48,17 @@ class EnvironmentVariable(Generic[T]):
     unset: Callable[[], T]
     off: T
     parse: Callable[[str], T]
+    secret: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names that it stands for."""
-        return tuple(self.name.replace(FORMAT, id.upper()) for id in _format_ids()) if FORMAT in self.name else (self.name,)
+        return tuple(map(self._of, _format_ids())) if FORMAT in self.name else (self.name,)
 
-    def read(self, name: str = "") -> T:
-        """Its value now. ArgumentError, with variable, value and what is allowed, for a value that is not."""
-        name = name or self.name
-        text = os.environ.get(name, "").strip()
+    def read(self, id: str = "") -> T:
+        """Its value now. ArgumentError, with variable, value and what is allowed, for a value that is not. id: as of
+        `refused`."""
+        text = os.environ.get(self._of(id), "").strip()
         if not text:
             return self.unset()
         if is_off(text):
@@ -60,73 +66,34 @@ class EnvironmentVariable(Generic[T]):
         try:
             return self.parse(text)
         except ValueError as error:
-            why = f" ({error})" if isinstance(error, ArgumentError) else ""
-            raise ArgumentError(f"environment variable {name} is {text!r}; allowed: {self.allowed}{why}") from None
+            raise self.refused(str(error) if isinstance(error, ArgumentError) else "", id) from None
 
+    def refused(self, why: str, id: str = "") -> ArgumentError:
+        """The error for the value that it has now, which is not allowed; why: what is wrong with it, where that is known; id:
+        of the format, where there is a variable for each."""
+        name = self._of(id)
+        value = "set to what is not shown" if self.secret else repr(os.environ.get(name, "").strip())
+        return ArgumentError(f"environment variable {name} is {value}; allowed: {self.allowed}{f' ({why})' if why else ''}")
 
-def is_off(text: str) -> bool:
-    """Whether a text switches a thing off."""
-    return text.lower() in ("0", "false")
+    def note(self, id: str = "", value: str = "") -> str:
+        """For an error about what it asks for: that it does, in brackets; nothing where it is not set, or to another value. id:
+        as of `refused`."""
+        text = os.environ.get(self._of(id), "").strip()
+        return f" (environment variable {self._of(id)} is {text!r})" if text and value in ("", text) else ""
 
-
-def is_on(text: str) -> bool:
-    """Whether a text switches a thing on."""
-    return text.lower() in ("1", "true")
-
-
-def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError
-    return int(text)
-
-
-def _on(text: str) -> bool:
-    if not is_on(text):
-        raise ValueError
-    return True
-
-
-def _precision(text: str) -> str:
-    if text not in PRECISIONS:
-        raise ValueError
-    return text
-
-
-def _variant(text: str) -> str:
-    parse_variant(text)
-    return text
-
-
-def _gathers(text: str) -> str | int:
-    return text if text in GATHERINGS else _number(text)
-
-
-def _folder(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def parse_variant(text: str) -> tuple[str, dict[str, int | bool]]:
-    """Name and parameters of `NAME` or `NAME:parameter=value,...`. ArgumentError if a value is no number, true or false."""
-    name, colon, rest = text.partition(":")
-    parameters: dict[str, int | bool] = {}
-    for part in rest.split(",") if colon else ():
-        key, equals, value = (word.strip() for word in part.partition("="))
-        truth = {"true": True, "false": False}.get(value.lower())
-        if not (key.isidentifier() and equals) or (truth is None and not (value.isascii() and value.isdigit())):
-            raise ArgumentError(f"{part!r} is not parameter=value with a whole number, true or false")
-        parameters[key] = int(value) if truth is None else truth
-    return name.strip(), parameters
+    def _of(self, id: str) -> str:
+        return self.name.replace(FORMAT, id.upper())
 
 
 def _switch(name: str, does: str) -> EnvironmentVariable[bool]:
     """One that is off unless it is set."""
-    return EnvironmentVariable(name, does, "1 or 0", "0", lambda: False, False, _on)
+    return EnvironmentVariable(name, does, "1 or 0", "0", lambda: False, False, on)
 
 
 def _switch_by_gpu(name: str, does: str, gpus: str = "from sm_90 on") -> EnvironmentVariable[bool | None]:
     """One that GpuProfile.for_device decides unless it is set."""
     default = f"1 on a GPU {gpus} whose generation has a shipped tuning table, else 0"
-    return EnvironmentVariable(name, does, "1 or 0", default, lambda: None, False, _on)
+    return EnvironmentVariable(name, does, "1 or 0", default, lambda: None, False, on)
 
 
 CACHE_DIR: Final = EnvironmentVariable[Path | None](
@@ -136,7 +103,7 @@ CACHE_DIR: Final = EnvironmentVariable[Path | None](
     "the user's cache folder",
     lambda: Path(platformdirs.user_cache_dir("ptxgen", appauthor=False)),
     None,
-    _folder,
+    folder,
 )
 MODEL_DIR: Final = EnvironmentVariable[Path | None](
     "PTXGEN_MODEL_DIR",
@@ -145,7 +112,7 @@ MODEL_DIR: Final = EnvironmentVariable[Path | None](
     "`models` in the cache folder",
     lambda: None,
     None,
-    _folder,
+    folder,
 )
 CACHE_LIMIT: Final = EnvironmentVariable[int](
     "PTXGEN_CACHE_LIMIT_MB",
@@ -154,16 +121,16 @@ CACHE_LIMIT: Final = EnvironmentVariable[int](
     str(CACHE_LIMIT_MB),
     lambda: CACHE_LIMIT_MB,
     0,
-    _number,
+    number,
 )
 WORKERS: Final = EnvironmentVariable[int](
     "PTXGEN_EMULATOR_WORKERS",
     "threads of the emulator",
-    "a whole number; 0 runs without a thread pool",
+    f"a whole number up to {MOST_WORKERS}; 0 runs without a thread pool",
     "the CPUs of the process",
     lambda: len(os.sched_getaffinity(0)),
     1,
-    _number,
+    lambda text: number(text, MOST_WORKERS),
 )
 PRECISION: Final = EnvironmentVariable[str | None](
     "PTXGEN_PRECISION",
@@ -172,7 +139,7 @@ PRECISION: Final = EnvironmentVariable[str | None](
     PRECISIONS[0],
     lambda: None,
     None,
-    _precision,
+    precision,
 )
 GEMV: Final = EnvironmentVariable[str | None](
     f"PTXGEN_GEMV_{FORMAT}",
@@ -181,7 +148,7 @@ GEMV: Final = EnvironmentVariable[str | None](
     "chosen by the profile",
     lambda: None,
     None,
-    _variant,
+    variant,
 )
 TUNING: Final = EnvironmentVariable[Path | bool](
     "PTXGEN_TUNING",
@@ -190,7 +157,7 @@ TUNING: Final = EnvironmentVariable[Path | bool](
     "a file for each GPU in the cache folder",
     lambda: True,
     False,
-    lambda text: is_on(text) or _folder(text),
+    lambda text: is_on(text) or file(text),
 )
 BATCH_INVARIANT: Final = _switch(
     "PTXGEN_BATCH_INVARIANT",
@@ -240,7 +207,7 @@ GATHERS: Final = EnvironmentVariable[str | int | None](
     "peer where all GPUs reach each other, else nccl",
     lambda: None,
     None,
-    _gathers,
+    gathering,
 )
 DEBUG: Final = _switch(
     "GPU_DEBUG",
@@ -253,7 +220,8 @@ API_KEY: Final = EnvironmentVariable[str | None](
     "none: everybody who reaches the server may ask",
     lambda: None,
     None,
-    str,
+    key,
+    secret=True,
 )
 """Not one of the Settings: it is a secret."""
 VARIABLES: Final[tuple[EnvironmentVariable[Any], ...]] = (
@@ -315,7 +283,7 @@ class Settings:
 def settings() -> Settings:
     """The values now. ArgumentError for one that is not allowed, and for an unknown variable that looks like ours."""
     _check_names()
-    gemv = {id: GEMV.read(name) for id, name in zip(_format_ids(), GEMV.names, strict=True)}
+    gemv = {id: GEMV.read(id) for id in _format_ids()}
     return Settings(
         cache_dir=CACHE_DIR.read(),
         model_dir=MODEL_DIR.read(),

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from executor.base.arguments import described, instance, whole
-from executor.base.environment import PRECISIONS, Settings, parse_variant, settings
+from executor.base.environment import (
+    EARLY_LAUNCHES,
+    GEMV,
+    PRECISIONS,
+    REPACK,
+    WEIGHT_RINGS,
+    Settings,
+    parse_variant,
+    settings,
+)
 from executor.choice.store import tables_for
 from executor.choice.strategies import Strategy, bit_free, default_strategy, has_form_for_rows, of_shape, require_precision
 from executor.choice.table import TuningEntry, TuningTable
@@ -17,7 +26,7 @@ from executor.device.protocol import Device
 from ptxgen.dsl.kernel_type import EARLY_SM, RING_SHARED, KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.formats import ALL, REPACKED, Format, RepackedFormat
-from ptxgen.kernels.registry import find
+from ptxgen.kernels.registry import KernelEntry, find
 from ptxgen.target import Target
 
 if TYPE_CHECKING:
@@ -117,6 +126,7 @@ class GpuProfile:
             if made.native.id in self.gemv:
                 raise ArgumentError(
                     f"the profile names a GEMV for {made.native.id!r}, but repacks {made.native}; name one for {made.id!r}"
+                    f"{_source(made.native, self.gemv[made.native.id])}{REPACK.note()}"
                 )
 
     @classmethod
@@ -136,7 +146,7 @@ class GpuProfile:
         if modules.bundle is None:
             return cls.for_device(modules.device)
         environment = settings()
-        return cls(modules.bundle.precision, environment.gemv, batch_invariant=environment.batch_invariant)
+        return cls(modules.bundle.precision, _named_in(environment), batch_invariant=environment.batch_invariant)
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -155,7 +165,7 @@ class GpuProfile:
 
         return cls(
             environment.precision or PRECISIONS[0],
-            environment.gemv,
+            _named_in(environment),
             tables,
             batch_invariant=environment.batch_invariant,
             repack=on(environment.repack, faster and unnamed),
@@ -195,11 +205,13 @@ class GpuProfile:
         """ArgumentError where launches should start early and the target cannot, or weights have rings for which it has no
         room."""
         if self.early_launches and target.sm < EARLY_SM:
-            raise ArgumentError(f"the profile's early_launches needs sm_{EARLY_SM}, this is {target}; leave it off")
+            raise ArgumentError(
+                f"the profile's early_launches needs sm_{EARLY_SM}, this is {target}; leave it off{EARLY_LAUNCHES.note()}"
+            )
         if self.weight_rings and (target.sm < EARLY_SM or target.max_shared < RING_SHARED):
             raise ArgumentError(
                 f"the profile's weight_rings needs sm_{EARLY_SM} or newer and {RING_SHARED} bytes of shared memory a block, "
-                f"this is {target} with {target.max_shared}; leave it off"
+                f"this is {target} with {target.max_shared}; leave it off{WEIGHT_RINGS.note()}"
             )
 
     def at_load(self, format: Format, k: int) -> Format:
@@ -242,21 +254,21 @@ class GpuProfile:
         variant = self.gemv.get(format.id)
         if variant is None:
             return None
-        name, parameters = parse_variant(variant)
-        entry = find(name)
-        own = entry.fixed.get("format", format)
-        if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
-            raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
+        entry, parameters = named_kernel(format, variant)
         try:
             kernel = entry.make(k=k, n=n, **parameters)
         except ArgumentError as error:
             raise ArgumentError(
-                f"the profile names {variant} for {format.name}, of which there are {n} x {k}: {error}"
+                f"the profile names {variant} for {format.name}{_source(format, variant)}, of which there are {n} x {k}: "
+                f"{error}"
             ) from error
         if accurate and reads_one_digit(kernel):
             return None
         if self.batch_invariant and not _same_for_any_rows(kernel):
-            raise ArgumentError(f"{name} has no form for several rows with the bits of one; the profile is batch_invariant")
+            raise ArgumentError(
+                f"{entry.name} has no form for several rows with the bits of one; the profile is batch_invariant"
+                f"{_source(format, variant)}"
+            )
         return Choice(kernel, f"the profile names {variant} for {format.name}")
 
     def _measured(self, precision: str, format: Format, k: int, n: int, rows: int) -> Choice | None:
@@ -306,6 +318,38 @@ class GpuProfile:
             return Choice(strategy.make(k, n), strategy.reason)
         distance, at, entry = min(near, key=lambda one: one[:2])
         return _adapted(strategy, entry, self.tables[at], k, n, exact=distance == 0.0)
+
+
+def named_kernel(format: Format, variant: str) -> tuple[KernelEntry, dict[str, int | bool]]:
+    """The kernel that somebody names for a format, and its parameters. ArgumentError for one that is not there, is for another
+    format or takes no matrix of n rows of k, and for a parameter that it has not, or that the matrix gives it."""
+    name, parameters = parse_variant(variant)
+    entry = find(name)
+    own = entry.fixed.get("format", format)
+    if own != format:  # checked before `make`, whose errors about k would hide that it is the wrong kernel
+        raise ArgumentError(f"{name} is for {own}; the profile names it for {format}")
+    if given := sorted(parameters.keys() & {"k", "n"}):
+        raise ArgumentError(f"the matrix gives {name} its k and n; leave {' and '.join(given)} out")
+    known = entry.parameters
+    for parameter in ("k", "n", *parameters):
+        if parameter not in known:
+            raise ArgumentError(f"{name} has no parameter {parameter!r}; it has {', '.join(known) or 'none'}")
+    return entry, parameters
+
+
+def _named_in(environment: Settings) -> Mapping[str, str]:
+    """The kernels that the environment names, by the ids of formats. ArgumentError with the variable, as of named_kernel."""
+    for id, variant in environment.gemv.items():
+        try:
+            named_kernel(next(format for format in ALL.values() if format.id == id), variant)
+        except ArgumentError as error:
+            raise GEMV.refused(str(error), id) from error
+    return environment.gemv
+
+
+def _source(format: Format, variant: str) -> str:
+    """Where it is the environment that names it, the variable."""
+    return GEMV.note(format.id, variant)
 
 
 def reads_one_digit(kernel: KernelType) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from executor.base.environment import PERSISTENT_LAYERS
 from executor.choice.choice import GpuProfile
 from ptxgen.errors import ArgumentError, NoRoom
 from ptxgen.kernels.persistent.persistent_layer import FITTING, PersistentLayer
@@ -42,7 +43,7 @@ class PersistentGrid:
                     return fitted
         raise ArgumentError(
             f"{PersistentLayer.name} needs more shared memory than the {self.target.max_shared} bytes of a block on "
-            f"{self.target} for this model; leave the profile's persistent_layers off"
+            f"{self.target} for this model; leave the profile's persistent_layers off{PERSISTENT_LAYERS.note()}"
         )
 
 
@@ -54,5 +55,6 @@ def choose_persistent(profile: GpuProfile, target: Target, multiprocessors: int)
     if target.sm < PersistentLayer.least_sm:
         raise ArgumentError(
             f"the profile's persistent_layers needs sm_{PersistentLayer.least_sm}, this is {target}; leave it off"
+            f"{PERSISTENT_LAYERS.note()}"
         )
     return PersistentGrid.of(target, multiprocessors)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.base.disk_cache import cache_folder
-from executor.base.environment import Settings
+from executor.base.environment import TUNING, Settings
 from executor.choice.table import ANY, TuningEntry, TuningTable
 from executor.device.gpu import EMULATOR, GpuModel
 from ptxgen.errors import ArgumentError
@@ -36,7 +36,12 @@ def tables_for(gpu: GpuModel, environment: Settings, own: TuningTable | None = N
     if own is not None:
         tables.append(own)
     elif isinstance(environment.tuning, Path):
-        tables.append(load_for(environment.tuning, gpu))
+        try:
+            tables.append(load_for(environment.tuning, gpu))
+        except ArgumentError as error:
+            if not TUNING.note():  # settings of one's own
+                raise
+            raise TUNING.refused(str(error)) from error
     elif gpu.name != EMULATOR and (path := own_path(gpu, environment)) is not None and os.path.exists(path):
         assert environment.cache_dir is not None
         cache_folder(environment.cache_dir, FOLDER)

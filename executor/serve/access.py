@@ -12,6 +12,8 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
+from executor.base.environment import API_KEY
+from executor.base.environment_values import is_key
 from executor.serve.errors import ApiError
 from ptxgen.errors import ArgumentError
 from ptxgen.files import read_text
@@ -69,7 +71,7 @@ def keys_of(path: Path | None, environment: str | None) -> list[str]:
     """The keys of a file, a line each, else the one of the environment, else none. ArgumentError for an empty file and for what
     no header can hold; it shows no key."""
     if path is None:
-        return [] if environment is None else [_checked(environment, "the key in the environment")]
+        return [] if environment is None else [_checked(environment, f"environment variable {API_KEY.name}")]
     keys = [line.strip() for line in read_text(path, MOST_BYTES).splitlines() if line.strip()]
     if not keys:
         raise ArgumentError(f"{path} has no key; allowed: one or more, a line each")
@@ -87,8 +89,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _checked(key: str, name: str) -> str:
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise ArgumentError(f"{name} has a character that it may not have; allowed: printable ASCII without spaces")
+    if not is_key(key):
+        raise ArgumentError(f"{name} has a character that it may not have; allowed: {API_KEY.allowed}")
     return key
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from executor.base.environment import VARIABLES, help_text, markdown, parse_variant, settings
+from executor.base.environment import API_KEY, VARIABLES, EnvironmentVariable, help_text, markdown, parse_variant, settings
+from executor.choice.choice import GpuProfile
+from executor.choice.persistent import choose_persistent
+from executor.device.dry_run import DryRunDevice
+from executor.device.gpu import GpuModel
 from ptxgen.errors import ArgumentError
+from ptxgen.formats import FORMATS
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "settings.md").read_text()
@@ -62,26 +68,69 @@ def test_values_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert said.tuning == tmp_path / "table.json"
 
 
+WRONG: dict[str, list[str]] = {
+    "PTXGEN_CACHE_DIR": ["FILE", "~nobody-of-this-name/x"],
+    "PTXGEN_MODEL_DIR": ["FILE"],
+    "PTXGEN_CACHE_LIMIT_MB": ["-1", "1.5", "much", "9" * 5000],
+    "PTXGEN_EMULATOR_WORKERS": ["-1", "1025", "all"],
+    "PTXGEN_PRECISION": ["exact", "1"],
+    "PTXGEN_GEMV_<FORMAT>": [
+        "nosuch", "rmsnorm", "mwv_mxfp4_gemv", ":", "mwv_{id}_gemv:num_warps", "mwv_{id}_gemv:nosuch=1", "mwv_{id}_gemv:k=64",
+    ],
+    "PTXGEN_TUNING": ["FOLDER", "FILE", "/nowhere/table.json"],
+    "PTXGEN_GATHERS": ["mpi", "-1", "9" * 5000],
+    "PTXGEN_API_KEY": ["se cret", "se\u00e9cret", "se\tcret"],
+}  # fmt: skip
+"""By variable, values that are not allowed; those of one that is not here are of a switch."""
+
+
+def read_all(environment: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Read all variables, of which one has this value, and choose kernels by them."""
+    with environment.context() as patch:
+        patch.setenv(name, value)
+        settings()
+        API_KEY.read()
+        GpuProfile.for_device(DryRunDevice(GpuModel("a GPU", "sm_90", 1)).as_device)
+
+
+@pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)
+def test_a_wrong_value_of_any_variable_is_told_with_variable_value_and_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, variable: EnvironmentVariable[Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "a file"
+    file.write_text("no table")
+    for id, name in zip(("q4k", "q8_0"), variable.names, strict=False):
+        for wrong in WRONG.get(variable.name, ["yes", "2", "on"]):
+            value = wrong.replace("FILE", str(file)).replace("FOLDER", str(tmp_path)).replace("{id}", id)
+            with pytest.raises(ArgumentError) as caught:
+                read_all(monkeypatch, name, value)
+            shown = "set to what is not shown" if variable.secret else repr(value)
+            assert str(caught.value).startswith(f"environment variable {name} is {shown}; allowed: {variable.allowed}")
+
+
+def test_the_table_of_wrong_values_is_of_variables_that_there_are() -> None:
+    assert WRONG.keys() <= {variable.name for variable in VARIABLES}
+    switches = [variable for variable in VARIABLES if variable.name not in WRONG]
+    assert all(variable.allowed == "1 or 0" for variable in switches)
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "allowed"),
+    ("name", "value"),
     [
-        ("PTXGEN_CACHE_LIMIT_MB", "yes", "a whole number of MiB"),
-        ("PTXGEN_CACHE_LIMIT_MB", "-1", "a whole number of MiB"),
-        ("PTXGEN_EMULATOR_WORKERS", "1.5", "a whole number"),
-        ("PTXGEN_PRECISION", "exact", "accurate or fast"),
-        ("PTXGEN_PRECISION", "1", "accurate or fast"),
-        ("GPU_DEBUG", "yes", "1 or 0"),
-        ("PTXGEN_BATCH_INVARIANT", "2", "1 or 0"),
-        ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps", "NAME or NAME:parameter=value"),
-        ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps=many", "NAME or NAME:parameter=value"),
+        ("PTXGEN_EARLY_LAUNCHES", "1"),
+        ("PTXGEN_WEIGHT_RINGS", "1"),
+        ("PTXGEN_PERSISTENT_LAYERS", "1"),
+        ("PTXGEN_GEMV_Q4K", "mwv_q4k_gemv:num_warps=77"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_an_error_that_names_variable_value_and_what_is(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str
-) -> None:
+def test_an_error_about_what_a_variable_asks_for_names_it(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(ArgumentError, match=f"{name} is '{value}'; allowed: {allowed}"):
-        settings()
+    old = DryRunDevice(GpuModel("a GPU", "sm_75", 1)).as_device
+    with pytest.raises(ArgumentError, match=rf"\(environment variable {name} is '{value}'\)"):  # noqa: PT012 whichever it is
+        profile = GpuProfile.for_device(old)
+        profile.require_on(old.target)
+        choose_persistent(profile, old.target, 1)
+        profile.choose(FORMATS["Q4_K"], 256, 64)
 
 
 @pytest.mark.parametrize(
