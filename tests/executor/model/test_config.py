@@ -129,7 +129,7 @@ def test_a_key_of_a_scaled_rope_that_no_type_uses_is_an_error(tmp_path: Path) ->
         value = key == "finetuned" or (2048 if key == "original_context_length" else 0.75)
         for kind in (None, "linear", "none"):
             scaling = {f"llama.rope.scaling.{key}": value} | ({} if kind is None else {"llama.rope.scaling.type": kind})
-            scaled = SimpleNamespace(path=file.path, tensors=file.tensors, metadata=file.metadata | scaling)
+            scaled = SimpleNamespace(path=file.path, tensors=file.tensors, metadata={**file.metadata, **scaling})
             if kind == "none" and key not in ("attn_factor", "yarn_attn_factor"):
                 ModelConfig.from_gguf(cast(GgufFile, scaled))  # switched off
                 continue

@@ -43,12 +43,17 @@ def file(tmp_path: Path) -> GgufFile:
     return GgufFile.open(write_model(tmp_path / "m.gguf", **SMALL))
 
 
+def with_size(config: ModelConfig, size: str, value: int) -> ModelConfig:
+    changed: dict[str, Any] = {size: value}
+    return replace(config, **changed)
+
+
 def test_every_size_has_a_key(file: GgufFile) -> None:
     config = ModelConfig.from_gguf(file)
     for odd, (key, size) in enumerate(KEYS.items(), 1_000_003):
         named = "the number of tokens in tokenizer.ggml.tokens" if size == "vocab" else f"llama.{key}"
         for field in (size, "n"):
-            with pytest.raises(ModelError) as caught, named_by_key(replace(config, **{size: odd}), file.metadata, file.path):
+            with pytest.raises(ModelError) as caught, named_by_key(with_size(config, size, odd), file.metadata, file.path):
                 raise ShapeError("a_kernel", field, odd, "a multiple of 7")
             assert str(caught.value) == f"{file.path}: {named} is {odd}; a_kernel takes a multiple of 7"
     with pytest.raises(ShapeError, match="warps must be 8"), named_by_key(config, file.metadata, file.path):
@@ -69,7 +74,7 @@ def test_every_size_has_a_key(file: GgufFile) -> None:
 )
 def test_kernels_are_asked_for_every_size(file: GgufFile, size: str, value: int, said: str) -> None:
     with pytest.raises(ModelError) as caught:
-        require_kernels(replace(ModelConfig.from_gguf(file), **{size: value}), file.metadata, file.path)
+        require_kernels(with_size(ModelConfig.from_gguf(file), size, value), file.metadata, file.path)
     assert str(caught.value).startswith(f"{file.path}: {said}")
 
 
@@ -99,17 +104,17 @@ def test_the_context_is_the_least_of_what_file_and_kernels_allow(file: GgufFile)
 @pytest.mark.slow
 def test_a_model_without_room_says_which_context_has_it(tmp_path: Path) -> None:
     class Small(EmulatedDevice):
-        free = 0
+        room = 0
 
         def memory(self) -> MemoryUse:
-            return MemoryUse(self.free, self.free, 0)
+            return MemoryUse(self.room, self.room, 0)
 
         def alloc(self, nbytes: int, name: str = "") -> int:
-            raise OutOfMemory("no room", nbytes, self.free)
+            raise OutOfMemory("no room", nbytes, self.room)
 
     path = write_model(tmp_path / "m.gguf", **SMALL)
     with Small() as device:
-        for device.free, said in ((0, "no context would fit"), (340_000, "a context of 320 tokens would fit")):
+        for device.room, said in ((0, "no context would fit"), (340_000, "a context of 320 tokens would fit")):
             with pytest.raises(OutOfMemory, match=said):
                 LanguageModel.load(path, device)
 
