@@ -1,4 +1,4 @@
-"""Matrix products by cuBLASLt, through nvmath-python (pip install 'ptxgen[cublas]'): a second opinion for benchmarks. Neither
+"""Matrix products by cuBLASLt, through nvmath-python (the extra `cublas`): a second opinion for benchmarks. Neither
 ptxgen nor executor uses it."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from executor.device.cuda_context import checked
 from executor.device.cuda_gpu import driver
 from executor.memory.buffers import GpuBuffer
 from ptxgen.errors import ArgumentError, PtxGenError
+from ptxgen.extras import install
 from ptxgen.types import U8
 
 WORKSPACE: Final = 32 << 20
@@ -39,7 +40,7 @@ def bindings() -> Any:
 
         cublasLt.get_version()
     except Exception as error:
-        raise NoCublas(f"cuBLASLt cannot be used ({error}): pip install 'ptxgen[cublas]'") from error
+        raise NoCublas(f"cuBLASLt cannot be used ({error}): {install('cublas')}") from error
     return cublasLt
 
 

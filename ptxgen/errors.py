@@ -67,7 +67,7 @@ class ArgumentError(PtxGenError, ValueError):
 
 
 class ShapeError(ArgumentError):
-    """A field of a kernel's shape that is beyond the kernel's limits. kernel: its name; allowed: which values the field takes."""
+    """A field of a kernel's shape that is beyond the kernel's limits. kernel: its name; allowed: the values of the field."""
 
     def __init__(self, kernel: str, field: str, value: object, allowed: str) -> None:
         self.kernel = kernel

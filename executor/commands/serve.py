@@ -25,6 +25,7 @@ from ptxgen.commands import console
 from ptxgen.commands.options import FILE
 from ptxgen.commands.start import FAILED
 from ptxgen.errors import PtxGenError
+from ptxgen.extras import install
 
 if TYPE_CHECKING:
     from executor.serve.service import Served
@@ -148,7 +149,7 @@ def _require_server() -> None:
         for name in ("prometheus_client", "starlette", "uvicorn"):
             import_module(name)
     except ImportError as error:
-        raise NoServer(f'ptxrun serve needs {error.name}, which is not installed; pip install "ptxgen[serve]"') from error
+        raise NoServer(f"ptxrun serve needs {error.name}, which is not installed; {install('serve')}") from error
 
 
 def _served(running: ModelSession, name: str, path: Path, context: int) -> Served:

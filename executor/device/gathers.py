@@ -14,6 +14,7 @@ from executor.base.arguments import whole
 from executor.base.environment import GATHERINGS, GATHERS, NCCL, PEER
 from executor.base.errors import DeviceError, NoPeerAccess
 from ptxgen.errors import ArgumentError
+from ptxgen.extras import install
 
 if TYPE_CHECKING:
     from executor.device.protocol import Device
@@ -22,7 +23,6 @@ NCCL_FROM: Final[int | None] = None
 """Gathered bytes from which NCCL is taken where GPUs reach each other and nothing is asked for; None: never. On two H200s
 kernels of ours were faster for slices of 4 KiB (2.9 us for 6.8) to 64 MiB (246 for 290); benchmarks/all_gather.py times
 both."""
-INSTALL: Final = 'pip install "ptxgen[nccl]"'
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def choose(devices: Sequence[Device], asked: str | int | None = None) -> Gathers
         if asked is not None:
             raise DeviceError(f"{names}. Kernels of ours are asked for, and need it; with {GATHERS.name}={NCCL} NCCL gathers")
         if not installed():
-            raise DeviceError(f"{names}. NCCL gathers without it: {INSTALL}")
+            raise DeviceError(f"{names}. NCCL gathers without it: {install('nccl')}")
         return _chosen(Gathers(0, f"no peer access between {' and '.join(apart)}"))
     if limited is not None:
         return _chosen(limited)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from executor.base.errors import DeviceError, MissingExtra
 from executor.device.cuda_context import checked, driver_message
 from executor.device.cuda_gpu import driver
-from executor.device.gathers import INSTALL, Gather
+from executor.device.gathers import Gather
+from ptxgen.extras import install
 
 if TYPE_CHECKING:
     from executor.device.cuda import CudaDevice
@@ -47,7 +48,7 @@ def core() -> tuple[Any, Any]:
         import nccl.bindings.nccl
         import nccl.core
     except ImportError as error:
-        raise MissingExtra(f"to gather by NCCL takes nccl4py ({error}): {INSTALL}") from error
+        raise MissingExtra(f"to gather by NCCL takes nccl4py ({error}): {install('nccl')}") from error
     return nccl.core, nccl.bindings.nccl
 
 

@@ -13,6 +13,7 @@ from executor.measure.profiler import Limit, TileLevel, TileProfiler
 from executor.measure.tile_summary import TileSum, summed
 from ptxgen.errors import ArgumentError, PtxGenError
 from ptxgen.explain.gpus import newest_for
+from ptxgen.extras import install
 from ptxgen.files import replacing
 from ptxgen.isa.units import Unit
 from ptxgen.target import Target
@@ -49,9 +50,7 @@ def require_plotting(what: str = "the roofline plot", instead: str = "--no-plot"
         import matplotlib.backends.backend_svg
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise NoPlotting(
-            f"{what} needs matplotlib ({error}): pip install 'ptxgen[bench]', or do without with {instead}"
-        ) from error
+        raise NoPlotting(f"{what} needs matplotlib ({error}): {install('bench')}, or do without with {instead}") from error
 
 
 def plot_roofline(profiler: TileProfiler, path: Path) -> None:

@@ -4,15 +4,16 @@ CudaExecutor's business."""
 from __future__ import annotations
 
 from executor.base.errors import MissingExtra
+from ptxgen.extras import install
 
 try:
     import torch  # PyTorch: this package is executor.torch, and imports here are absolute
 except ImportError as error:
-    raise MissingExtra(f'executor.torch needs PyTorch ({error}): pip install "ptxgen[torch]"') from error
+    raise MissingExtra(f"executor.torch needs PyTorch ({error}): {install('torch')}") from error
 
 from executor.torch.linear import gguf_linear
 from executor.torch.module import GgufLinear
 
 __all__ = ["GgufLinear", "gguf_linear"]
 
-del torch
+del install, torch

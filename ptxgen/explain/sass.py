@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ptxgen.errors import PtxGenError
+from ptxgen.extras import install
 
 _LINE: Final = re.compile(r'//## File ".*", line (\d+)')
 _INSTRUCTION: Final = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
@@ -44,7 +45,7 @@ def disassemble(cubin: bytes, entry: str) -> tuple[SassLine, ...]:
     function are left out. Raises NoDisassembler, or PtxGenError with what nvdisasm said."""
     program = find_nvdisasm()
     if program is None:
-        raise NoDisassembler('nvdisasm is not installed: pip install "ptxgen[sass]"')
+        raise NoDisassembler(f"nvdisasm is not installed: {install('sass')}")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

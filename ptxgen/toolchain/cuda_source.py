@@ -21,6 +21,7 @@ from ptxgen.dsl.builder import KernelBuilder, parameters
 from ptxgen.dsl.ir import Function, SharedArray
 from ptxgen.dsl.kernel_type import Argument, Array, KernelType
 from ptxgen.errors import AuthorError, Location, PtxGenError
+from ptxgen.extras import install
 from ptxgen.target import NEWEST_PTX, Target
 from ptxgen.types import BY_NAME, U8
 
@@ -175,7 +176,7 @@ def _library() -> Any:
 
         nvrtc.nvrtcVersion()  # loads the shared library
     except (ImportError, RuntimeError) as error:
-        raise PtxGenError(f'cannot load NVRTC ({error}); install it with `pip install "ptxgen[nvrtc]"`') from error
+        raise PtxGenError(f"cannot load NVRTC ({error}); install it with `{install('nvrtc')}`") from error
     return nvrtc
 
 

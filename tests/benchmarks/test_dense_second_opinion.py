@@ -25,5 +25,5 @@ def test_the_largest_value_becomes_the_largest_there_is() -> None:
 
 def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nvmath", None)
-    with pytest.raises(NoCublas, match=r"cuBLASLt cannot be used \(.*\): pip install 'ptxgen\[cublas\]'"):
+    with pytest.raises(NoCublas, match=r"cuBLASLt cannot be used \(.*\): pip install .nvidia-cublas.*nvmath-python"):
         bindings()

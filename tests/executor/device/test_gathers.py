@@ -98,7 +98,7 @@ def test_without_a_way_and_without_nccl_both_are_named(driver: FakeDriver, monke
     monkeypatch.setattr("executor.device.gathers.installed", lambda: False)
     with pytest.raises(DeviceError, match=r"between cuda:0 .* and cuda:2 ") as refused:
         open_devices(["cuda:0", "cuda:1", "cuda:2"])
-    assert 'NCCL gathers without it: pip install "ptxgen[nccl]"' in str(refused.value)
+    assert 'NCCL gathers without it: pip install "nccl4py' in str(refused.value)
     assert "cuda:1" not in str(refused.value)
     assert not any(driver.live.values())
 
@@ -109,7 +109,7 @@ def test_nccl_that_is_asked_for_and_not_installed_is_an_extra(
     driver.gpus = 2
     monkeypatch.setitem(sys.modules, "nccl.core", None)
     monkeypatch.setattr("executor.device.nccl.driver", lambda: driver)
-    with pytest.raises(MissingExtra, match=r'takes nccl4py .*: pip install "ptxgen\[nccl\]"'):
+    with pytest.raises(MissingExtra, match=r'takes nccl4py .*: pip install "nccl4py'):
         core()
     with pytest.raises(MissingExtra):
         gathers("nccl", monkeypatch)

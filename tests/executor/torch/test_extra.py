@@ -15,7 +15,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("executor.torch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r'executor\.torch needs PyTorch .*: pip install "ptxgen\[torch\]"') as caught:
+    with pytest.raises(MissingExtra, match=r'executor\.torch needs PyTorch .*: pip install "torch>=') as caught:
         import executor.torch  # noqa: F401
     assert isinstance(caught.value, PtxGenError)
     assert isinstance(caught.value, ImportError)

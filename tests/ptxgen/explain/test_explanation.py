@@ -14,6 +14,7 @@ from ptxgen.explain.explanation import Explanation, explain
 from ptxgen.explain.gpus import GPUS
 from ptxgen.explain.report import summary
 from ptxgen.explain.sass import disassemble, find_nvdisasm
+from ptxgen.extras import install
 from ptxgen.kernels import registry
 from ptxgen.kernels.activation.elementwise import ResidualAdd
 from ptxgen.target import Target
@@ -30,7 +31,7 @@ def gemv() -> Explanation:
 
 def needs_nvdisasm() -> None:
     if find_nvdisasm() is None:
-        pytest.skip('nvdisasm is not installed: pip install "ptxgen[sass]"')
+        pytest.skip(f"nvdisasm is not installed: {install('sass')}")
 
 
 def test_every_instruction_is_found_on_its_line_of_the_text(gemv: Explanation) -> None:
@@ -69,7 +70,7 @@ def test_without_nvdisasm_everything_else_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ptxgen.explain.sass.find_nvdisasm", lambda: None)
     explanation = explain(ResidualAdd(n=64), SM_90, GPUS["h100"])
     assert (explanation.sass, explanation.inner_loops) == ((), ())
-    assert 'pip install "ptxgen[sass]"' in explanation.no_sass
+    assert 'pip install "nvidia-cuda-nvdisasm' in explanation.no_sass
     assert explanation.assembled.registers > 0
 
 

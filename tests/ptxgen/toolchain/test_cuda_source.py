@@ -174,7 +174,7 @@ def test_a_newer_compilers_ptx_version_is_lowered_to_what_drivers_load(monkeypat
 def test_without_nvrtc_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", None)
     monkeypatch.delattr(cuda.bindings, "nvrtc", raising=False)
-    with pytest.raises(PtxGenError, match=r"cannot load NVRTC .* `pip install \"ptxgen\[nvrtc\]\"`"):
+    with pytest.raises(PtxGenError, match=r"cannot load NVRTC .* `pip install \"nvidia-cuda-nvrtc.*`"):
         emit(Reversed(n=99))
 
 
