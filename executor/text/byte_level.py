@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.text.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+from executor.text.token_kinds import TokenKind
+from executor.text.vocabulary import Vocabulary, VocabularyKeys
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

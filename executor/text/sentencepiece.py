@@ -8,7 +8,8 @@ from typing import Final
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
-from executor.text.vocabulary import TokenKind, Vocabulary, VocabularyKeys
+from executor.text.token_kinds import TokenKind
+from executor.text.vocabulary import Vocabulary, VocabularyKeys
 
 SPACE: Final = "\u2581"  # stands for a space inside a token
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -25,8 +26,6 @@ class SentencePieceEncoder:
 
     def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
         keys = VocabularyKeys(file)
-        if not vocabulary.scores:
-            keys.fail("scores", "is missing; a llama vocabulary needs a score for each token")
         self.adds_space_prefix = keys.flag("add_space_prefix", True)
         self._path = file.path
         self._vocabulary = vocabulary

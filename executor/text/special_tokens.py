@@ -7,10 +7,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-_BRACKETED: Final = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
-_PIPED: Final = (("<|", "|>"), ("<\uff5c", "\uff5c>"))
 
 
 @dataclass(frozen=True)
@@ -19,16 +15,6 @@ class Span:
 
     text: str
     trusted: bool
-
-
-def bracketed(template: str) -> frozenset[str]:
-    """What a chat template writes in brackets, <start_of_turn> or [INST]: such a token steers, whatever its file calls it."""
-    return frozenset(_BRACKETED.findall(template))
-
-
-def looks_like_control(text: str) -> bool:
-    """Whether a token is written as control tokens are, <|so|>: files call some of them user-defined, by mistake."""
-    return len(text) > 4 and (text[:2], text[-2:]) in _PIPED
 
 
 class SpecialTokens:

@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Final, Protocol
 
+from executor.base.arguments import token, tokens
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.text.byte_level import ByteLevelEncoder
+from executor.text.chat_templates import ChatTemplates
 from executor.text.sentencepiece import SentencePieceEncoder
 from executor.text.special_tokens import Span, SpecialTokens
-from executor.text.vocabulary import SILENT, Vocabulary, VocabularyKeys, chat_template
+from executor.text.token_kinds import SILENT
+from executor.text.vocabulary import Vocabulary, VocabularyKeys
 from ptxgen.errors import ArgumentError
 
 ENCODERS: Final[dict[str, type[ByteLevelEncoder] | type[SentencePieceEncoder]]] = {
@@ -39,7 +42,7 @@ class Tokenizer:
     """The tokenizer of one model. Ids are whole numbers in [0, vocab_size).
 
     bos_id, eos_id: None if the file names none. eos_ids: every id that ends a generation (end of text, of turn, of message).
-    chat_template: the file's Jinja2 template, or None. A file without a vocabulary gives a tokenizer that knows vocab_size
+    chat_templates: the file's Jinja2 templates. A file without a vocabulary gives a tokenizer that knows vocab_size
     and eos_ids, and raises ModelError for text.
     """
 
@@ -50,7 +53,7 @@ class Tokenizer:
         self.bos_id = vocabulary.bos_id if vocabulary else keys.token_id("bos_token_id", vocab_size)
         self.eos_id = vocabulary.eos_id if vocabulary else keys.token_id("eos_token_id", vocab_size)
         self.eos_ids = vocabulary.end_ids if vocabulary else frozenset(() if self.eos_id is None else (self.eos_id,))
-        self.chat_template = vocabulary.template if vocabulary else chat_template(file)
+        self.chat_templates = vocabulary.templates if vocabulary else ChatTemplates.from_gguf(file)
         self.add_bos = keys.flag("add_bos_token", encoder.default_add_bos if encoder else False)
         self.add_eos = keys.flag("add_eos_token", False)
         self._vocabulary = vocabulary
@@ -69,7 +72,7 @@ class Tokenizer:
         if model is None or model not in ENCODERS:
             known = ", ".join((*ENCODERS, *NO_VOCABULARY))
             keys.fail("model", f"is {'missing' if model is None else repr(model)[:80]}; known vocabularies: {known}")
-        vocabulary = Vocabulary.from_gguf(file)
+        vocabulary = Vocabulary.from_gguf(file, model)
         return cls(file, vocabulary, ENCODERS[model](file, vocabulary), len(vocabulary.tokens))
 
     @property
@@ -81,6 +84,11 @@ class Tokenizer:
     def eos_token(self) -> str:
         """The text of EOS, as chat templates want it; empty if there is none."""
         return self._text(self.eos_id)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The file's default chat template, or None."""
+        return self.chat_templates.default
 
     @property
     def has_text(self) -> bool:
@@ -125,12 +133,13 @@ class Tokenizer:
         return out
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """The text of some ids; bytes that are not UTF-8 become U+FFFD.
+        """The text of some ids, whole numbers or a NumPy vector of them; bytes that are not UTF-8 become U+FFFD.
+        ArgumentError for what is no id of a token.
 
         A leading BOS marks the start of a text, so the space that encode put there is taken away; a continuation keeps it.
         """
         pieces = self.stream(skip_special)
-        return "".join([pieces.push(index) for index in ids]) + pieces.finish()
+        return "".join([pieces.push(index) for index in tokens("ids", ids, self.vocab_size)]) + pieces.finish()
 
     def stream(self, skip_special: bool = True) -> TextStream:
         """A decoder for ids that arrive one by one."""
@@ -140,8 +149,7 @@ class Tokenizer:
     def token_bytes(self, index: int, skip_special: bool = True) -> bytes:
         """The bytes of one token; none for a control token unless asked for."""
         vocabulary, encoder = self.parts()
-        if not 0 <= index < self.vocab_size:
-            raise ArgumentError(f"token id {index} is out of range; allowed: 0 to {self.vocab_size - 1}")
+        index = token("the token id", index, self.vocab_size)
         return b"" if skip_special and vocabulary.kinds[index] in SILENT else encoder.piece(index)
 
     def adds_space_after(self, index: int) -> bool:
@@ -174,10 +182,10 @@ class TextStream:
 
     def push(self, index: int) -> str:
         """The text that this id completes, maybe none."""
-        piece = self._tokenizer.token_bytes(int(index), self._skip_special)
+        piece = self._tokenizer.token_bytes(index, self._skip_special)
         if self._drop_space and piece.startswith(b" "):
             piece = piece[1:]
-        self._drop_space = self._count == 0 and self._tokenizer.adds_space_after(int(index))
+        self._drop_space = self._count == 0 and self._tokenizer.adds_space_after(index)
         self._count += 1
         return self._decoder.decode(piece)
 

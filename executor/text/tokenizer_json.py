@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from executor.base.errors import ModelError, shown
 from executor.text.byte_level import ByteLevelEncoder, byte_characters
 from executor.text.sentencepiece import SPACE, SentencePieceEncoder
+from executor.text.token_kinds import SILENT, TokenKind
 from executor.text.tokenizer import Tokenizer
-from executor.text.vocabulary import SILENT, TokenKind, Vocabulary
+from executor.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import cached_property
 from typing import Final, NoReturn, cast
 
 import numpy as np
@@ -12,53 +12,28 @@ import numpy as np
 from executor.base.errors import ModelError
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
-from executor.text.special_tokens import SpecialTokens, bracketed, looks_like_control
+from executor.text.chat_templates import ChatTemplates
+from executor.text.special_tokens import SpecialTokens
+from executor.text.token_kinds import END_TEXTS, Marks, TokenKind, bracketed, corrected, is_merged
 
 KEY: Final = "tokenizer.ggml."
 
-# Texts by which llama.cpp knows the end of a generation, whatever the metadata says (src/llama-vocab.cpp).
-END_TEXTS: Final = frozenset(
-    {
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-    }
-)
-
-
-class TokenKind(IntEnum):
-    """The values of tokenizer.ggml.token_type."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-_SPECIAL: Final = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
-SILENT: Final = _SPECIAL | {TokenKind.UNUSED}
-"""Kinds that are no part of the text that people read."""
+REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
+    "gpt2": {"tokens": "the text of each token", "merges": "the pairs that words are merged of"},
+    "llama": {"tokens": "the text of each token", "scores": "a score for each token", "token_type": "the kind of each token"},
+}
+"""By the algorithm of a vocabulary, the arrays under tokenizer.ggml that it cannot do without, and what they say."""
+NAMED: Final = ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "cls", "mask")
+"""Tokens that a key names, tokenizer.ggml.bos_token_id and so on; the misspelling is that of the format."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """Token texts and kinds by id, f32-valued scores (empty if the file has none), and the ids with a meaning of their own.
 
-    control_ids: of tokens that steer a model, which ordinary text never becomes. Beside those that the file calls control or
-    unknown, user-defined ones that end a generation, look like <|this|>, or stand in brackets in the chat template: Gemma's
-    <start_of_turn> is one. template: the file's chat template, or None.
+    kinds: as the file states them, or corrected (token_kinds.py). control_ids: of tokens that steer a model, which ordinary
+    text never becomes: control and unknown tokens, and user-defined ones that end a generation, look like <|this|>, or stand in
+    brackets in a chat template, as Gemma's <start_of_turn>. templates: the file's chat templates.
     """
 
     tokens: list[str]
@@ -69,12 +44,15 @@ class Vocabulary:
     unknown_id: int | None
     end_ids: frozenset[int]
     control_ids: frozenset[int]
-    template: str | None
+    templates: ChatTemplates
 
     @classmethod
-    def from_gguf(cls, file: GgufFile) -> Vocabulary:
-        """Read and check the vocabulary. ModelError names the key."""
+    def from_gguf(cls, file: GgufFile, model: str) -> Vocabulary:
+        """Read and check the vocabulary of an algorithm, which is a key of REQUIRED. ModelError names the key."""
         reader = VocabularyKeys(file)
+        for key, what in REQUIRED[model].items():
+            if KEY + key not in file.metadata:
+                reader.fail(key, f"is missing; a {model} vocabulary needs it, {what}")
         tokens = reader.strings("tokens")
         if not tokens:
             reader.fail("tokens", "holds no tokens")
@@ -87,29 +65,19 @@ class Vocabulary:
         scores = reader.numbers("scores", size)
         if not np.isfinite(scores).all():
             reader.fail("scores", "holds a value that is not finite")
-        eos_id = reader.token_id("eos_token_id", size)
-        ends = {eos_id, reader.token_id("eot_token_id", size), reader.token_id("eom_token_id", size)}
+        named = {name: reader.token_id(f"{name}_token_id", size) for name in NAMED}
+        ends = {named["eos"], named["eot"], named["eom"]} - {None}
         ends |= {index for index, text in enumerate(tokens) if text in END_TEXTS}
-        kinds = [kind_of[int(value)] for value in raw] or [TokenKind.NORMAL] * size
-        template = chat_template(file)
-        written = bracketed(template or "")
-
-        def steers(index: int, kind: TokenKind) -> bool:
-            if kind is not TokenKind.USER_DEFINED:
-                return kind in _SPECIAL
-            return index in ends or tokens[index] in written or looks_like_control(tokens[index])
-
-        return cls(
-            tokens=tokens,
-            kinds=kinds,
-            scores=scores,
-            bos_id=reader.token_id("bos_token_id", size),
-            eos_id=eos_id,
-            unknown_id=reader.token_id("unknown_token_id", size),
-            end_ids=frozenset(index for index in ends if index is not None),
-            control_ids=frozenset(index for index, kind in enumerate(kinds) if steers(index, kind)),
-            template=template,
+        templates = ChatTemplates.from_gguf(file)
+        stated = [kind_of[int(value)] for value in raw] or [TokenKind.NORMAL] * size
+        marks = Marks(
+            named=frozenset(index for index in named.values() if index is not None),
+            ends=frozenset(index for index in ends if index is not None),
+            written=frozenset[str]().union(*map(bracketed, templates.named.values())),
+            made=_Words(reader, model, tokens, stated).make,
         )
+        kinds, control_ids = corrected(tokens, stated, marks)
+        return cls(tokens, kinds, scores, named["bos"], named["eos"], named["unknown"], marks.ends, control_ids, templates)
 
     def special_tokens(self) -> SpecialTokens:
         """The tokens that are cut out of a text before its words are encoded. The first of equal texts counts."""
@@ -123,12 +91,26 @@ class Vocabulary:
         return SpecialTokens(control, others)
 
 
-def chat_template(file: GgufFile) -> str | None:
-    """The Jinja2 template of the file, if it has one. ModelError if that is no text."""
-    value = file.metadata.get("tokenizer.chat_template")
-    if value is not None and not isinstance(value, str):
-        raise ModelError("tokenizer.chat_template must be a string", file.path)
-    return value
+class _Words:
+    """What words of a text can become, found out where somebody asks."""
+
+    def __init__(self, reader: VocabularyKeys, model: str, tokens: list[str], kinds: list[TokenKind]) -> None:
+        self._reader = reader
+        self._merges = model == "gpt2"
+        self._tokens = tokens
+        self._kinds = kinds
+
+    def make(self, text: str) -> bool:
+        """Whether merging makes a token of this text."""
+        return text in self._made if self._merges else is_merged(text, self._made)
+
+    @cached_property
+    def _made(self) -> frozenset[str]:
+        """The tokens that merges make; of a vocabulary with scores all that merging may make."""
+        if self._merges:
+            return frozenset("".join(merge.split(" ", 1)) for merge in self._reader.strings("merges"))
+        every = zip(self._tokens, self._kinds, strict=True)
+        return frozenset(text for text, kind in every if kind is TokenKind.NORMAL)
 
 
 class VocabularyKeys:

@@ -18,8 +18,8 @@ from executor.gguf.gguf_file import GgufFile
 from executor.text.rendering import sandbox
 from executor.text.rendering.traced import runs
 from executor.text.special_tokens import Span
+from executor.text.token_kinds import TokenKind
 from executor.text.tokenizer import Tokenizer
-from executor.text.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model
 
 BOS: Final = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from executor.base.errors import ModelError
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 from executor.text.tokenizer import Tokenizer
+from executor.text.vocabulary import REQUIRED
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import LLAMA_CPP_IDS, PROMPT, PROMPT_IDS, smollm2_path
 from tests.synthetic import Q, byte_characters, write_model
@@ -202,10 +204,27 @@ def test_bytes_without_a_token_are_left_out_with_a_warning(caplog: pytest.LogCap
 def test_ids_and_texts_that_are_out_of_range() -> None:
     tokenizer = synthetic("gpt2")
     for index in (-1, 512):
-        with pytest.raises(ArgumentError, match=rf"token id {index} is out of range; allowed: 0 to 511"):
+        with pytest.raises(ArgumentError, match=rf"token id {index} is out of range; the vocabulary has ids 0 to 511"):
             tokenizer.decode([index])
     with pytest.raises(ArgumentError, match="not Unicode"):
         tokenizer.encode("\ud800")
+
+
+@pytest.mark.parametrize(
+    "ids", ["12", ["1"], [1.0], [True], [None], 5, np.asarray([0.5]), np.zeros((1, 2), int), [[1]]], ids=str
+)
+def test_what_is_no_token_id_is_not_decoded(ids: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"allowed: (a whole number|token ids|one row of token ids)"):
+        synthetic("gpt2").decode(ids)
+
+
+def test_numpy_integers_are_token_ids() -> None:
+    tokenizer = synthetic("gpt2")
+    assert (
+        tokenizer.decode(np.asarray([65, 66], np.uint16))
+        == tokenizer.decode(iter([np.int64(65), 66]))
+        == tokenizer.decode([65, 66])
+    )
 
 
 def test_a_model_without_a_vocabulary_takes_only_ids(tmp_path: Path) -> None:
@@ -257,3 +276,11 @@ def test_a_vocabulary_without_bytes_gives_its_unknown_token() -> None:
     kinds = np.asarray([2] + [5] * 256 + [1] * 255, np.int32)
     tokenizer = Tokenizer.from_gguf(altered("llama", {"token_type": kinds}))
     assert tokenizer.encode("\u00e9", add_special=False)[1:] == [0, 0]
+
+
+@pytest.mark.parametrize(("model", "key"), [(model, key) for model, keys in REQUIRED.items() for key in keys])
+def test_an_array_that_is_missing_is_named(model: str, key: str) -> None:
+    file = altered(model, {})
+    file.metadata = {name: value for name, value in file.metadata.items() if name != f"tokenizer.ggml.{key}"}
+    with pytest.raises(ModelError, match=rf"tokenizer\.ggml\.{key} is missing; a {model} vocabulary needs it"):
+        Tokenizer.from_gguf(file)
