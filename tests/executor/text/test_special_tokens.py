@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from executor.gguf.directory import Value
 from executor.gguf.gguf_file import GgufFile
 from executor.text.special_tokens import Span, SpecialTokens
+from executor.text.token_kinds import TokenKind
 from executor.text.tokenizer import Tokenizer
-from executor.text.vocabulary import TokenKind
 from tests.synthetic import Q, byte_characters, write_model
 
 KINDS = {"c": TokenKind.CONTROL, "u": TokenKind.USER_DEFINED, "n": TokenKind.NORMAL}
 
 
-def tokenizer(path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", template: str = "", **more: Value) -> Tokenizer:
+def tokenizer(
+    path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", template: str = "", typed: bool = True, **more: Value
+) -> Tokenizer:
     """A byte-level vocabulary without merges, and these tokens after its 256 bytes."""
     tokens = [*byte_characters().values(), *marks]
     metadata: dict[str, Value] = {
@@ -34,6 +36,8 @@ def tokenizer(path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", t
     path = write_model(path, layers=1, hidden=32, heads=1, kv_heads=1, ff=32, types=Q.F32, pre=pre, vocab=512)
     file = GgufFile.open(path)
     file.metadata = {**file.metadata, **metadata, **ids, "tokenizer.ggml.add_bos_token": False, **more}
+    if not typed:
+        file.metadata = {key: value for key, value in file.metadata.items() if key != "tokenizer.ggml.token_type"}
     return Tokenizer.from_gguf(file)
 
 
@@ -102,6 +106,28 @@ def test_user_defined_tokens_that_steer_are_control_tokens(tmp_path: Path) -> No
     assert made.decode(made.encode(text, parse_special=False)) == text
 
 
+NORMAL = dict.fromkeys(["<|im_start|>", "<|im_end|>", "[INST]", "<s>", "<\uff5cUser\uff5c>", "<->", "<b>", "ab"], KINDS["n"])
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed normal", "without types"])
+def test_control_tokens_that_the_file_calls_normal_are_control_tokens(tmp_path: Path, typed: bool) -> None:
+    template = "<|im_start|>[INST]<->{{ messages[0].content }}"
+    merges = ["a b", "< -", "<- >"]
+    ids: dict[str, Value] = {"tokenizer.ggml.eos_token_id": 256 + 3, "tokenizer.ggml.merges": merges}
+    made = tokenizer(tmp_path / "m.gguf", NORMAL | {"<-": KINDS["n"]}, template=template, typed=typed, **ids)
+    text = "".join(NORMAL)
+    assert [index for index in made.encode(text) if index >= 256] == [256, 257, 258, 259, 260, 256 + 5, 256 + 7]
+    assert [index for index in made.encode(text, parse_special=False) if index >= 256] == [256 + 5, 256 + 7]
+    assert made.decode(made.encode(text, parse_special=False)) == text
+    assert made.decode(made.encode(text)) == "[INST]<-><b>ab"
+
+
+def test_a_comma_that_a_file_names_bos_stays_a_comma(tmp_path: Path) -> None:
+    """Files of Qwen's models do: token 11."""
+    made = tokenizer(tmp_path / "m.gguf", {}, **{"tokenizer.ggml.bos_token_id": ord(",")})
+    assert made.decode(made.encode("a,b", parse_special=False)) == made.decode(made.encode("a,b")) == "a,b"
+
+
 @pytest.mark.parametrize("pre", ["llama-bpe", "smollm"])
 def test_neither_a_word_nor_a_merge_makes_a_control_token_of_text(tmp_path: Path, pre: str) -> None:
     made = tokenizer(tmp_path / "m.gguf", {"ab": KINDS["c"]}, pre=pre)
@@ -126,6 +152,26 @@ def test_sentencepiece_merges_no_control_token(tmp_path: Path) -> None:
     made = Tokenizer.from_gguf(GgufFile.open(path))
     assert made.encode("[x]", add_special=False) == [5]
     assert made.encode("[x]", add_special=False, parse_special=False) == [4, 3]
+
+
+@pytest.mark.parametrize("text", ["</s>", "<|im_end|>", "<end_of_turn>", "[INST]"])
+def test_sentencepiece_knows_control_tokens_that_the_file_calls_normal(tmp_path: Path, text: str) -> None:
+    halves = [text[:2], text[2:]] if text == "</s>" else []
+    tokens = ["<unk>", *sorted(set(text)), *halves, *(f"<0x{byte:02X}>" for byte in range(256)), text]
+    metadata = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2] + [1] * (len(tokens) - 258) + [6] * 256 + [1],
+        "tokenizer.ggml.scores": [0.0] * len(tokens),
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1 if text == "</s>" else 0,
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.chat_template": "[INST]{{ messages }}",
+    }
+    small = {"layers": 1, "hidden": 32, "heads": 1, "kv_heads": 1, "ff": 32, "types": Q.F32}
+    path = write_model(tmp_path / "m.gguf", tokenizer="llama", metadata=metadata, **small)
+    made = Tokenizer.from_gguf(GgufFile.open(path))
+    assert made.encode(text, add_special=False) == [len(tokens) - 1]
+    assert len(made.encode(text, add_special=False, parse_special=False)) > 1
 
 
 def test_two_hundred_thousand_user_defined_tokens_cost_little(tmp_path: Path) -> None:
