@@ -11,8 +11,9 @@ from typing import Any, Final
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import TemplateError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import sync_do_join
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import pass_eval_context
 
@@ -31,22 +32,37 @@ def render(
     """
     conversation = [{key: _role(value) if key == "role" else value for key, value in message.items()} for message in messages]
     defined = {"tools": None, "documents": None} | dict(variables) | {"messages": conversation}
-    return _Environment().from_string(template).render(defined | {name: written(text) for name, text in tokens.items()})
+    return _Environment().from_string(template).render({name: written(text) for name, text in tokens.items()} | defined)
 
 
 def _role(value: Any) -> Any:
     return written(value) if isinstance(value, str) and value in ROLES else value
 
 
-def _raise_exception(message: str) -> str:
+class _Generation(Extension):
+    """Hugging Face's {% generation %} ... {% endgeneration %}, around what the assistant says: its body is rendered."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+
+# Python's errors name a function that is called wrongly: these have the names that templates know them by.
+
+
+def raise_exception(message: str) -> str:
+    """End the rendering with this reason."""
     raise TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def strftime_now(format: str) -> str:
+    """The local time, in a form of strftime."""
+    return datetime.now().strftime(format)
 
 
-def _tojson(
+def tojson(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
     """As Hugging Face's: Jinja2's own escapes HTML."""
@@ -54,7 +70,7 @@ def _tojson(
 
 
 @pass_eval_context
-def _join(context: nodes.EvalContext, items: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
+def join(context: nodes.EvalContext, items: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
     """Jinja2's own, but that its separator is traced where it is not given."""
     return sync_do_join(context, items, d or TracedText(), attribute)
 
@@ -113,10 +129,10 @@ class _Environment(ImmutableSandboxedEnvironment):
     concat = staticmethod(joined)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols], optimized=False)
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], optimized=False)
         self.literals: list[TracedText] = []
-        self.filters |= {"tojson": _tojson, "join": _join}
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        self.filters |= {"tojson": tojson, "join": join}
+        self.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
         del self.globals["lipsum"]  # no template's business
 
     def literal(self, text: str) -> str:

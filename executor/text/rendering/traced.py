@@ -48,6 +48,8 @@ class TracedText(str):
         return TracedText(str.__add__(self, other), self._own + own_of(other))
 
     def __radd__(self, other: str) -> TracedText:
+        if not isinstance(other, str):
+            return NotImplemented
         return TracedText(str.__add__(other, self), own_of(other) + self._own)
 
     def __mul__(self, count: SupportsIndex) -> TracedText:
@@ -136,6 +138,14 @@ class TracedText(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> str:
         text = str.replace(self, old, new, count)
         return TracedText(text, own_of(new).join(map(own_of, self.split(old, count)))) if old else text
+
+
+# Templates know it as str, and so do the errors that they get.
+TracedText.__name__ = TracedText.__qualname__ = str.__name__
+TracedText.__module__ = str.__module__
+for _name, _method in vars(TracedText).items():
+    if callable(_method) and hasattr(_method, "__code__"):
+        _method.__name__, _method.__qualname__ = _name, f"{str.__name__}.{_name}"
 
 
 def own_of(text: str) -> bytes:

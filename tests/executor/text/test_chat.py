@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
 from executor.text import chat
 from executor.text.chat import Limits, render
+from executor.text.rendering import sandbox
+from executor.text.rendering.traced import runs
 from executor.text.tokenizer import Tokenizer
 from ptxgen.errors import ArgumentError
 from tests.smollm2 import smollm2_path
@@ -47,6 +50,37 @@ def test_the_variables_and_functions_that_templates_use() -> None:
     assert render(template, messages, bos_token="<s>", eos_token="</s>", extra={"thinking": True}) == (
         '<s>-1/2 {"role": "user", "content": "<\u00e9>"}<\u00e9></s>\n2/2 {"role": "user", "content": " b "}b</s>\n4True'
     )
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% set m = messages[0] %}{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}", "Hi<|im_end|>"),
+        ("{%- generation -%}\n a {{ messages[0].content }}\n{%- endgeneration -%} b", "a Hib"),
+        ("{% for i in [1, 2, 3] %}{% generation %}{{ i }}{% break %}{% endgeneration %}{% endfor %}", "1"),
+        ("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}", "21"),
+        ("{{ {'b': '<', 'a': 1} | tojson(indent=1, sort_keys=true, separators=(',', ':')) }}", '{\n "a":1,\n "b":"<"\n}'),
+        ("{{ '\u00e9' | tojson(ensure_ascii=true) }}{{ strftime_now('%Y') | length }}", '"\\u00e9"4'),
+    ],
+)  # fmt: skip
+def test_the_extensions_of_hugging_face(template: str, text: str) -> None:
+    rendered = sandbox.render(template, HELLO, {}, {})
+    assert rendered == text
+    assert all(own for run, own in runs(rendered) if "im_end" in run)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'a' + {}", "{} + 'a'", "'a' - 1", "'a'.replace()", "'a'.upper(1)", "'a'.x.y", "'a'['x'] + 1", "raise_exception()",
+        "strftime_now(1, 2)", "1 | tojson(x=1)", "['a'] | join(1, 2, 3, 4)", "'a'()", "messages[0] + 1", "'a' * 'b'",
+        "''.join([1])", "('a' | upper) < 1", "'a'.split(1)", "'{}'.format()",
+    ],
+)  # fmt: skip
+def test_errors_name_what_templates_know(expression: str) -> None:
+    with pytest.raises(Exception, match=r".") as caught:
+        sandbox.render("{{ " + expression + " }}", HELLO, {}, {})
+    assert not re.search(r"Traced|executor|descriptor|\b_", str(caught.value)), caught.value
 
 
 @pytest.mark.parametrize(
