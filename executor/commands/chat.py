@@ -49,6 +49,7 @@ class Conversation:
     max_tokens: int | None
     stop: tuple[str, ...]
     system: str | None
+    template: str | None
     grammar: Grammar | None
     logprobs: int | None
     messages: list[dict[str, str]] = field(default_factory=list)
@@ -57,7 +58,7 @@ class Conversation:
         """Say something and print the answer as it comes. What was answered before Ctrl-C stays; where nothing was, and after
         an error, it is as if nothing had been said."""
         model, asked = self.running.model, {"role": "user", "content": said}
-        ids = model.chat_ids([*self.messages, asked], system=self.system)
+        ids = model.chat_ids([*self.messages, asked], system=self.system, template=self.template)
         answered: list[str] = []
         stopped: str = INTERRUPTED
         likely: list[TokenLogprob] = []
@@ -108,6 +109,7 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
 @click.command("chat")
 @model_argument
 @click.option("--system", metavar="TEXT", help="A system message before the conversation.")
+@click.option("--template", metavar="NAME", help="The chat template, where the file has several (default: its default one).")
 @click.option("--prompt-file", metavar="FILE", type=FILE, help="What is said first, from a file, less its last newline.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text before which an answer ends; may be given several times.")
 @click.option(
@@ -121,8 +123,8 @@ COMMANDS: Final[Mapping[str, tuple[str, Callable[[Conversation, str], None]]]] =
 @sampling_options
 @session_options
 def chat_command(
-    asked: AskedModel, system: str | None, prompt_file: Path | None, stop: tuple[str, ...], max_tokens: int | None,
-    logprobs: int | None, **options: Any,
+    asked: AskedModel, system: str | None, template: str | None, prompt_file: Path | None, stop: tuple[str, ...],
+    max_tokens: int | None, logprobs: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Talk with a GGUF model. Each line is a message; the answer comes as it is made, and knows what was said before.
 
@@ -137,8 +139,9 @@ def chat_command(
     sampler, grammar = sampler_of(taken(options)), grammar_of(options)
     first = None if prompt_file is None else _content(prompt_file)
     with session(asked.path, **options) as running, _ctrl_c_raises():
-        conversation = Conversation(running, sampler, max_tokens, stop, system, grammar, logprobs)
-        running.model.chat_ids("x", system=system)  # a model that cannot converse says so before anybody has typed
+        conversation = Conversation(running, sampler, max_tokens, stop, system, template, grammar, logprobs)
+        # A model that cannot converse says so before anybody has typed.
+        running.model.chat_ids("x", system=system, template=template)
         if sys.stdin.isatty():
             console.echo(f"{running.model.device.name}; /help says what can be typed", err=True)
         for said in _messages(first):

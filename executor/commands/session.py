@@ -188,7 +188,7 @@ class ModelSession:
         """The prompt of a conversation that starts with this question. ModelError if the model has no chat template."""
         from executor.base.errors import ModelError
 
-        if self.model.tokenizer.chat_template is None:
+        if not self.model.tokenizer.chat_templates.named:
             raise ModelError("the file has no chat template; leave out --chat", self.model.tokenizer.path)
         return self.model.chat_ids(question)
 

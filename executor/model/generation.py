@@ -279,11 +279,13 @@ class LanguageModel:
         system: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        template: str | None = None,
         **options: Any,
     ) -> Generation:
         """The answer to a conversation: `generate` for its `chat_ids`, with the options of that. A conversation that goes on
         with the answer, and one message more, computes what is new alone."""
-        return self.generate(self.chat_ids(messages, system=system, tools=tools, variables=variables), **options)
+        ids = self.chat_ids(messages, system=system, tools=tools, variables=variables, template=template)
+        return self.generate(ids, **options)
 
     def chat_ids(
         self,
@@ -292,18 +294,20 @@ class LanguageModel:
         system: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
+        template: str | None = None,
     ) -> list[int]:
         """The token ids of a conversation, as the model's chat template writes it, up to where its answer begins. A control
         token that somebody writes into a message is text.
 
         messages: mappings with "role" and "content", or one text, of a user; system: a system message before them; tools: what
         the template shows the model of functions that it may call; variables: others that the template knows, such as
-        enable_thinking. ModelError if there is no template, and for whatever it does wrong; ArgumentError for a `system` beside
-        messages that begin with one."""
+        enable_thinking; template: the name of one of the file's chat templates, by default `tool_use` where there are tools and
+        such a one, else the default one. ModelError if there is no template, and for whatever it does wrong; ArgumentError for
+        a `system` beside messages that begin with one, and for a name that no template has."""
         self._require_open()
         said = conversation(messages, system)
         extra = dict(variables or {}) | ({} if tools is None else {"tools": [dict(tool) for tool in tools]})
-        return chat_ids(self.tokenizer, said, extra=extra)
+        return chat_ids(self.tokenizer, said, template=template, extra=extra)
 
     def logprobs(self, prompt: Prompt) -> NDArray[np.float64]:
         """f64[len - 1]: the natural logarithm of the probability of each token of a text, or of token ids, but the first, after

@@ -13,6 +13,7 @@ from typing import Any, Final
 from executor.gguf.gguf_file import GgufFile
 from executor.model.config import ModelConfig
 from executor.text.chat import render
+from executor.text.chat_templates import DEFAULT
 from executor.text.tokenizer import Tokenizer
 from executor.text.tokenizer_json import tokenizer_json
 from ptxgen.files import make_folder, replacing
@@ -58,7 +59,7 @@ def tokenizer_folder(path: Path) -> TokenizerFolder:
         "config.json": _json(_config(tokenizer, config)),
         "generation_config.json": _json(_ends(tokenizer) | {"eos_token_id": sorted(tokenizer.eos_ids)}),
     }
-    chats = tokenizer.chat_template is not None
+    chats = bool(tokenizer.chat_templates.named)
     return TokenizerFolder(files, tokenizer.vocab_size, document.texts, document.ids, chats)
 
 
@@ -81,15 +82,23 @@ def _tokenizer_config(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, An
         "add_eos_token": tokenizer.add_eos,
         "clean_up_tokenization_spaces": False,
         "model_max_length": config.context_length,
-        "chat_template": _template(tokenizer),
+        "chat_template": _templates(tokenizer),
     }
 
 
-def _template(tokenizer: Tokenizer) -> str | None:
-    """The chat template, with BOS in front if the model wants BOS before a conversation and the template does not write it: who
+def _templates(tokenizer: Tokenizer) -> str | list[dict[str, str]] | None:
+    """The chat template, or several with their names."""
+    named = {name: _template(tokenizer, template) for name, template in tokenizer.chat_templates.named.items()}
+    if named.keys() <= {DEFAULT}:
+        return named.get(DEFAULT)
+    return [{"name": name, "template": template} for name, template in named.items()]
+
+
+def _template(tokenizer: Tokenizer, template: str) -> str:
+    """A chat template, with BOS in front if the model wants BOS before a conversation and the template does not write it: who
     renders it makes ids of the text as it is."""
-    template, bos = tokenizer.chat_template, tokenizer.bos_token
-    if template is None or not tokenizer.add_bos:
+    bos = tokenizer.bos_token
+    if not tokenizer.add_bos:
         return template
     said = render(template, [{"role": "user", "content": "Hi"}], bos_token=bos, eos_token=tokenizer.eos_token)
     return template if said.startswith(bos) else "{{ bos_token }}" + template

@@ -24,6 +24,7 @@ from executor.serve.tool_rules import rules_of
 from executor.serve.tools import Tools, tools_of
 from executor.serve.wire import FINISH, chat_logprobs, usage_of
 from executor.text.grammar import Grammar, GrammarGuide
+from executor.text.template_habits import Habits, habits_of
 from ptxgen.errors import ArgumentError
 
 FORMATS: Final = ("text", "json_object", "json_schema")
@@ -64,13 +65,14 @@ class _Form:
 async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | None:
     """Answer a conversation `n` times."""
     served = service.served
-    template = served.tokenizer.chat_template
-    if template is None:
+    if not served.tokenizer.chat_templates.named:
         raise ApiError("the model has no chat template; use /v1/completions", code="model_error")
     fields = Fields(body)
     asked = common(fields, served, ("max_completion_tokens", "max_tokens"), None)
+    named = fields.text("chat_template")
+    tools = tools_of(fields, _template(served, named, tools=True))
+    template = _template(served, named, tools=tools.shown is not None)
     messages = messages_of(fields.required("messages", "a list of messages"), template)
-    tools = tools_of(fields, template)
     form = _form(fields, tools, served)
     logprobs = _logprobs(fields)
     variables = fields.take("chat_template_kwargs") or {}
@@ -79,20 +81,33 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
     fields.only(_UNSUPPORTED)
     fields.finish()
 
-    def prepared() -> tuple[list[int], Grammar | None]:
+    def prepared() -> tuple[list[int], Habits, Grammar | None]:
+        words = served.tokenizer
+        calls = tools.convention is not None or any("tool_calls" in message for message in messages)
         try:
-            ids = served.chat(messages, tools=tools.shown, variables=dict(variables))
+            habits = habits_of(template, words.bos_token, words.eos_token, calls=calls)
+            ids = served.chat(habits.fit(messages), tools=tools.shown, variables=dict(variables), template=named)
         except ModelError as error:
             raise ApiError(str(error), param="messages", code="template_error") from error
         ends = frozenset() if asked.ignore_eos else served.tokenizer.eos_ids
-        return ids, None if form is None else form.grammar(served, ends)
+        return ids, habits, None if form is None else form.grammar(served, ends)
 
     with service.places.taking(asked.n):
-        ids, grammar = await service.on_host(prepared)
+        ids, habits, grammar = await service.on_host(prepared)
         options = {"logprobs": logprobs, "grammar": grammar}
         prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
-        answer = _Answer(served, asked, tools, logprobs is not None)
+        answer = _Answer(served, asked, tools, habits, logprobs is not None)
         return await delivered(service, asked, prompts, answer, events)
+
+
+def _template(served: Served, name: str | None, *, tools: bool) -> str:
+    """The template that a conversation is rendered by. ApiError for a name that the file does not have, and where it has no
+    default one and none is named."""
+    with blamed("chat_template"):
+        try:
+            return served.tokenizer.chat_templates.choose(name, tools=tools)
+        except ModelError as error:
+            raise ArgumentError(str(error).removeprefix(f"{error.path}: ")) from error
 
 
 @dataclass
@@ -122,8 +137,9 @@ class _Choice:
 class _Answer:
     """What has come so far, choice by choice."""
 
-    def __init__(self, served: Served, asked: Asked, tools: Tools, logprobs: bool) -> None:
+    def __init__(self, served: Served, asked: Asked, tools: Tools, habits: Habits, logprobs: bool) -> None:
         self._served = served
+        self._habits = habits
         self._asked = asked
         self._logprobs = logprobs
         self._markers = _markers(served, tools)
@@ -148,7 +164,7 @@ class _Answer:
         deltas: list[dict[str, Any]] = []
         for part in choice.read(news, self._markers):
             if isinstance(part, ToolCall):
-                choice.calls.append(part.as_json(len(choice.calls)))
+                choice.calls.append(part.as_json(len(choice.calls), self._habits))
                 deltas.append({"tool_calls": choice.calls[-1:]})
             elif self._asked.stream:
                 deltas.append({"content": part})

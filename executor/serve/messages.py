@@ -22,8 +22,8 @@ _NOT_SUPPORTED: Final = {
 
 
 def messages_of(given: Any, template: str) -> list[dict[str, Any]]:
-    """As templates want them: content is text, arguments of calls are objects, and `developer` is `system` for templates that
-    do not know it. ApiError names the message and what is wrong."""
+    """Checked: content is text, or None beside calls; arguments of calls are an object, as JSON text; `developer` is `system`
+    for templates that do not know it. Habits.fit gives templates the rest. ApiError names the message and what is wrong."""
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
         what = f"a list of {len(given)}" if isinstance(given, list) else described(given)
         raise ApiError(f"messages is {what}; allowed: a list of 1 to {MOST_MESSAGES} messages", param="messages")
@@ -49,11 +49,11 @@ def _message(given: Any, name: str, template: str) -> dict[str, Any]:
     return message
 
 
-def _content(fields: Fields, may_be_empty: bool) -> str:
+def _content(fields: Fields, may_be_empty: bool) -> str | None:
     """A text, or the texts of parts one after another."""
     content = fields.take("content")
     if content is None and may_be_empty:
-        return ""
+        return None
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -85,12 +85,13 @@ def _call(given: Any, name: str) -> dict[str, Any]:
     function = Fields(fields.required("function", "an object with name and arguments"), f"{name}.function")
     fields.finish()
     called = function.required("name", "text")
-    arguments = function.text("arguments", "{}")
+    arguments = function.text("arguments") or "{}"
     function.finish()
     try:
-        values = json.loads(arguments or "{}")
+        values = json.loads(arguments)
     except (ValueError, RecursionError):
         values = None
     if not isinstance(called, str) or not isinstance(values, dict):
         raise ApiError(f"{name}.function is no name with a JSON object as arguments", param=f"{name}.function")
-    return {"id": id, "type": "function", "function": {"name": called, "arguments": values}}
+    call = {"type": "function", "function": {"name": called, "arguments": arguments}}
+    return call if id is None else {"id": id, **call}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from executor.serve.tools import Convention, Tools
+from executor.text.template_habits import Habits
 from executor.text.tokenizer import Tokenizer
 
 _BETWEEN: Final = " \t\r\n,;"
@@ -22,10 +23,11 @@ class ToolCall:
     name: str
     arguments: str
 
-    def as_json(self, index: int) -> dict[str, Any]:
-        """As answers have it."""
+    def as_json(self, index: int, habits: Habits) -> dict[str, Any]:
+        """As answers have it, with an id that the template takes back."""
         function = {"name": self.name, "arguments": self.arguments}
-        return {"index": index, "id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+        id = habits.id_of(f"call_{secrets.token_hex(12)}")
+        return {"index": index, "id": id, "type": "function", "function": function}
 
 
 class CallReader:

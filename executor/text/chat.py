@@ -52,13 +52,22 @@ class Limits:
 LIMITS: Final = Limits()
 
 
-def chat_ids(tokenizer: Tokenizer, messages: Sequence[Message], **options: Any) -> list[int]:
-    """The prompt of a conversation as token ids, with the options of `render_spans` but bos_token and eos_token. ModelError if
-    the file has no chat template."""
-    if tokenizer.chat_template is None:
-        raise ModelError("the file has no chat template", tokenizer.path)
+class TemplateRefusal(ModelError):
+    """What a template itself does not do, by its raise_exception or by an error of its expressions."""
+
+
+def chat_ids(
+    tokenizer: Tokenizer, messages: Sequence[Message], *, template: str | None = None, extra: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> list[int]:  # fmt: skip
+    """The prompt of a conversation as token ids, with the options of `render_spans` but bos_token and eos_token.
+
+    template: the name of one of the file's; by default the one that ChatTemplates.choose gives, for tools if `extra` has some.
+    ModelError if the file has no chat template, or none for this.
+    """
+    chosen = tokenizer.chat_templates.choose(template, tools=extra is not None and extra.get("tools") is not None)
     bos, eos = tokenizer.bos_token, tokenizer.eos_token
-    return tokenizer.encode_spans(render_spans(tokenizer.chat_template, messages, bos_token=bos, eos_token=eos, **options))
+    return tokenizer.encode_spans(render_spans(chosen, messages, bos_token=bos, eos_token=eos, extra=extra, **options))
 
 
 def conversation(messages: str | Sequence[Message], system: str | None = None) -> list[Message]:
@@ -98,7 +107,8 @@ def render_spans(
 
     messages: mappings with at least "role" and "content", of what JSON knows. A role that is one of sandbox.ROLES counts as
     the template's. extra: further variables of the template, such as enable_thinking. The text may already start with
-    bos_token. ModelError for whatever the template does wrong, including its own raise_exception.
+    bos_token. TemplateRefusal for whatever the template does wrong, including its own raise_exception; ModelError where it
+    takes more than it may.
     """
     if len(template) > MAX_TEMPLATE:
         raise ModelError(f"the chat template has {len(template)} characters; allowed: up to {MAX_TEMPLATE}")
@@ -180,7 +190,7 @@ def _spans(answer: Any) -> list[Span]:
     """The runs of an answer. ModelError for the error that it tells instead, and for an answer of another form."""
     match answer:
         case {"error": str(reason)}:
-            raise _failed(reason)
+            raise TemplateRefusal(str(_failed(reason)))
         case {"runs": list(runs)} if all(map(_is_run, runs)):
             return [Span(text, own) for text, own in runs]
     raise _failed("its process sent an invalid answer")

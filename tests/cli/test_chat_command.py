@@ -190,3 +190,11 @@ def test_ctrl_c_ends_an_answer_and_not_the_session(model: Path) -> None:
     finally:
         terminal.process.kill()
         os.close(terminal.terminal)
+
+
+@pytest.mark.slow
+def test_a_template_is_named_where_there_are_several(model: Path) -> None:
+    refused = invoke("ptxrun", "chat", model, *EMULATOR, "--template", "nosuch", stdin="x\n")
+    assert refused.exit_code == 2
+    assert "there is no chat template nosuch; allowed: default" in refused.stderr
+    assert chat(model, "-n", 2, "--template", "default", stdin="x\n") == chat(model, "-n", 2, stdin="x\n")

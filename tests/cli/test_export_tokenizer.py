@@ -59,6 +59,15 @@ def test_a_template_that_leaves_bos_out_gets_it_where_the_model_wants_it(tmp_pat
     assert words["chat_template"] == told
 
 
+@pytest.mark.slow
+def test_templates_with_names_keep_them(tmp_path: Path) -> None:
+    metadata = {"tokenizer.chat_template": "a", "tokenizer.chat_template.tool_use": "b", "tokenizer.ggml.add_bos_token": False}
+    named = write_model(tmp_path / "m.gguf", types=Q.F32, layers=1, hidden=32, heads=1, kv_heads=1, ff=32, metadata=metadata)
+    facts("ptxrun", "export-tokenizer", named, tmp_path / "folder")
+    words = json.loads((tmp_path / "folder" / "tokenizer_config.json").read_text())
+    assert words["chat_template"] == [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]
+
+
 def test_a_second_time_replaces_the_files_and_says_one_line(model: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("old")
     said = invoke("ptxrun", "export-tokenizer", model, tmp_path).stdout

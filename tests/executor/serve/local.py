@@ -66,8 +66,9 @@ async def running(
     engine = engine or FakeEngine(vocab=VOCABULARY, context=CONTEXT, pages=256, page_len=4, rows=64)
     limits = limits or Limits(running=engine.slots, queue=16)
 
-    def rendered(messages: Any, *, tools: Any = None, variables: Mapping[str, Any]) -> list[int]:
-        return chat_ids(tokenizer, messages, extra=dict(variables) | ({} if tools is None else {"tools": list(tools)}))
+    def rendered(messages: Any, *, tools: Any = None, variables: Mapping[str, Any], template: str | None = None) -> list[int]:
+        extra = dict(variables) | ({} if tools is None else {"tools": list(tools)})
+        return chat_ids(tokenizer, messages, template=template, extra=extra)
 
     owner = OwnerThread("the scheduler")
     scheduler = Scheduler(engine, tokenizer, owner=owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from executor.serve.tool_calls import CallReader, ToolCall
 from executor.serve.tool_rules import rules_of
 from executor.serve.tools import CONVENTIONS, Convention, Tools, tools_of
 from executor.text.grammar import Grammar, GrammarGuide
+from executor.text.template_habits import Habits
 from executor.text.tokenizer import Tokenizer
 from tests.executor.model.fake_engine import FakeEngine
 from tests.executor.serve.conftest import TEMPLATE, model_file
@@ -252,8 +254,72 @@ def test_a_call_is_made_by_the_client_and_its_result_goes_back(tokenizer: Tokeni
         messages: Any = [*CHAT, choice.message, {"role": "tool", "tool_call_id": call.id, "content": "7"}]
         after = await local.client.chat.completions.create(messages=messages, max_tokens=3, model=NAME, temperature=0)
         plain: Any = messages_of([json.loads(m.model_dump_json()) if m is choice.message else m for m in messages], TEMPLATE)
-        assert plain[1]["tool_calls"][0]["function"]["arguments"] == json.loads(call.function.arguments)
-        assert after.choices[0].message.content == local.alone(local.service.served.chat(plain, variables={}), 3)
+        assert plain[1]["tool_calls"][0]["function"]["arguments"] == call.function.arguments
+        fitted = Habits(absent="missing").fit(plain)  # the template prints content as it is
+        assert after.choices[0].message.content == local.alone(local.service.served.chat(fitted, variables={}), 3)
+
+    run(work, tokenizer, engine=roomy())
+
+
+NINE = (
+    "{% for m in messages %}<|im_start|>{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('9') }}"
+    "{% endif %}[TOOL_CALLS]{{ [c.function] | tojson }}{% endfor %}{% if m.tool_calls and m.content is not none %}content"
+    "{% elif m.tool_call_id and m.tool_call_id | length != 9 %}{{ raise_exception('9') }}{% endif %}{% endfor %}{{ tools }}"
+)
+
+
+@pytest.mark.slow
+def test_ids_of_calls_are_those_that_the_template_takes(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(model_file(tmp_path, NINE))
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    history = [
+        *CHAT,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "7"},
+    ]
+
+    async def work(local: Local) -> None:
+        asked = {"messages": history, "tools": [function("f", "boolean")], "temperature": 0}
+        made = await local.post(
+            "/v1/chat/completions", asked | {"tool_choice": "required", "max_tokens": 200, "parallel_tool_calls": False}
+        )
+        (choice,) = made.json()["choices"]
+        (again,) = choice["message"]["tool_calls"]
+        assert re.fullmatch("[a-zA-Z0-9]{9}", again["id"])
+        messages = [*history, choice["message"], {"role": "tool", "tool_call_id": again["id"], "content": "8"}]
+        second = await local.post("/v1/chat/completions", asked | {"messages": messages, "max_tokens": 1})
+        assert second.status_code == 200, second.text
+        fitted = Habits(short_ids=True).fit(messages_of(messages, NINE))
+        ids = local.service.served.chat(fitted, tools=tools(function("f", "boolean")).shown, variables={})
+        assert second.json()["usage"]["prompt_tokens"] == len(ids)
+        assert "content" not in tokenizer.decode(ids)
+
+    run(work, tokenizer, engine=roomy())
+
+
+@pytest.mark.slow
+def test_a_request_names_one_of_the_templates_of_the_file(tmp_path: Path) -> None:
+    named = {
+        "tokenizer.chat_template.tool_use": "{{ tools }}",
+        "tokenizer.chat_template.short": "x",
+        "tokenizer.chat_template": "{{ tools }}y",
+    }
+    path = write_model(
+        tmp_path / "m.gguf", types=Q.F32, layers=1, hidden=32, heads=1, kv_heads=1, ff=32, context=512, metadata=named
+    )
+    tokenizer = tokenizer_of(path)
+
+    async def tokens(local: Local, **more: Any) -> Any:
+        answer = await local.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1} | more)
+        return answer.json()["usage"]["prompt_tokens"] if answer.status_code == 200 else answer.json()["error"]
+
+    async def work(local: Local) -> None:
+        shown = tools().shown
+        for more, text in (({}, "Noney"), ({"chat_template": "short"}, "x"), ({"tools": [function()]}, str(shown))):
+            assert await tokens(local, **more) == len(tokenizer.encode(text)), more
+        error = await tokens(local, chat_template="nosuch")
+        assert error["param"] == "chat_template"
+        assert "allowed: default, short, tool_use" in error["message"]
 
     run(work, tokenizer, engine=roomy())
 

@@ -1,0 +1,140 @@
+"""What a chat template wants of messages, found out by rendering trials: Hugging Face hands templates what it is given, and
+they want different things of it. Which calls a model writes is no matter of this file, but of executor/serve/tools.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any, Final, Literal
+
+from executor.text.chat import TemplateRefusal, render
+
+SHORT_ID: Final = 9
+"""Characters of an id of a call where a template takes no other: letters and digits, as Mistral's."""
+_ALPHABET: Final = string.ascii_letters + string.digits
+_CACHED: Final = 64
+"""Templates whose habits are remembered."""
+
+_NAME, _KEY, _VALUE, _SAID = "trial_function", "trial_key", "trial_value", "trial_content"
+_LONG_ID: Final = "call_" + 12 * "0a"
+_TOOL: Final = {"name": "other_function", "description": "other", "parameters": {"type": "object", "properties": {}}}
+_JSON: Final = re.compile(rf'"{_KEY}"\s*:\s*"{_VALUE}"')
+_PYTHON: Final = re.compile(rf"'{_KEY}'\s*:\s*'{_VALUE}'")
+_BEST: Final = 14
+"""The most that `_worth` gives."""
+
+Absent = Literal["none", "missing", "empty"]
+
+
+@dataclass(frozen=True)
+class Habits:
+    """parts: content is a list of parts, and a text is lost; arguments: those of calls are an object, or JSON as text; absent:
+    the content of a message that has calls alone is None, missing, or an empty text; short_ids: ids of calls have SHORT_ID
+    letters and digits."""
+
+    parts: bool = False
+    arguments: Literal["object", "text"] = "object"
+    absent: Absent = "none"
+    short_ids: bool = False
+
+    def fit(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Messages of OpenAI's form, whose content is text or None and whose arguments are JSON as text, as the template wants
+        them. What was thought has each name that templates know it by, as in apply_chat_template."""
+        return [self._message(message) for message in messages]
+
+    def id_of(self, id: str) -> str:
+        """The id of a call, or one that is made of it where the template would refuse it."""
+        if not self.short_ids or (len(id) == SHORT_ID and set(id) <= set(_ALPHABET)):
+            return id
+        number = int.from_bytes(hashlib.sha256(id.encode(errors="surrogatepass")).digest())
+        return "".join(_ALPHABET[number // len(_ALPHABET) ** at % len(_ALPHABET)] for at in range(SHORT_ID))
+
+    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        fitted = dict(message)
+        reasoning = next((fitted[name] for name in ("reasoning_content", "thinking", "reasoning") if fitted.get(name)), None)
+        if reasoning is not None:
+            fitted = {"thinking": reasoning} | fitted | {"reasoning_content": reasoning}
+        content = fitted.get("content")
+        if content is None:
+            fitted |= {"content": None if self.absent == "none" else ""}
+            if self.absent == "missing":
+                del fitted["content"]
+        elif self.parts and isinstance(content, str):
+            fitted["content"] = [{"type": "text", "text": content}]
+        if "tool_calls" in fitted:
+            fitted["tool_calls"] = [self._call(call) for call in fitted["tool_calls"]]
+        if "tool_call_id" in fitted:
+            fitted["tool_call_id"] = self.id_of(fitted["tool_call_id"])
+        return fitted
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        function = dict(call["function"])
+        if self.arguments == "object":
+            function["arguments"] = json.loads(function["arguments"])
+        return {**call, "function": function} | ({"id": self.id_of(call["id"])} if "id" in call else {})
+
+
+def habits_of(template: str, bos_token: str, eos_token: str, *, calls: bool) -> Habits:
+    """What the template wants. calls: of calls, too, which are no part of most conversations. ModelError where a trial takes
+    more than it may, or there is no process for it."""
+    parts = _wants_parts(template, bos_token, eos_token)
+    return _habits(template, bos_token, eos_token, parts) if calls else Habits(parts)
+
+
+@lru_cache(_CACHED)
+def _wants_parts(template: str, bos_token: str, eos_token: str) -> bool:
+    for parts in (False, True):
+        messages = Habits(parts).fit([{"role": "user", "content": _SAID}])
+        if _SAID in _tried(template, messages, bos_token, eos_token):
+            return parts
+    return False
+
+
+@lru_cache(_CACHED)
+def _habits(template: str, bos_token: str, eos_token: str, parts: bool) -> Habits:
+    """The first of those that do best."""
+    best, most = Habits(parts), 0
+    for habits in _choices(parts):
+        worth = _worth(_tried(template, habits.fit(_conversation()), bos_token, eos_token))
+        if worth > most:
+            best, most = habits, worth
+        if worth == _BEST:
+            break
+    return best
+
+
+def _choices(parts: bool) -> Iterator[Habits]:
+    absences: tuple[Absent, ...] = ("none", "missing", "empty")
+    arguments: tuple[Literal["object", "text"], ...] = ("object", "text")
+    for absent, form, short in product(absences, arguments, (False, True)):
+        yield Habits(parts, form, absent, short)
+
+
+def _conversation() -> list[dict[str, Any]]:
+    function = {"name": _NAME, "arguments": json.dumps({_KEY: _VALUE})}
+    return [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": _LONG_ID, "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": _LONG_ID, "name": _NAME, "content": "b"},
+    ]
+
+
+def _tried(template: str, messages: Sequence[Mapping[str, Any]], bos_token: str, eos_token: str) -> str:
+    """The text of a trial; none where the template refuses it."""
+    extra = {"tools": [{"type": "function", "function": _TOOL}]}
+    try:
+        return render(template, messages, bos_token=bos_token, eos_token=eos_token, extra=extra)
+    except TemplateRefusal:
+        return ""
+
+
+def _worth(text: str) -> int:
+    """How well a text shows the call of the trial: its name, its arguments, these as JSON, and nothing as Python writes it."""
+    shown = 8 * (_NAME in text) + 4 * (_KEY in text and _VALUE in text) + 2 * (_JSON.search(text) is not None)
+    return shown - (_PYTHON.search(text) is not None) - ("None" in text)
