@@ -61,6 +61,7 @@ class ByteLevelEncoder:
     """Ids of one fragment of text that holds no special token, and the bytes of one token."""
 
     adds_space_prefix = False
+    finds_user_defined = False
 
     def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
         keys = VocabularyKeys(file)

@@ -8,21 +8,26 @@ from typing import Final
 
 from executor.base.errors import ModelError
 from executor.gguf.gguf_file import GgufFile
+from executor.text.special_tokens import Span, SpecialTokens
 from executor.text.token_kinds import TokenKind
 from executor.text.vocabulary import Vocabulary, VocabularyKeys
 
 SPACE: Final = "\u2581"  # stands for a space inside a token
+_MERGED: Final = frozenset({TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED})
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class SentencePieceEncoder:
-    """Ids of one fragment of text that holds no special token, and the bytes of one token.
+    """Ids of one fragment of text that holds no control token, and the bytes of one token.
 
-    The algorithm of llama.cpp (src/llama-vocab.cpp) and SentencePiece's BPE: of all neighbouring symbols whose union is a
-    token, the union with the highest score is made, the leftmost of equals first, until there is none.
+    The algorithm of SentencePiece's BPE (src/bpe_model.cc): spaces are written as SPACE; what is a user-defined token then is
+    one, leftmost and longest first, and no part of another token; of all neighbouring symbols between them whose union is a
+    token, the union with the highest score is made, the leftmost of equals first, until there is none; a union that is an
+    unused token is taken apart again.
     """
 
     default_add_bos = True
+    finds_user_defined = True
 
     def __init__(self, file: GgufFile, vocabulary: Vocabulary) -> None:
         keys = VocabularyKeys(file)
@@ -32,6 +37,8 @@ class SentencePieceEncoder:
         self._ids: dict[str, int] = {}
         self._bytes: dict[int, int] = {}  # byte -> id
         self._byte_of: dict[int, int] = {}  # id -> byte
+        self._unused = frozenset(index for index, kind in enumerate(vocabulary.kinds) if kind is TokenKind.UNUSED)
+        whole: dict[str, int] = {}
         for index, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             if kind is TokenKind.BYTE:
                 match = _BYTE.fullmatch(text)
@@ -39,18 +46,27 @@ class SentencePieceEncoder:
                     keys.fail("tokens", f"has the byte token {repr(text)[:80]} at {index}; allowed: <0x00> to <0xFF>")
                 self._byte_of[index] = int(match[1], 16)
                 self._bytes.setdefault(self._byte_of[index], index)
-            elif kind in (TokenKind.NORMAL, TokenKind.USER_DEFINED) and index not in vocabulary.control_ids:
+            elif kind in _MERGED and index not in vocabulary.control_ids:
                 self._ids.setdefault(text, index)
+                if kind is TokenKind.USER_DEFINED:
+                    whole.setdefault(text, index)
+        # Converters write the spaces of some as spaces, which no text has here.
+        spaced = {text.replace(" ", SPACE): index for text, index in whole.items() if " " in text}
+        self._user_defined = SpecialTokens({}, whole | {text: index for text, index in spaced.items() if text not in self._ids})
 
     def encode(self, fragment: str) -> list[int]:
         """Ids of the fragment; a symbol that is no token becomes its UTF-8 bytes, or the unknown token if those are none."""
         out: list[int] = []
-        for symbol in self._merge(fragment.replace(" ", SPACE)):
-            index = self._ids.get(symbol)
-            if index is not None:
-                out.append(index)
-            else:
-                out.extend(self._byte_id(byte) for byte in symbol.encode())
+        for text, user_defined in self._user_defined.cut([Span(fragment.replace(" ", SPACE), trusted=False)]):
+            if user_defined is not None:
+                out.append(user_defined)
+                continue
+            for symbol in self._merge(text):
+                index = self._ids.get(symbol)
+                if index is not None and index not in self._unused:
+                    out.append(index)
+                else:
+                    out.extend(self._byte_id(byte) for byte in symbol.encode())
         return out
 
     def _byte_id(self, byte: int) -> int:
@@ -66,12 +82,15 @@ class SentencePieceEncoder:
         after = list(range(1, end + 1))
         before = list(range(-1, end - 1))
         queue: list[tuple[float, int, int, str]] = []
+        halves: dict[str, tuple[str, str]] = {}  # of unions that are unused tokens
 
         def offer(left: int, right: int) -> None:
             union = symbols[left] + symbols[right]
             index = ids.get(union)
             if index is not None:
                 heapq.heappush(queue, (-scores[index], left, right, union))
+                if index in self._unused:
+                    halves[union] = symbols[left], symbols[right]
 
         for left in range(end - 1):
             offer(left, left + 1)
@@ -87,7 +106,15 @@ class SentencePieceEncoder:
                 offer(left, after[left])
             if before[left] >= 0:
                 offer(before[left], left)
-        return [symbol for symbol in symbols if symbol]
+        merged = [symbol for symbol in reversed(symbols) if symbol]
+        out: list[str] = []
+        while merged:
+            symbol = merged.pop()
+            if symbol in halves:
+                merged += reversed(halves[symbol])
+            else:
+                out.append(symbol)
+        return out
 
     def piece(self, index: int) -> bytes:
         """The bytes that a token stands for."""
@@ -95,4 +122,4 @@ class SentencePieceEncoder:
         if byte is not None:
             return bytes([byte])
         text = self._vocabulary.tokens[index]
-        return (text.replace(SPACE, " ") if self._vocabulary.kinds[index] is TokenKind.NORMAL else text).encode()
+        return (text.replace(SPACE, " ") if self._vocabulary.kinds[index] in _MERGED else text).encode()

@@ -26,10 +26,12 @@ NO_VOCABULARY: Final = ("none", "no_vocab")
 
 
 class Encoder(Protocol):
-    """What a vocabulary's algorithm offers: ids of a fragment without special tokens, bytes of a token."""
+    """What a vocabulary's algorithm offers: ids of a fragment without special tokens, bytes of a token. finds_user_defined:
+    fragments have user-defined tokens in them."""
 
     default_add_bos: bool
     adds_space_prefix: bool
+    finds_user_defined: bool
 
     def encode(self, fragment: str) -> list[int]:
         """Ids of a fragment of text."""
@@ -164,7 +166,8 @@ class Tokenizer:
 
     @cached_property
     def _special_tokens(self) -> SpecialTokens:
-        return self.parts()[0].special_tokens()
+        vocabulary, encoder = self.parts()
+        return vocabulary.special_tokens(user_defined=not encoder.finds_user_defined)
 
     def _text(self, index: int | None) -> str:
         return self._vocabulary.tokens[index] if self._vocabulary and index is not None else ""

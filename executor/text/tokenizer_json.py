@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from executor.base.errors import ModelError, shown
 from executor.text.byte_level import ByteLevelEncoder, byte_characters
 from executor.text.sentencepiece import SPACE, SentencePieceEncoder
-from executor.text.token_kinds import SILENT, TokenKind
+from executor.text.token_kinds import SILENT, TokenKind, is_merged
 from executor.text.tokenizer import Tokenizer
 from executor.text.vocabulary import Vocabulary
 
@@ -41,7 +41,8 @@ def tokenizer_json(tokenizer: Tokenizer) -> TokenizerJson:
     vocabularies put before a text is left there when ids that begin with BOS become text.
 
     ModelError names what cannot be said in the format: a text that two tokens have, a control token that words could become,
-    SentencePiece without a token for each byte or with tokens made of characters that are none."""
+    SentencePiece without a token for each byte, with tokens made of characters that are none, with unused tokens that words
+    become on their way to others, or with user-defined tokens and a space before each text."""
     vocabulary, encoder = tokenizer.parts()
     _check_texts(tokenizer, vocabulary)
     if isinstance(encoder, ByteLevelEncoder):
@@ -50,7 +51,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> TokenizerJson:
         backend = _sentencepiece(tokenizer, vocabulary)
     else:
         _refuse(tokenizer, f"{type(encoder).__name__} has no such document")
-    _add_tokens(backend, vocabulary)
+    _add_tokens(backend, vocabulary, normalized=encoder.finds_user_defined)
     _add_ends(backend, tokenizer)
     text: str = backend.to_str()
     return _compared(tokenizer, vocabulary, text)
@@ -105,6 +106,13 @@ def _sentencepiece(tokenizer: Tokenizer, vocabulary: Vocabulary) -> Backend:
     for text, index in whole.items():
         if len(text) == 1 and text not in ids:
             _refuse(tokenizer, f"{_named(vocabulary, index)} is one character that is no text")
+    for index in _of_kind(vocabulary, TokenKind.UNUSED):
+        text = vocabulary.tokens[index]
+        if len(text) > 1 and is_merged(text, whole):
+            _refuse(tokenizer, f"{_named(vocabulary, index)} is unused, and words become it before they are taken apart again")
+    for index in _of_kind(vocabulary, TokenKind.USER_DEFINED):
+        if encoder.adds_space_prefix and index not in vocabulary.control_ids:
+            _refuse(tokenizer, f"{_named(vocabulary, index)} is user-defined, and text after it would get a space before it")
     merges = _merges(tokenizer, vocabulary, ids)
     backend: Backend = Backend(models.BPE(vocab=whole, merges=merges, byte_fallback=True))
     spaces = normalizers.Replace(" ", SPACE)
@@ -121,7 +129,7 @@ def _merges(tokenizer: Tokenizer, vocabulary: Vocabulary, ids: Mapping[str, int]
     found: list[tuple[float, int, int, tuple[str, str]]] = []
     made = set[str]()
     for text, index in sorted(ids.items(), key=lambda item: len(item[0])):
-        if " " in text or (vocabulary.kinds[index] is TokenKind.USER_DEFINED and SPACE not in text):
+        if " " in text or vocabulary.kinds[index] is TokenKind.USER_DEFINED:
             continue  # no word has a space, nor what is cut out of the text before
         for cut in range(1, len(text)):
             left, right = text[:cut], text[cut:]
@@ -185,14 +193,19 @@ def _of_kind(vocabulary: Vocabulary, *kinds: TokenKind) -> Iterator[int]:
     return (index for index, kind in enumerate(vocabulary.kinds) if kind in kinds)
 
 
-def _add_tokens(backend: Backend, vocabulary: Vocabulary) -> None:
-    """Those that are cut out of a text before its words: special where they are no text themselves."""
+def _add_tokens(backend: Backend, vocabulary: Vocabulary, *, normalized: bool) -> None:
+    """Those that are cut out of a text before its words: special where they are no text themselves. normalized: user-defined
+    ones are looked for when spaces have been written as they are in tokens."""
     from tokenizers import AddedToken
 
     cut = sorted(vocabulary.control_ids.union(_of_kind(vocabulary, TokenKind.USER_DEFINED)))
     backend.add_tokens(
         [
-            AddedToken(vocabulary.tokens[index], normalized=False, special=vocabulary.kinds[index] in SILENT)
+            AddedToken(
+                vocabulary.tokens[index],
+                normalized=normalized and index not in vocabulary.control_ids,
+                special=vocabulary.kinds[index] in SILENT,
+            )
             for index in cut
             if vocabulary.tokens[index]
         ]

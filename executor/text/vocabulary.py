@@ -79,14 +79,15 @@ class Vocabulary:
         kinds, control_ids = corrected(tokens, stated, marks)
         return cls(tokens, kinds, scores, named["bos"], named["eos"], named["unknown"], marks.ends, control_ids, templates)
 
-    def special_tokens(self) -> SpecialTokens:
-        """The tokens that are cut out of a text before its words are encoded. The first of equal texts counts."""
+    def special_tokens(self, *, user_defined: bool) -> SpecialTokens:
+        """The tokens that are cut out of a text before its words are encoded, with user-defined ones or without. The first of
+        equal texts counts."""
         control: dict[str, int] = {}
         others: dict[str, int] = {}
         for index, kind in enumerate(self.kinds):
             if index in self.control_ids:
                 control.setdefault(self.tokens[index], index)
-            elif kind is TokenKind.USER_DEFINED:
+            elif user_defined and kind is TokenKind.USER_DEFINED:
                 others.setdefault(self.tokens[index], index)
         return SpecialTokens(control, others)
 

@@ -165,6 +165,49 @@ def test_sentencepiece_takes_the_leftmost_of_equal_scores(tmp_path: Path) -> Non
     assert tokenizer.encode("aaa", add_special=False) == [2, 1]
 
 
+USER_DEFINED = ["[INST]", "\u2581\u2581", "\u2581cat", "]x", "a\u2581b", "\n"]
+NORMAL = ["\u2581", *"abctx[]", "\u2581a", "ca", "\u2581c", "ab", "\u2581ab"]
+UNUSED = ["cat", "\u2581x"]
+SENTENCEPIECE: list[tuple[str, list[int], list[int]]] = [
+    ("[INST]", [6, 0], [0]),
+    ("a[INST]b", [14, 0, 8], [7, 0, 8]),
+    ("[INST] a", [6, 0, 14], [0, 14]),
+    ("[INST]x", [6, 0, 11], [0, 11]),
+    ("[]x[", [6, 12, 3, 12], [12, 3, 12]),
+    ("cat", [2], [15, 10]),
+    ("a cat", [14, 2], [7, 2]),
+    ("acat", [14, 15, 10], [7, 15, 10]),
+    ("  a", [1, 14], [1, 7]),
+    ("a   b", [14, 1, 6, 8], [7, 1, 6, 8]),
+    ("a b", [6, 4], [4]),
+    ("ab b", [18, 6, 8], [17, 6, 8]),
+    ("x\na", [6, 11, 5, 7], [11, 5, 7]),
+    (" \u2581cat", [1, 2], [1, 15, 10]),
+    ("ca t x", [6, 15, 6, 10, 6, 11], [15, 6, 10, 6, 11]),
+]
+"""Ids, less 259, that sentencepiece 0.2.3 gives with its dummy prefix and without."""
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("spaced", [True, False], ids=["spaces as converters write them", "as in the model"])
+def test_user_defined_and_unused_tokens_are_found_as_sentencepiece_finds_them(prefix: bool, spaced: bool) -> None:
+    user_defined = [text.replace("\u2581", " ") if spaced else text for text in USER_DEFINED]
+    count = 259 + len(user_defined) + len(NORMAL) + len(UNUSED)
+    made = {
+        "tokens": ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *user_defined, *NORMAL, *UNUSED],
+        "token_type": np.asarray([2, 3, 3] + [6] * 256 + [4] * len(user_defined) + [1] * len(NORMAL) + [5] * len(UNUSED)),
+        "scores": np.asarray([0.0] * 265 + [-float(at) for at in range(count - 265)]),
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "add_space_prefix": prefix,
+    }
+    tokenizer = Tokenizer.from_gguf(altered("llama", made))
+    for text, *ids in SENTENCEPIECE:
+        encoded = tokenizer.encode(text, add_special=False)
+        assert [index - 259 for index in encoded] == ids[0 if prefix else 1], text
+        assert tokenizer.decode([1, *encoded] if prefix else encoded) == text.replace("\u2581", " ")
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 @given(text=st.text(max_size=60))
 def test_decoding_what_was_encoded_gives_the_text(kind: str, text: str) -> None:

@@ -105,7 +105,8 @@ def test_a_real_vocabulary_is_equal_and_all_of_it_was_compared() -> None:
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_tokens_of_every_kind_keep_what_they_are(kind: str) -> None:
     """User-defined ones are cut out and read, control ones are cut out and silent, unused ones are neither."""
-    tokenizer = with_tokens(kind, {"<tool>": USER_DEFINED, "  ": USER_DEFINED, "[odd]": CONTROL, "[pad]": UNUSED})
+    new = {"<tool>": USER_DEFINED, "  ": USER_DEFINED, "[odd]": CONTROL, "[pad]": UNUSED}
+    tokenizer = with_tokens(kind, new, add_space_prefix=False)
     backend = read_back(tokenizer)
     for text in ("the<tool>the  a[odd]in", "  <tool>", "th[odd]e", "<too"):
         require_equal(tokenizer, backend, text)
@@ -142,7 +143,8 @@ def test_runs_of_equal_scores_grow_from_the_left() -> None:
         (lambda: with_tokens("gpt2", {"\u00e9\u00e9": USER_DEFINED}), "would be the text"),
         (lambda: with_tokens("llama", {"t9": NORMAL}), r"token 508 \(t9\) is made of a character that is no token"),
         (lambda: with_tokens("llama", {"9": CONTROL}), r"token 508 \(9\) is one character that is no text"),
-        (lambda: with_tokens("llama", {"\u2581\u2581": USER_DEFINED}), "would be the text"),
+        (lambda: with_tokens("llama", {"\u2581\u2581": USER_DEFINED}), "is user-defined, and text after it would get a space"),
+        (lambda: with_tokens("llama", {"hx": UNUSED}), "is unused, and words become it before"),
         (lambda: altered("llama", {"scores": np.zeros(512, np.float32)}), "depends on where they stand"),
     ],
 )  # fmt: skip
