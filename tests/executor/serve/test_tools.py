@@ -96,7 +96,22 @@ CASES: list[tuple[Convention, str, list[Any]]] = [
     (LLAMA, '{"answer": 42}', ['{"answer": 42}']),
     (LLAMA, 'It is {"name": "f", "parameters": {"x": 1}}', ['It is {"name": "f", "parameters": {"x": 1}}']),
     (LLAMA, " \n", [" \n"]),
-]
+    (HERMES, '<tool_call>{"name": "f"}<tool_call>{"name": "g"}</tool_call> so', [("f", {}), ("g", {}), " so"]),
+    (HERMES, '<tool_call>\n{"name": "f"}\n{"name": "g"}\n</tool_call>', [("f", {}), ("g", {})]),
+    (HERMES, '<tool_call>{"name": "f"} so </tool_call>', ['<tool_call>{"name": "f"} so </tool_call>']),
+    (HERMES, '<tool_call>so <tool_call>{"name": "f"}</tool_call>', ["<tool_call>so", ("f", {})]),
+    (HERMES, '<tool_call>{</tool_call><tool_call>{"name": "g"}</tool_call>', ["<tool_call>{</tool_call>", ("g", {})]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"x": NaN}}', ['<tool_call>{"name": "f", "arguments": {"x": NaN}}']),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"x": "</tool_call>"}}</tool_call>', [("f", {"x": "</tool_call>"})]),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {"x": "}]\\""}}]', [("f", {"x": '}]"'})]),
+    (LLAMA, '{"name": "f", "parameters": {"x": "<|python_tag|>{; "}}', [("f", {"x": "<|python_tag|>{; "})]),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f"}][TOOL_CALLS] [{"name": "g"}]', [("f", {}), ("g", {})]),
+    (MISTRAL, '[TOOL_CALLS][{"name": "f"}] so', [("f", {}), " so"]),
+    (MISTRAL, "[TOOL_CALLS] none", ["[TOOL_CALLS] none"]),
+    (LLAMA, '<|python_tag|>{"name": "f"};', [("f", {})]),
+    (LLAMA, '{"name": "f"} and more', [("f", {}), " and more"]),
+    (LLAMA, " so", [" so"]),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("convention", "answer", "found"), CASES)
@@ -105,6 +120,26 @@ def test_calls_are_read_out_of_an_answer_however_it_is_cut(convention: Conventio
     assert read(convention, *answer) == found
     for cut in range(1, len(answer)):
         assert read(convention, answer[:cut], answer[cut:]) == found
+
+
+MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", '"', "\\", "{", "}", "]", "; ", "x", "\n", "\u00e9")
+FORMS = ((HERMES, "<tool_call>\n{}\n</tool_call>"), (MISTRAL, "[TOOL_CALLS] [{}]"), (LLAMA, "<|python_tag|>{}"), (LLAMA, "{}"))
+
+
+@pytest.mark.slow
+@given(
+    form=st.sampled_from(FORMS),
+    parts=st.lists(st.sampled_from(MARKS), max_size=6),
+    escaped=st.booleans(),
+    size=st.integers(1, 9),
+)
+def test_a_call_ends_where_its_json_ends_whatever_is_in_its_strings(
+    form: tuple[Convention, str], parts: list[str], escaped: bool, size: int
+) -> None:
+    convention, written = form
+    values = {"x": "".join(parts), "".join(parts): [{"y": None}]}
+    answer = written.replace("{}", json.dumps({"name": "f", convention.arguments: values}, ensure_ascii=escaped))
+    assert read(convention, *(answer[at : at + size] for at in range(0, len(answer), size))) == [("f", values)]
 
 
 @given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool", "{", '{"name": "f"}', "x", " ", "\n"]), max_size=12))
