@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,8 +26,7 @@ class ToolCall:
     def as_json(self, index: int, habits: Habits) -> dict[str, Any]:
         """As answers have it, with an id that the template takes back."""
         function = {"name": self.name, "arguments": self.arguments}
-        id = habits.id_of(f"call_{secrets.token_hex(12)}")
-        return {"index": index, "id": id, "type": "function", "function": function}
+        return {"index": index, "id": habits.new_id(), "type": "function", "function": function}
 
 
 class CallReader:

@@ -6,42 +6,45 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import secrets
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final, Literal
 
 from executor.text.chat import TemplateRefusal, render
 
-SHORT_ID: Final = 9
-"""Characters of an id of a call where a template takes no other: letters and digits, as Mistral's."""
+NINE: Final = 9
+"""Characters of an id of a call where a template does not take any: letters and digits, as Mistral's."""
 _ALPHABET: Final = string.ascii_letters + string.digits
 _CACHED: Final = 64
 """Templates whose habits are remembered."""
 
 _NAME, _KEY, _VALUE, _SAID = "trial_function", "trial_key", "trial_value", "trial_content"
-_LONG_ID: Final = "call_" + 12 * "0a"
+_LONG_ID, _SHORT_ID = "call_" + 12 * "0a", "c1"
 _TOOL: Final = {"name": "other_function", "description": "other", "parameters": {"type": "object", "properties": {}}}
 _JSON: Final = re.compile(rf'"{_KEY}"\s*:\s*"{_VALUE}"')
 _PYTHON: Final = re.compile(rf"'{_KEY}'\s*:\s*'{_VALUE}'")
-_BEST: Final = 14
+_BEST: Final = 16
 """The most that `_worth` gives."""
 
 Absent = Literal["none", "missing", "empty"]
+Arguments = Literal["object", "text"]
+Ids = Literal["any", "nine", "nine or more"]
 
 
 @dataclass(frozen=True)
 class Habits:
     """parts: content is a list of parts, and a text is lost; arguments: those of calls are an object, or JSON as text; absent:
-    the content of a message that has calls alone is None, missing, or an empty text; short_ids: ids of calls have SHORT_ID
-    letters and digits."""
+    the content of a message that has calls alone is None, missing, or an empty text; ids: how many characters those of calls
+    have."""
 
     parts: bool = False
-    arguments: Literal["object", "text"] = "object"
+    arguments: Arguments = "object"
     absent: Absent = "none"
-    short_ids: bool = False
+    ids: Ids = "any"
 
     def fit(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Messages of OpenAI's form, whose content is text or None and whose arguments are JSON as text, as the template wants
@@ -50,10 +53,13 @@ class Habits:
 
     def id_of(self, id: str) -> str:
         """The id of a call, or one that is made of it where the template would refuse it."""
-        if not self.short_ids or (len(id) == SHORT_ID and set(id) <= set(_ALPHABET)):
-            return id
-        number = int.from_bytes(hashlib.sha256(id.encode(errors="surrogatepass")).digest())
-        return "".join(_ALPHABET[number // len(_ALPHABET) ** at % len(_ALPHABET)] for at in range(SHORT_ID))
+        long_enough = self.ids == "any" or (self.ids == "nine or more" and len(id) >= NINE)
+        return id if long_enough or (len(id) == NINE and set(id) <= set(_ALPHABET)) else _nine_of(id)
+
+    def new_id(self) -> str:
+        """An id for a call of an answer."""
+        id = f"call_{secrets.token_hex(12)}"
+        return id if self.ids == "any" else _nine_of(id)
 
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         fitted = dict(message)
@@ -80,6 +86,11 @@ class Habits:
         return {**call, "function": function} | ({"id": self.id_of(call["id"])} if "id" in call else {})
 
 
+def _nine_of(id: str) -> str:
+    number = int.from_bytes(hashlib.sha256(id.encode(errors="surrogatepass")).digest())
+    return "".join(_ALPHABET[number // len(_ALPHABET) ** at % len(_ALPHABET)] for at in range(NINE))
+
+
 def habits_of(template: str, bos_token: str, eos_token: str, *, calls: bool) -> Habits:
     """What the template wants. calls: of calls, too, which are no part of most conversations. ModelError where a trial takes
     more than it may, or there is no process for it."""
@@ -91,7 +102,7 @@ def habits_of(template: str, bos_token: str, eos_token: str, *, calls: bool) -> 
 def _wants_parts(template: str, bos_token: str, eos_token: str) -> bool:
     for parts in (False, True):
         messages = Habits(parts).fit([{"role": "user", "content": _SAID}])
-        if _SAID in _tried(template, messages, bos_token, eos_token):
+        if _SAID in (_tried(template, messages, bos_token, eos_token) or ""):
             return parts
     return False
 
@@ -101,40 +112,46 @@ def _habits(template: str, bos_token: str, eos_token: str, parts: bool) -> Habit
     """The first of those that do best."""
     best, most = Habits(parts), 0
     for habits in _choices(parts):
-        worth = _worth(_tried(template, habits.fit(_conversation()), bos_token, eos_token))
+        worth = _worth(_tried(template, habits.fit(_conversation(_LONG_ID)), bos_token, eos_token))
         if worth > most:
             best, most = habits, worth
         if worth == _BEST:
             break
+    if best.ids == "any" and most and _tried(template, best.fit(_conversation(_SHORT_ID)), bos_token, eos_token) is None:
+        best = replace(best, ids="nine or more")
     return best
 
 
 def _choices(parts: bool) -> Iterator[Habits]:
     absences: tuple[Absent, ...] = ("none", "missing", "empty")
-    arguments: tuple[Literal["object", "text"], ...] = ("object", "text")
-    for absent, form, short in product(absences, arguments, (False, True)):
-        yield Habits(parts, form, absent, short)
+    arguments: tuple[Arguments, ...] = ("object", "text")
+    ids: tuple[Ids, ...] = ("any", "nine")
+    for absent, form, length in product(absences, arguments, ids):
+        yield Habits(parts, form, absent, length)
 
 
-def _conversation() -> list[dict[str, Any]]:
+def _conversation(id: str) -> list[dict[str, Any]]:
     function = {"name": _NAME, "arguments": json.dumps({_KEY: _VALUE})}
     return [
         {"role": "user", "content": "a"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": _LONG_ID, "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": _LONG_ID, "name": _NAME, "content": "b"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": id, "name": _NAME, "content": "b"},
     ]
 
 
-def _tried(template: str, messages: Sequence[Mapping[str, Any]], bos_token: str, eos_token: str) -> str:
-    """The text of a trial; none where the template refuses it."""
+def _tried(template: str, messages: Sequence[Mapping[str, Any]], bos_token: str, eos_token: str) -> str | None:
+    """The text of a trial; None where the template refuses it."""
     extra = {"tools": [{"type": "function", "function": _TOOL}]}
     try:
         return render(template, messages, bos_token=bos_token, eos_token=eos_token, extra=extra)
     except TemplateRefusal:
-        return ""
+        return None
 
 
-def _worth(text: str) -> int:
-    """How well a text shows the call of the trial: its name, its arguments, these as JSON, and nothing as Python writes it."""
+def _worth(text: str | None) -> int:
+    """How well a text shows the call of the trial: its name, its arguments, these as JSON, and nothing as Python writes it. Any
+    text is better than none."""
+    if text is None:
+        return 0
     shown = 8 * (_NAME in text) + 4 * (_KEY in text and _VALUE in text) + 2 * (_JSON.search(text) is not None)
-    return shown - (_PYTHON.search(text) is not None) - ("None" in text)
+    return 2 + shown - (_PYTHON.search(text) is not None) - ("None" in text)

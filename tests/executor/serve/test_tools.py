@@ -324,7 +324,7 @@ def test_ids_of_calls_are_those_that_the_template_takes(tmp_path: Path) -> None:
         messages = [*history, choice["message"], {"role": "tool", "tool_call_id": again["id"], "content": "8"}]
         second = await local.post("/v1/chat/completions", asked | {"messages": messages, "max_tokens": 1})
         assert second.status_code == 200, second.text
-        fitted = Habits(short_ids=True).fit(messages_of(messages, NINE))
+        fitted = Habits(ids="nine").fit(messages_of(messages, NINE))
         ids = local.service.served.chat(fitted, tools=tools(function("f", "boolean")).shown, variables={})
         assert second.json()["usage"]["prompt_tokens"] == len(ids)
         assert "content" not in tokenizer.decode(ids)

@@ -64,14 +64,22 @@ TRIALS: dict[str, tuple[str, Habits]] = {
         + "{% for c in m.tool_calls %}{% if c.id is not defined or c.id | length != 9 %}{{ raise_exception('9') }}{% endif %}"
         + "{{ c.function | tojson }}"
         + ENDS,
-        Habits(short_ids=True),
+        Habits(ids="nine"),
     ),
     "ids of results alone are refused": (
         "{% for m in messages %}{% if m.role == 'tool' and m.tool_call_id | length != 9 %}{{ raise_exception('9') }}{% endif %}"
         + CALLS
         + AS_JSON
         + ENDS,
-        Habits(short_ids=True),
+        Habits(ids="nine"),
+    ),
+    "the end of the id (Mistral Small 3)": (
+        "{% for m in messages %}{% if m.role == 'tool' and m.tool_call_id | length < 9 %}{{ raise_exception('9') }}{% endif %}"
+        + CALLS
+        + AS_JSON
+        + "{{ c.id[-9:] }}"
+        + ENDS,
+        Habits(ids="nine or more"),
     ),
     "content printed as it is": (TURNS + "{{ m.content }}" + CALLS + AS_JSON + ENDS, Habits(absent="missing")),
     "content joined to text": (TURNS + "{{ m.content + '\n' }}" + CALLS + AS_JSON + ENDS, Habits(absent="empty")),
@@ -95,6 +103,12 @@ TRIALS: dict[str, tuple[str, Habits]] = {
         + AS_JSON
         + ENDS,
         Habits(),
+    ),
+    "no calls at all, and content is text or parts (Kimi K2)": (
+        TURNS
+        + "{% if m.content is string %}{{ m.content }}{% else %}"
+        + "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}",
+        Habits(absent="missing"),
     ),
     "no calls at all (Gemma 2)": (
         TURNS + "{% if m.role == 'tool' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}{% endfor %}",
@@ -154,7 +168,7 @@ def test_messages_are_fitted_to_the_habits() -> None:
         "c1",
     )
     assert (said["reasoning_content"], said["thinking"], said["reasoning"]) == ("so", "so", "so")
-    asked, said, result = Habits(parts=True, arguments="text", absent="missing", short_ids=True).fit(HISTORY)
+    asked, said, result = Habits(parts=True, arguments="text", absent="missing", ids="nine").fit(HISTORY)
     assert asked["content"] == [{"type": "text", "text": "q"}]
     assert "content" not in said
     assert said["tool_calls"][0]["function"]["arguments"] == '{"x":1}'
@@ -167,7 +181,15 @@ def test_messages_are_fitted_to_the_habits() -> None:
     "id", ["", "c1", "call_9119", "abcDEF123", "chatcmpl-tool-" + "0" * 32, "\u00e9" * 9, "\ud800"], ids=ascii
 )
 def test_ids_of_nine_letters_and_digits_are_made_of_others(id: str) -> None:
-    short = Habits(short_ids=True).id_of(id)
+    short = Habits(ids="nine").id_of(id)
     assert re.fullmatch("[a-zA-Z0-9]{9}", short)
-    assert Habits(short_ids=True).id_of(short) == short == Habits(short_ids=True).id_of(id)
+    assert Habits(ids="nine").id_of(short) == short == Habits(ids="nine").id_of(id)
     assert Habits().id_of(id) == id
+    assert Habits(ids="nine or more").id_of(id) == (id if len(id) >= 9 else short)
+
+
+def test_answers_have_ids_that_their_template_takes() -> None:
+    assert re.fullmatch("call_[0-9a-f]{24}", Habits().new_id())
+    for habits in (Habits(ids="nine"), Habits(ids="nine or more")):
+        assert re.fullmatch("[a-zA-Z0-9]{9}", habits.new_id())
+        assert habits.new_id() != habits.new_id()
