@@ -83,7 +83,7 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
 
     def prepared() -> tuple[list[int], Habits, Grammar | None]:
         words = served.tokenizer
-        calls = tools.convention is not None or any("tool_calls" in message for message in messages)
+        calls = tools.convention is not None or any({"tool_calls", "tool_call_id"} & message.keys() for message in messages)
         try:
             habits = habits_of(template, words.bos_token, words.eos_token, calls=calls)
             ids = served.chat(habits.fit(messages), tools=tools.shown, variables=dict(variables), template=named)

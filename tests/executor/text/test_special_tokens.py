@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ KINDS = {"c": TokenKind.CONTROL, "u": TokenKind.USER_DEFINED, "n": TokenKind.NOR
 
 
 def tokenizer(
-    path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", template: str = "", typed: bool = True, **more: Value
+    path: Path, marks: dict[str, TokenKind], *, pre: str = "smollm", template: str = "", typed: bool = True, **more: Any
 ) -> Tokenizer:
     """A byte-level vocabulary without merges, and these tokens after its 256 bytes."""
     tokens = [*byte_characters().values(), *marks]
@@ -113,7 +114,7 @@ NORMAL = dict.fromkeys(["<|im_start|>", "<|im_end|>", "[INST]", "<s>", "<\uff5cU
 def test_control_tokens_that_the_file_calls_normal_are_control_tokens(tmp_path: Path, typed: bool) -> None:
     template = "<|im_start|>[INST]<->{{ messages[0].content }}"
     merges = ["a b", "< -", "<- >"]
-    ids: dict[str, Value] = {"tokenizer.ggml.eos_token_id": 256 + 3, "tokenizer.ggml.merges": merges}
+    ids: dict[str, Any] = {"tokenizer.ggml.eos_token_id": 256 + 3, "tokenizer.ggml.merges": merges}
     made = tokenizer(tmp_path / "m.gguf", NORMAL | {"<-": KINDS["n"]}, template=template, typed=typed, **ids)
     text = "".join(NORMAL)
     assert [index for index in made.encode(text) if index >= 256] == [256, 257, 258, 259, 260, 256 + 5, 256 + 7]
@@ -124,7 +125,7 @@ def test_control_tokens_that_the_file_calls_normal_are_control_tokens(tmp_path: 
 
 def test_a_comma_that_a_file_names_bos_stays_a_comma(tmp_path: Path) -> None:
     """Files of Qwen's models do: token 11."""
-    made = tokenizer(tmp_path / "m.gguf", {}, **{"tokenizer.ggml.bos_token_id": ord(",")})
+    made = tokenizer(tmp_path / "m.gguf", {}, **dict[str, Any]({"tokenizer.ggml.bos_token_id": ord(",")}))
     assert made.decode(made.encode("a,b", parse_special=False)) == made.decode(made.encode("a,b")) == "a,b"
 
 
