@@ -92,7 +92,7 @@ def corrected(tokens: Sequence[str], kinds: Iterable[TokenKind], marks: Marks) -
 
 def _right_kind(index: int, text: str, marks: Marks) -> TokenKind | None:
     """What a token that its file calls normal is instead, if anything."""
-    if looks_like_control(text) or text in END_TEXTS or text in _FILL_TEXTS:
+    if looks_like_control(text) or text in END_TEXTS or (text in _FILL_TEXTS and not marks.made(text)):
         return TokenKind.CONTROL
     if index in marks.named and len(text) > 1 and (_BRACKETED.fullmatch(text) or not marks.made(text)):
         return TokenKind.CONTROL
