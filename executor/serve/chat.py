@@ -23,6 +23,7 @@ from executor.serve.tool_calls import CallReader, ToolCall, silent_token
 from executor.serve.tool_rules import rules_of
 from executor.serve.tools import Tools, tools_of
 from executor.serve.wire import FINISH, chat_logprobs, usage_of
+from executor.text.call_ids import IdForm
 from executor.text.grammar import Grammar, GrammarGuide
 from executor.text.template_habits import Habits, habits_of
 from ptxgen.errors import ArgumentError
@@ -96,7 +97,8 @@ async def chat(service: Service, body: Any, events: Events) -> dict[str, Any] | 
         ids, habits, grammar = await service.on_host(prepared)
         options = {"logprobs": logprobs, "grammar": grammar}
         prompts = [(ids, asked.options(len(ids), choice, served) | options) for choice in range(asked.n)]
-        answer = _Answer(served, asked, tools, habits, logprobs is not None)
+        earlier = sum(len(message.get("tool_calls", ())) for message in messages)
+        answer = _Answer(served, asked, tools, logprobs is not None, habits.ids, earlier)
         return await delivered(service, asked, prompts, answer, events)
 
 
@@ -137,9 +139,11 @@ class _Choice:
 class _Answer:
     """What has come so far, choice by choice."""
 
-    def __init__(self, served: Served, asked: Asked, tools: Tools, habits: Habits, logprobs: bool) -> None:
+    def __init__(self, served: Served, asked: Asked, tools: Tools, logprobs: bool, id_form: IdForm, earlier: int) -> None:
+        """id_form: of the ids of calls; earlier: how many calls there were in the conversation."""
         self._served = served
-        self._habits = habits
+        self._id_form: IdForm = id_form
+        self._earlier = earlier
         self._asked = asked
         self._logprobs = logprobs
         self._markers = _markers(served, tools)
@@ -164,7 +168,7 @@ class _Answer:
         deltas: list[dict[str, Any]] = []
         for part in choice.read(news, self._markers):
             if isinstance(part, ToolCall):
-                choice.calls.append(part.as_json(len(choice.calls), self._habits))
+                choice.calls.append(part.as_json(len(choice.calls), self._id_form, self._earlier))
                 deltas.append({"tool_calls": choice.calls[-1:]})
             elif self._asked.stream:
                 deltas.append({"content": part})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from executor.serve.json_values import NO_VALUE, UNFINISHED, ValueEnd
 from executor.serve.tools import Convention, Tools
-from executor.text.template_habits import Habits
+from executor.text.call_ids import IdForm, new_id
 from executor.text.tokenizer import Tokenizer
 
 _BETWEEN: Final = " \t\r\n,;"
@@ -23,10 +23,11 @@ class ToolCall:
     name: str
     arguments: str
 
-    def as_json(self, index: int, habits: Habits) -> dict[str, Any]:
-        """As answers have it, with an id that the template takes back."""
+    def as_json(self, index: int, form: IdForm, earlier: int) -> dict[str, Any]:
+        """As answers have it, with an id that the template takes back. index: in the answer, before which there were so many
+        `earlier` calls."""
         function = {"name": self.name, "arguments": self.arguments}
-        return {"index": index, "id": habits.new_id(), "type": "function", "function": function}
+        return {"index": index, "id": new_id(form, self.name, earlier + index), "type": "function", "function": function}
 
 
 class CallReader:

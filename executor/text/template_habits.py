@@ -3,22 +3,17 @@ they want different things of it. Which calls a model writes is no matter of thi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import secrets
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final, Literal
 
+from executor.text.call_ids import IdForm, fitted_id
 from executor.text.chat import TemplateRefusal, render
 
-NINE: Final = 9
-"""Characters of an id of a call where a template does not take any: letters and digits, as Mistral's."""
-_ALPHABET: Final = string.ascii_letters + string.digits
 _CACHED: Final = 64
 """Templates whose habits are remembered."""
 
@@ -29,39 +24,39 @@ _JSON: Final = re.compile(rf'"{_KEY}"\s*:\s*"{_VALUE}"')
 _PYTHON: Final = re.compile(rf"'{_KEY}'\s*:\s*'{_VALUE}'")
 _BEST: Final = 16
 """The most that `_worth` gives."""
+_CALL: Final = 4
+"""What it gives at least to a text with a call in it."""
 
 Absent = Literal["none", "missing", "empty"]
 Arguments = Literal["object", "text"]
-Ids = Literal["any", "nine", "nine or more"]
 
 
 @dataclass(frozen=True)
 class Habits:
     """parts: content is a list of parts, and a text is lost; arguments: those of calls are an object, or JSON as text; absent:
-    the content of a message that has calls alone is None, missing, or an empty text; ids: how many characters those of calls
-    have."""
+    the content of a message that has calls alone is None, missing, or an empty text; ids: the form of those
+    of calls."""
 
     parts: bool = False
     arguments: Arguments = "object"
     absent: Absent = "none"
-    ids: Ids = "any"
+    ids: IdForm = "any"
 
     def fit(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Messages of OpenAI's form, whose content is text or None and whose arguments are JSON as text, as the template wants
         them. What was thought has each name that templates know it by, as in apply_chat_template."""
-        return [self._message(message) for message in messages]
+        new_ids: dict[str, str] = {}
+        calls = 0
+        fitted: list[dict[str, Any]] = []
+        for message in messages:
+            for call in message.get("tool_calls", ()):
+                if "id" in call:
+                    new_ids[call["id"]] = fitted_id(call["id"], self.ids, call["function"]["name"], calls)
+                calls += 1
+            fitted.append(self._message(message, new_ids))
+        return fitted
 
-    def id_of(self, id: str) -> str:
-        """The id of a call, or one that is made of it where the template would refuse it."""
-        long_enough = self.ids == "any" or (self.ids == "nine or more" and len(id) >= NINE)
-        return id if long_enough or (len(id) == NINE and set(id) <= set(_ALPHABET)) else _nine_of(id)
-
-    def new_id(self) -> str:
-        """An id for a call of an answer."""
-        id = f"call_{secrets.token_hex(12)}"
-        return id if self.ids == "any" else _nine_of(id)
-
-    def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(self, message: Mapping[str, Any], new_ids: Mapping[str, str]) -> dict[str, Any]:
         fitted = dict(message)
         reasoning = next((fitted[name] for name in ("reasoning_content", "thinking", "reasoning") if fitted.get(name)), None)
         if reasoning is not None:
@@ -74,21 +69,17 @@ class Habits:
         elif self.parts and isinstance(content, str):
             fitted["content"] = [{"type": "text", "text": content}]
         if "tool_calls" in fitted:
-            fitted["tool_calls"] = [self._call(call) for call in fitted["tool_calls"]]
+            fitted["tool_calls"] = [self._call(call, new_ids) for call in fitted["tool_calls"]]
         if "tool_call_id" in fitted:
-            fitted["tool_call_id"] = self.id_of(fitted["tool_call_id"])
+            id = fitted["tool_call_id"]
+            fitted["tool_call_id"] = new_ids[id] if id in new_ids else fitted_id(id, self.ids, fitted.get("name", ""), 0)
         return fitted
 
-    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, call: Mapping[str, Any], new_ids: Mapping[str, str]) -> dict[str, Any]:
         function = dict(call["function"])
         if self.arguments == "object":
             function["arguments"] = json.loads(function["arguments"])
-        return {**call, "function": function} | ({"id": self.id_of(call["id"])} if "id" in call else {})
-
-
-def _nine_of(id: str) -> str:
-    number = int.from_bytes(hashlib.sha256(id.encode(errors="surrogatepass")).digest())
-    return "".join(_ALPHABET[number // len(_ALPHABET) ** at % len(_ALPHABET)] for at in range(NINE))
+        return {**call, "function": function} | ({"id": new_ids[call["id"]]} if "id" in call else {})
 
 
 def habits_of(template: str, bos_token: str, eos_token: str, *, calls: bool) -> Habits:
@@ -109,7 +100,7 @@ def _wants_parts(template: str, bos_token: str, eos_token: str) -> bool:
 
 @lru_cache(_CACHED)
 def _habits(template: str, bos_token: str, eos_token: str, parts: bool) -> Habits:
-    """The first of those that do best."""
+    """The first of those that do best; another form of ids where these refuse short ones, or only ids name a function."""
     best, most = Habits(parts), 0
     for habits in _choices(parts):
         worth = _worth(_tried(template, habits.fit(_conversation(_LONG_ID)), bos_token, eos_token))
@@ -117,15 +108,19 @@ def _habits(template: str, bos_token: str, eos_token: str, parts: bool) -> Habit
             best, most = habits, worth
         if worth == _BEST:
             break
-    if best.ids == "any" and most and _tried(template, best.fit(_conversation(_SHORT_ID)), bos_token, eos_token) is None:
-        best = replace(best, ids="nine or more")
-    return best
+    if best.ids != "any" or most < _CALL:
+        return best
+    if _tried(template, best.fit(_conversation(_SHORT_ID)), bos_token, eos_token) is None:
+        return replace(best, ids="nine or more")
+    named = replace(best, ids="function")
+    worth = 0 if most == _BEST else _worth(_tried(template, named.fit(_conversation(_LONG_ID)), bos_token, eos_token))
+    return named if worth > most else best
 
 
 def _choices(parts: bool) -> Iterator[Habits]:
     absences: tuple[Absent, ...] = ("none", "missing", "empty")
     arguments: tuple[Arguments, ...] = ("object", "text")
-    ids: tuple[Ids, ...] = ("any", "nine")
+    ids: tuple[IdForm, ...] = ("any", "nine")
     for absent, form, length in product(absences, arguments, ids):
         yield Habits(parts, form, absent, length)
 
@@ -135,7 +130,7 @@ def _conversation(id: str) -> list[dict[str, Any]]:
     return [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]},
-        {"role": "tool", "tool_call_id": id, "name": _NAME, "content": "b"},
+        {"role": "tool", "tool_call_id": id, "name": _TOOL["name"], "content": "b"},
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -80,6 +79,13 @@ TRIALS: dict[str, tuple[str, Habits]] = {
         + "{{ c.id[-9:] }}"
         + ENDS,
         Habits(ids="nine or more"),
+    ),
+    "the id names the function (Kimi K2)": (
+        "{% for m in messages %}{{ m.name }}{{ m.tool_call_id }}"
+        + CALLS
+        + "{{ c.id }}{{ c.function.arguments | tojson }}"
+        + ENDS,
+        Habits(ids="function"),
     ),
     "content printed as it is": (TURNS + "{{ m.content }}" + CALLS + AS_JSON + ENDS, Habits(absent="missing")),
     "content joined to text": (TURNS + "{{ m.content + '\n' }}" + CALLS + AS_JSON + ENDS, Habits(absent="empty")),
@@ -177,19 +183,8 @@ def test_messages_are_fitted_to_the_habits() -> None:
     assert json.dumps(HISTORY) == before
 
 
-@pytest.mark.parametrize(
-    "id", ["", "c1", "call_9119", "abcDEF123", "chatcmpl-tool-" + "0" * 32, "\u00e9" * 9, "\ud800"], ids=ascii
-)
-def test_ids_of_nine_letters_and_digits_are_made_of_others(id: str) -> None:
-    short = Habits(ids="nine").id_of(id)
-    assert re.fullmatch("[a-zA-Z0-9]{9}", short)
-    assert Habits(ids="nine").id_of(short) == short == Habits(ids="nine").id_of(id)
-    assert Habits().id_of(id) == id
-    assert Habits(ids="nine or more").id_of(id) == (id if len(id) >= 9 else short)
-
-
-def test_answers_have_ids_that_their_template_takes() -> None:
-    assert re.fullmatch("call_[0-9a-f]{24}", Habits().new_id())
-    for habits in (Habits(ids="nine"), Habits(ids="nine or more")):
-        assert re.fullmatch("[a-zA-Z0-9]{9}", habits.new_id())
-        assert habits.new_id() != habits.new_id()
+def test_an_id_that_is_used_again_belongs_to_the_last_call_of_it() -> None:
+    _, said, result = HISTORY
+    _, first, one, second, two = Habits(ids="function").fit([*HISTORY, said, result])
+    assert [first["tool_calls"][0]["id"], one["tool_call_id"]] == ["functions.f:0"] * 2
+    assert [second["tool_calls"][0]["id"], two["tool_call_id"]] == ["functions.f:1"] * 2
