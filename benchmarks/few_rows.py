@@ -2,12 +2,13 @@
 large GPU: what benchmarks/tuning_table.py chooses from. Weights are made once for all kernels that read them.
 
 python -m benchmarks.few_rows -o benchmarks/results/gemm-few-rows-8b-h200.json
+python -m benchmarks.few_rows --rows 64,128,256 -o benchmarks/results/gemm-many-sequences-8b-h100.json
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from executor.device.cuda import CudaDevice
 from executor.launch.launch import Launcher
 from executor.launch.modules import Modules
 from executor.measure.timing import fresh_weights, time_gemv
+from ptxgen.commands.options import whole_numbers
 from ptxgen.dsl.kernel_type import KernelType
 from ptxgen.errors import ArgumentError
 from ptxgen.kernels.gemm.joined_gemm import MULTIPROCESSORS
@@ -39,15 +41,16 @@ MOST_TILES: Final = 16
 Settings = dict[str, Any]
 
 
-def kernels() -> Iterator[KernelType]:
+def kernels(rows: Sequence[int] = ROWS) -> Iterator[KernelType]:
     """Those that are timed: neighbours read the same weights. Settings that a kernel cannot have are left out."""
     for format, shapes in SHAPES.items():
         for k, n in shapes:
-            for parts, m in itertools.product((2, 1), ROWS):
-                for family, settings in (*_stationary(k, n, m, parts), *_staged(format, k, n, m)):
+            for parts, m in itertools.product((2, 1), rows):
+                few = (*_stationary(k, n, m, parts), *_staged(format, k, n, m)) if m <= ROWS[-1] else ()
+                for family, settings in few or _sequences(format, k, n, m, parts):
                     with suppress(ArgumentError):
                         yield find(f"{family}_{format}_gemm").make(k=k, n=n, m=m, parts=parts, **settings)
-            if format == "q6k_aligned" and n < MULTIPROCESSORS * 64:
+            if rows == ROWS and format == "q6k_aligned" and n < MULTIPROCESSORS * 64:
                 for parts, columns, unpacked in itertools.product((2, 1), (64, 128), (2, 4)):
                     if columns == 128 // parts:
                         settings = {"warpgroups": 2, "columns": columns, "stages": 2, "unpacked": unpacked}
@@ -87,17 +90,33 @@ def _staged(format: str, k: int, n: int, m: int) -> Iterator[tuple[str, Settings
         yield "wgmma", {"warpgroups": 1, "columns": m, "stages": 2, "unpacked": unpacked}
 
 
+def _sequences(format: str, k: int, n: int, m: int, parts: int) -> Iterator[tuple[str, Settings]]:
+    """For the tokens of many sequences: weights in registers, or through shared memory in slices that fill the GPU."""
+    unpacked = 4 if format == "q4k" or parts == 1 else 2
+    for warpgroups, columns in ((1, 64), (2, 64), (3, 64), (4, 64), (2, 128)):
+        if columns < 2 * m and (warpgroups < 4 or format == "q4k"):
+            yield "wgmma", {"warpgroups": warpgroups, "columns": columns, "stages": 2, "unpacked": unpacked}
+    for warpgroups in (2, 4):
+        most = max(1, min(k // WINDOW, MULTIPROCESSORS // (-(-n // (64 * warpgroups)) * -(-m // 64))))
+        slices = -(-k // WINDOW // -(-k // WINDOW // most))
+        yield "wgmma", {"warpgroups": warpgroups, "columns": 64, "staged": True, "slices": slices, "unpacked": unpacked}
+
+
 @click.command()
+@click.option("--rows", default=",".join(map(str, ROWS)), show_default=True, help="Of activations, by commas.")
 @click.option("--runs", default=3, help="Replays of a chain.")
 @click.option("--commit", help="What was timed; found from git if there is one.")
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True, help="A JSON file for the results.")
-def main(runs: int, commit: str | None, output: Path) -> None:
+def main(rows: str, runs: int, commit: str | None, output: Path) -> None:
     """Time all, print a line for each and write JSON."""
     results = []
+    numbers = tuple(whole_numbers("--rows", rows, "numbers of rows", "64,128", low=2))
     with CudaDevice(0) as device:
-        launcher = Launcher(device, Modules(device))
-        for _, group in itertools.groupby(kernels(), key=lambda kernel: kernel.signature()["w"]):
+        modules = Modules(device)
+        launcher = Launcher(device, modules)
+        for _, group in itertools.groupby(kernels(numbers), key=lambda kernel: kernel.signature()["w"]):
             same = list(group)
+            modules.preload(same)  # compiled side by side
             with fresh_weights(device, same[0]) as weights:
                 for kernel in same:
                     results.append(record_of(kernel, weights, time_gemv(launcher, kernel, weights, runs)))
