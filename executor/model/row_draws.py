@@ -27,15 +27,21 @@ def drawing_kernel(vocab: int, scored: int) -> BatchedSampleToken:
 
 class RowDraws:
     """What chooses after rows of logits, f32[scored, vocab], and leaves the tokens in `chosen`, u32[scored], where argmax has
-    left the likeliest. Its buffers are of a workspace, and its plans are made when they are first needed."""
+    left the likeliest. All its buffers are taken from a workspace at once, so that no later step needs memory; its plans are
+    made when they are first needed."""
 
     def __init__(
         self, launcher: Launcher, workspace: Workspace, logits: GpuBuffer, chosen: GpuBuffer, *, early: bool
     ) -> None:  # fmt: skip
-        """early: as Launcher.prepare_early."""
+        """early: as Launcher.prepare_early. DeviceError when memory is full."""
         self._scored, self._vocab = logits.shape
         self._workspace, self._logits, self._chosen = workspace, logits, chosen
         self._prepare = launcher.prepare_early if early else launcher.prepare
+        self._settings = workspace.buffer("settings of draws", (self._scored, 4), U32)
+        self._random = workspace.buffer("random numbers of draws", (self._scored, 2), U64)
+        self._allowed = workspace.buffer("allowed tokens", (self._scored, words(self._vocab)), U32)
+        self._argmax = AllowedArgMax(n=self._vocab, m=self._scored)
+        self._scratch = workspace.arrays(self._argmax, "choice among allowed", self._argmax.scratch)
 
     def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
         """As Scores.draw, for these rows, counted among the scored ones."""
@@ -78,9 +84,7 @@ class RowDraws:
 
     @cached_property
     def _likeliest(self) -> Plan:
-        kernel = AllowedArgMax(n=self._vocab, m=self._scored)
-        scratch = self._workspace.arrays(kernel, "choice among allowed", kernel.scratch)
-        return self._plan("argmax", kernel, allowed=self._allowed, **scratch)
+        return self._plan("argmax", self._argmax, allowed=self._allowed, **self._scratch)
 
     def _drawing(self, kernel: BatchedSampleToken, **allowed: GpuBuffer) -> Plan:
         return self._plan("sample", kernel, settings=self._settings, random=self._random, **allowed)
@@ -89,18 +93,3 @@ class RowDraws:
         self, operation: str, kernel: BatchedSampleToken | AllowedArgMax, **arguments: GpuBuffer
     ) -> Plan:  # fmt: skip
         return self._prepare(kernel, LayerOperation(None, operation), out=self._chosen, x=self._logits, **arguments)
-
-    @cached_property
-    def _settings(self) -> GpuBuffer:
-        """u32[scored, 4], as in batched_sample_token."""
-        return self._workspace.buffer("settings of draws", (self._scored, 4), U32)
-
-    @cached_property
-    def _random(self) -> GpuBuffer:
-        """u64[scored, 2], as in batched_sample_token."""
-        return self._workspace.buffer("random numbers of draws", (self._scored, 2), U64)
-
-    @cached_property
-    def _allowed(self) -> GpuBuffer:
-        """u32[scored, words], as in batched_allowed_argmax."""
-        return self._workspace.buffer("allowed tokens", (self._scored, words(self._vocab)), U32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -113,7 +112,6 @@ class RowSteps:
         self._head_memory: dict[int, Workspace] = {}  # by scored rows; one step runs at a time
         self._heads: dict[StepSize, _Head] = {}
         self._graphs: dict[StepSize, LaunchGraph] = {}
-        self._drawing: dict[StepSize, RowDraws] = {}
         self._last: tuple[Sequence[Row], StepScores] | None = None
 
     def use(self, dependencies: object, model: Callable[[], StepModel]) -> None:
@@ -165,7 +163,7 @@ class RowSteps:
             for memory in (*body.memory, *((head.workspace,) if head else ())):
                 memory.settle()
             raise
-        scores = StepScores(self.device, inputs.scored, head.launches if head else None, self._draws(size))
+        scores = StepScores(self.device, inputs.scored, head)
         self._last = tuple(rows), scores
         return scores
 
@@ -175,8 +173,8 @@ class RowSteps:
         self._modules.preload([drawing_kernel(vocab, n) for n in sorted({size.scored for size in sizes} - {0})], early=early)
         for done, size in enumerate(sizes, 1):
             self.graph(size)
-            if draws := self._draws(size):
-                draws().prepare()
+            if head := self._head(size):
+                head.draws.prepare()
             if progress is not None:
                 progress("preparing steps", done, len(sizes))
 
@@ -209,7 +207,7 @@ class RowSteps:
         ):  # fmt: skip
             memory.free()
         self._common, self._head_memory = {}, {}
-        self._graphs, self._heads, self._bodies, self._drawing = {}, {}, {}, {}
+        self._graphs, self._heads, self._bodies = {}, {}, {}
         self._made_of = None
 
     def _sized(self, rows: Sequence[Row], least: int) -> tuple[StepSize, _Inputs]:
@@ -235,7 +233,10 @@ class RowSteps:
             workspace = self._head_memory.setdefault(size.scored, Workspace(self.device))
             body = self._body(size.rows, size.lone)
             launches = StepHead.build(self._model, workspace, body.launches, size.scored, gathered=size.gathered)
-            self._heads[size] = _Head(workspace, launches, self._plans(launches.calls))
+            logits = launches.logits.view(0, (size.scored, launches.logits.shape[-1]))
+            chosen = launches.chosen.view(0, (size.scored,))
+            draws = RowDraws(self._launcher, workspace, logits, chosen, early=self._starts_early)
+            self._heads[size] = _Head(workspace, launches, self._plans(launches.calls), draws)
         return self._heads.get(size)
 
     def _plans(self, calls: Sequence[KernelCall]) -> tuple[Plan, ...]:
@@ -243,22 +244,15 @@ class RowSteps:
         self._modules.preload(kernels_of(calls, early=early), early=early)
         return plans_of(self._launcher, calls, early=early)
 
-    def _draws(self, size: StepSize) -> Callable[[], RowDraws] | None:
-        """What draws after the scored rows of a step, made when it is first called. It does not hold these steps, which hold
-        the scores that hold it: nothing would be given back."""
-        head = self._head(size)
-        return None if head is None else partial(_drawing, self._drawing, size, self._launcher, head, early=self._starts_early)
-
 
 class StepScores:
     """What came out of the scored rows of a step, in their order, until the next step; the chosen tokens for as long as they
     are held, if they are fetched before that."""
 
-    def __init__(self, device: Device, scored: int, head: StepHead | None, draws: Callable[[], RowDraws] | None) -> None:
+    def __init__(self, device: Device, scored: int, head: _Head | None) -> None:
         self._device = device
         self._scored = scored
         self._head = head
-        self._draws = draws
         self._ended = False
         self._coming: Fetch | None = None
 
@@ -271,7 +265,7 @@ class StepScores:
         alone then. Returns where they are on the device, u32[scored rows]."""
         head = self._valid()
         assert head is not None
-        chosen = head.chosen.view(0, (self._scored,))
+        chosen = head.launches.chosen.view(0, (self._scored,))
         self._coming = self._device.fetch(chosen.pointer, np.empty(chosen.shape, np.uint32))
         return chosen
 
@@ -280,27 +274,27 @@ class StepScores:
         if self._coming is not None:
             return [int(token) for token in self._coming.to_numpy()]
         head = self._valid()
-        return [] if head is None else [int(token) for token in head.chosen.to_numpy()[: self._scored]]
+        return [] if head is None else [int(token) for token in head.launches.chosen.to_numpy()[: self._scored]]
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """f32[vocab] of one of them, counted from 0. ArgumentError if there is no such one."""
         head = self._valid()
         index = whole("the scored row", index, 0, self._scored - 1)
         assert head is not None
-        vocab = head.logits.shape[-1]
-        return head.logits.view(index * head.logits.nbytes // head.scored, (vocab,)).to_numpy()
+        logits = head.launches.logits
+        return logits.view(index * logits.nbytes // head.launches.scored, logits.shape[-1:]).to_numpy()
 
     def draw(self, draws: Mapping[int, Draw], allowed: Mapping[int, Allowed]) -> None:
         """As Scores.draw. ArgumentError for a row that was not scored, and where the tokens are on their way already."""
-        self._valid()
+        head = self._valid()
         for row in (*draws, *allowed):
             whole("the scored row", row, 0, self._scored - 1)
         if self._coming is not None:
             raise ArgumentError("the chosen tokens are on their way to the host; draw before that")
-        if self._draws is not None and (draws or allowed):
-            self._draws().draw(draws, allowed)
+        if head is not None and (draws or allowed):
+            head.draws.draw(draws, allowed)
 
-    def _valid(self) -> StepHead | None:
+    def _valid(self) -> _Head | None:
         if self._ended:
             raise ModelError("these scores are of an earlier step; read them before the next one")
         return self._head
@@ -320,6 +314,7 @@ class _Head:
     workspace: Workspace
     launches: StepHead
     plans: tuple[Plan, ...]
+    draws: RowDraws
 
 
 @dataclass(frozen=True)
@@ -370,14 +365,3 @@ def lone_rows(slot: NDArray[np.uint32], position: NDArray[np.uint32], least_run:
     lengths = np.diff([*starts, len(slot)])
     short = np.flatnonzero(lengths < least_run)
     return int(starts[short[-1]] + lengths[short[-1]]) if len(short) else 0
-
-
-def _drawing(
-    made: dict[StepSize, RowDraws], size: StepSize, launcher: Launcher, head: _Head, *, early: bool
-) -> RowDraws:  # fmt: skip
-    """Of a head: the one that was made, else a new one, which is kept there."""
-    if size not in made:
-        rows, vocab = head.launches.scored, head.launches.logits.shape[-1]
-        logits, chosen = head.launches.logits.view(0, (rows, vocab)), head.launches.chosen.view(0, (rows,))
-        made[size] = RowDraws(launcher, head.workspace, logits, chosen, early=early)
-    return made[size]

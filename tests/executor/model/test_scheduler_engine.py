@@ -21,6 +21,7 @@ from executor.model.row_steps import StepScores, StepSize, likely_sizes
 from executor.model.sampling import Sampler
 from executor.model.scheduling.scheduler import Scheduler
 from executor.model.scheduling.token_sequence import TokenSequence
+from executor.model.step import Draw, Row
 from ptxgen.kernels.attention.paged_attention import suited
 from ptxgen.kernels.token.argmax import NOT_A_NUMBER
 from ptxgen.target import Target
@@ -97,6 +98,24 @@ def test_tokens_that_are_drawn_where_the_logits_are_are_those_that_the_host_draw
     assert of_device == 11 + 13  # of the one with a penalty and the one that wants probabilities
     assert looked - of_device == 5 + 7 + 9 + 11 + 13
     assert len({tuple(tokens[:5]) for tokens in drawn}) == 5
+
+
+@pytest.mark.slow
+def test_a_step_of_a_size_that_there_was_takes_no_memory_however_tokens_are_chosen(model: LanguageModel) -> None:
+    with scheduler(model, slots=2) as running:
+        engine = running.engine
+        assert isinstance(engine, Engine)
+        engine.set_table(0, [0])
+        rows = [Row(0, 5, 0, True), Row(0, 6, 1, True)]
+        engine.step(rows)
+        before = model.device.memory().allocated
+        bits, draw = np.full(-(-engine.vocab // 32), 2**32 - 1, np.uint32), Draw.of(Sampler(1.0, seed=1))
+        assert draw is not None
+        for draws, allowed in (({0: draw}, {}), ({}, {1: bits}), ({0: draw}, {0: bits})):
+            scores = engine.step(rows)
+            scores.draw(draws, allowed)
+            scores.chosen()
+            assert model.device.memory().allocated == before
 
 
 def test_what_cannot_be_drawn_fails_as_on_the_host(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
