@@ -64,8 +64,13 @@ class TuningEntry:
 
     def counts_for(self, k: int, n: int, rows: int) -> bool:
         """Whether its time says something of n rows of k weights and so many rows of activations: it is of this shape, and for
-        one row if there is one, else for as many or more."""
-        return self.k == k and self.n in (n, None) and (self.rows == 1 if rows == 1 else self.rows >= rows)
+        one row if there is one, else for several."""
+        return self.k == k and self.n in (n, None) and (self.rows == 1) == (rows == 1)
+
+    def most_seconds(self, rows: int) -> float:
+        """How long its kernel takes for so many rows of activations, at most: for fewer than were measured as long, for more as
+        many times as long as it has times the blocks. Infinite where nothing was measured."""
+        return math.inf if self.seconds is None else -(-rows // self.rows) * self.seconds
 
     def moved(self, k: int, n: int) -> TuningEntry:
         """The same kernel with the same parameters for another shape, of which nothing was measured."""
@@ -126,18 +131,18 @@ class TuningTable:
         """The fastest kernel measured for this shape whose error the precision allows; an entry for any n counts where there
         is none for this one.
 
-        rows: of activations. One is decided by what was measured for one. Several are decided by what was measured for so
-        many, else for the least number above: what does more rows in a time does these in no more, while a time for fewer
-        promises nothing; and what was measured for a precision that allows less counts, too. fits: says which kernels count."""
+        rows: of activations. One is decided by what was measured for one. Several are decided by what was measured for several:
+        the least of `most_seconds` counts, so twice as many rows never take more than twice as long; and what was measured for
+        a precision that allows less counts, too. fits: says which kernels count."""
         limit = ERROR_LIMIT[precision]
         measured = [precision] if rows == 1 else [one for one in PRECISIONS if ERROR_LIMIT[one] <= limit]
         allowed = [
-            (entry.n is None, entry.rows, entry.seconds, entry)
+            (entry.n is None, entry.most_seconds(rows), entry.rows, entry)
             for one in measured
             for entry in self._by_format.get((one, format.id), ())
             if entry.counts_for(k, n, rows) and entry.seconds is not None
             if entry.error is not None and entry.error <= limit
-            if fits is None or fits(entry.make(n, rows))
+            if _can_be_made(entry, n, rows) and (fits is None or fits(entry.make(n, rows)))
         ]
         return min(allowed, key=lambda one: one[:3], default=(None, None, None, None))[3]
 
