@@ -110,7 +110,7 @@ class Modules:
 
     def preload(self, kernels: Sequence[KernelType], progress: Progress | None = None, *, early: bool = False) -> None:
         """Load all of them now, so that no launch has to wait (and none loads during a graph capture); early: as of `load`.
-        Code that is not kept is compiled side by side."""
+        Code that is not kept is compiled side by side. An exception, Ctrl-C too, does not wait for compilations under way."""
         coming: dict[str, Future[bytes | None]] = {}
         written: dict[Form, Packed] = {}
         pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ptxgen-compile")
@@ -131,7 +131,7 @@ class Modules:
                 if progress is not None:
                     progress(done, len(kernels))
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _form(self, form: Form, packed: Packed | None, compiled: Compile) -> LoadedKernel:
         """As `load`. packed: the text, if it was written already."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 from importlib import import_module
 
@@ -20,6 +22,10 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended; Python ignores that signal."""
+
+GRACE = 1.0
+"""Seconds that a command has to end by itself after Ctrl-C. Python handles a signal between two of its own instructions, and an
+assembler's call, or a thread that is joined, may take many seconds on a busy machine."""
 
 
 def ptxgen() -> None:
@@ -41,13 +47,15 @@ def ptxrun() -> None:
 def _start(module: str) -> None:
     """Import the command `main` of a module and run it. Before and after it, Ctrl-C ends the process at once and silently:
     there is nothing to undo then, and what is interrupted in the middle of an import might say anything. While it runs, the
-    first Ctrl-C is a KeyboardInterrupt, and one more, while that is taken care of, ends the process at once, too. Where the
-    process was started with SIGINT ignored, it stays so."""
+    first Ctrl-C is a KeyboardInterrupt, and one more, while that is taken care of, ends the process at once, too; so does the
+    end of GRACE, whatever it does then. Where the process was started with SIGINT ignored, it stays so."""
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, _leave)
     try:
         open_streams()
+        if heeded:
+            _watch()
         main = import_module(module).main
         if heeded:
             signal.signal(signal.SIGINT, _interrupt)
@@ -80,3 +88,19 @@ def _interrupt(*_: object) -> None:
 
 def _leave(*_: object) -> None:
     os._exit(INTERRUPTED)
+
+
+def _watch() -> None:
+    """Have a thread see each signal when it comes, and end the process some time after a Ctrl-C that is to end it: what the
+    main thread cannot do while it is in a call that takes long."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    threading.Thread(target=_end_in_time, args=(heard,), name="ctrl-c", daemon=True).start()
+
+
+def _end_in_time(heard: int) -> None:
+    while number := os.read(heard, 1):
+        if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) in (_interrupt, _leave):
+            time.sleep(GRACE)
+            _leave()

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -214,6 +215,46 @@ def test_ctrl_c_while_modules_are_imported_says_nothing_and_ends_with_130(ignore
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=120)
     assert (process.returncode, rest, said) == ((0, "ran\n", "") if ignored else (130, "", ""))
+
+
+LONG = "[ctypes.CDLL(None).pthread_mutex_lock(mutex) for _ in range(2)]"
+"""A call of C that never ends, and lets other threads run meanwhile, as an assembler's does."""
+
+
+@pytest.mark.parametrize(
+    "work",
+    [LONG, f"with ThreadPoolExecutor() as pool: pool.submit(lambda: {LONG}).result()", f"atexit.register(lambda: {LONG})"],
+    ids=["in a call", "that waits for a thread", "at its end"],
+)
+def test_a_command_has_two_seconds_to_end_after_ctrl_c_whatever_it_does(work: str) -> None:
+    code = (
+        "import atexit, ctypes, os, signal, sys, time, types\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "mutex = ctypes.create_string_buffer(64)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts the tests may have it ignored\n"
+        "from ptxgen.commands.group import command_group\n"
+        "group = command_group('tool', '')\n"
+        "@group.command('work')\n"
+        "def work():\n"
+        "    os.write(1, b'ready\\n')\n"
+        f"    {work}\n"
+        "    time.sleep(200)\n"
+        "sys.modules['tool'] = types.SimpleNamespace(main=lambda: group(['work']))\n"
+        "from ptxgen.commands import start\n"
+        "start._start('tool')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.1)
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    try:
+        _, said = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert (process.returncode, said.strip()) == (130, "")
+    assert time.monotonic() - started < 2
 
 
 def test_a_second_ctrl_c_says_nothing_either() -> None:
