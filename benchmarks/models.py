@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gguf
@@ -73,23 +74,29 @@ def write_q4_k_m(name: str, path: Path, seed: int = 1, *, vocabulary: bool = Fal
     BPE vocabulary of the model's size, which costs as much to read as a real one; its texts mean nothing. distinct: of a role
     and format so many tensors are random, and those of later layers are these over and over, which spares most of the minutes
     and of the memory that a model of 70B takes to write; None: all are."""
-    _write(name, path, _q4_k_m, seed, vocabulary=vocabulary, distinct=distinct)
+    write_shape(_named(name), path, "q4_k_m", seed, name=name, vocabulary=vocabulary, distinct=distinct)
 
 
 def q4_k_m_matrices(s: Shape) -> list[tuple[str, tuple[int, int], str]]:
     """Name, (N, K) and format of every matrix of a model with that mix."""
-    return [(name, (shape[0], shape[1]), format) for name, shape, format in _tensors(s, _q4_k_m) if len(shape) == 2]
+    return [(name, (shape[0], shape[1]), format) for name, shape, format in _tensors(s, MIXES["q4_k_m"]) if len(shape) == 2]
 
 
 def write_q8_0(name: str, path: Path, seed: int = 1, *, vocabulary: bool = False) -> None:
     """As write_q4_k_m, with all matrices in Q8_0."""
-    _write(name, path, lambda role, layer, shape: Q8_0, seed, vocabulary=vocabulary)
+    write_shape(_named(name), path, "q8_0", seed, name=name, vocabulary=vocabulary)
 
 
-def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool, distinct: int | None = None) -> None:
+def _named(name: str) -> Shape:
     if name not in MODELS:
         raise ArgumentError(f"no synthetic model is called {name!r}; known: {', '.join(MODELS)}")
-    s = MODELS[name]
+    return MODELS[name]
+
+
+def write_shape(
+    s: Shape, path: Path, mix: str, seed: int = 1, *, name: str = "model", vocabulary: bool = False, distinct: int | None = None
+) -> None:  # fmt: skip
+    """Write a model of these dimensions in one of MIXES; `vocabulary` and `distinct` as write_q4_k_m."""
     writer = gguf.GGUFWriter(path, s.architecture)
     writer.add_name(f"synthetic {name}")
     writer.add_block_count(s.layers)
@@ -108,7 +115,7 @@ def _write(name: str, path: Path, mix: Mix, seed: int, *, vocabulary: bool, dist
         add_vocabulary(writer, s.vocab)
     else:
         writer.add_tokenizer_model("none")
-    tensors = list(_tensors(s, mix))
+    tensors = list(_tensors(s, MIXES[mix]))
 
     def values(number: int) -> NDArray[np.generic]:
         """Of a tensor, from random numbers of its own, so that all processors can make them."""
@@ -139,20 +146,41 @@ def _sources(tensors: Sequence[tuple[str, tuple[int, ...], str]], distinct: int 
     return sources
 
 
-def _q4_k_m(role: str, layer: int, s: Shape) -> str:
+def _mixed(plain: str, better: str, role: str, layer: int, s: Shape) -> str:
+    """llama.cpp's mixes: the head, and in half of the layers attn_v and ffn_down, have more bits."""
     if layer < 0:
-        return Q6_K if s.tied or role == "output" else Q4_K
+        return Q6_K if s.tied or role == "output" else plain
     more_bits = layer < s.layers // 8 or layer >= 7 * s.layers // 8 or (layer - s.layers // 8) % 3 == 2
-    return Q6_K if more_bits and role in ("attn_v", "ffn_down") else Q4_K
+    return better if more_bits and role in ("attn_v", "ffn_down") else plain
+
+
+MIXES: Mapping[str, Mix] = {
+    "q4_k_m": partial(_mixed, Q4_K, Q6_K),
+    "q5_k_m": partial(_mixed, "Q5_K", Q6_K),
+    "q4_0": partial(_mixed, "Q4_0", "Q4_0"),
+    "q6_k": lambda role, layer, s: Q6_K,
+    "q8_0": lambda role, layer, s: Q8_0,
+}
+"""What llama.cpp gives the matrices of a model for the file types of these names."""
+
+FITTING = {Q4_K: "Q5_0", "Q5_K": "Q5_1", Q6_K: Q8_0}
+"""What it takes instead for rows that are no whole blocks."""
+
+
+def _fitting(type: str, shape: tuple[int, ...]) -> str:
+    return type if shape[-1] % FORMATS[type].block == 0 else FITTING[type]
 
 
 def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    yield "token_embd.weight", (s.vocab, s.hidden), mix("token_embd", -1, s)
+    def matrix(role: str, layer: int, shape: tuple[int, ...]) -> str:
+        return _fitting(mix(role, layer, s), shape)
+
+    yield "token_embd.weight", (s.vocab, s.hidden), matrix("token_embd", -1, (s.vocab, s.hidden))
     yield "output_norm.weight", (s.hidden,), F32
     if s.rope_factor:
         yield "rope_freqs.weight", (s.head_dim // 2,), F32
     if not s.tied:
-        yield "output.weight", (s.vocab, s.hidden), mix("output", -1, s)
+        yield "output.weight", (s.vocab, s.hidden), matrix("output", -1, (s.vocab, s.hidden))
     q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     for i in range(s.layers):
         for role, shape in (
@@ -166,7 +194,7 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
             ("ffn_up", (s.ff, s.hidden)),
             ("ffn_down", (s.hidden, s.ff)),
         ):
-            yield f"blk.{i}.{role}.weight", shape, F32 if len(shape) == 1 else mix(role, i, s)
+            yield f"blk.{i}.{role}.weight", shape, F32 if len(shape) == 1 else matrix(role, i, shape)
         if s.architecture == "qwen2":
             for role, length in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
                 yield f"blk.{i}.{role}.bias", (length,), F32
