@@ -5,7 +5,7 @@ fastest alone. It measures no time.
 
 cd benchmarks/results
 PYTHONPATH=../.. python -m benchmarks.tuning_table gemv-hw-dp4a-h200.json gemm-halves-8b-h200.json gemm-few-rows-8b-h200.json \
-    --rows tune-rows-8b-h200.json $(printf -- '--steps %s ' tune-steps-*-h200.json)
+    gemm-sequences-8b-h200.json --rows tune-rows-8b-h200.json $(printf -- '--steps %s ' tune-steps-*-h200.json)
 PYTHONPATH=../.. python -m benchmarks.tuning_table $(printf -- '--steps %s ' tune-steps-*-h100.json)
 """
 
@@ -115,7 +115,8 @@ def several_rows(measured: TuningTable) -> Iterator[TuningEntry]:
 
 def _with_joined(chosen: Mapping[Shape, TuningEntry], measured: Sequence[TuningEntry]) -> dict[Shape, TuningEntry]:
     """The same with the kernel of a launch for several matrices where it is faster, in each with the settings that were fastest
-    of those that a launch for several changes by itself: other matrices may have the same shape."""
+    of those that a launch for several changes by itself: other matrices may have the same shape. Each has its share of the
+    launch's time, so that what is compared with other kernels of all of them is what they take together."""
     better = dict(chosen)
     for (format, k, n, rows), together in chosen.items():
         seconds = together.seconds or 0.0
@@ -127,8 +128,9 @@ def _with_joined(chosen: Mapping[Shape, TuningEntry], measured: Sequence[TuningE
                 note = f"in one launch for {n} rows of weights"
                 for size in sizes:
                     alike = [one for one in measured if (one.n, one.k, one.rows) == (size, k, rows) and _like(one, together)]
-                    own = min(alike, key=lambda one: one.seconds or 0.0, default=replace(together, n=size, seconds=None))
-                    better[format, k, size, rows] = replace(own, precision=together.precision, note=note)
+                    own = min(alike, key=lambda one: one.seconds or 0.0, default=replace(together, n=size))
+                    share = {"seconds": seconds * size / n, "bytes_per_second": together.bytes_per_second}
+                    better[format, k, size, rows] = replace(own, precision=together.precision, note=note, **share)
     return better
 
 
